@@ -92,14 +92,14 @@ AGENT_BUGS = (
     Mutant(
         "an agent keeps its own signal to itself",
         "agent/agent",
-        "self._actions.append(Tell(SignalSeen(event.number)))",
+        "self._actions.append(Tell(messages.SignalSeen(event.number)))",
         "pass",
     ),
     Mutant(
         "the stuck are not told",
         "agent/ranks",
-        "self._actions.append(Tell(RanksGone(self.epoch, stuck)))",
-        "self._actions.append(Tell(RanksGone(self.epoch)))",
+        "self._actions.append(Tell(messages.RanksGone(self.epoch, stuck)))",
+        "self._actions.append(Tell(messages.RanksGone(self.epoch)))",
     ),
     Mutant(
         "an examiner outlives the start of ranks",

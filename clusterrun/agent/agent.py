@@ -27,23 +27,7 @@ from clusterrun.agent.lease import Lease
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
-from clusterrun.protocol.messages import (
-    Ack,
-    AskSidecar,
-    EndSidecar,
-    Farewell,
-    PortReserved,
-    RanksStarted,
-    ReservePort,
-    SidecarEnded,
-    SidecarSaid,
-    SignalRanks,
-    SignalSeen,
-    SignalTaken,
-    StartFailed,
-    StartRanks,
-    StopRanks,
-)
+from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.machine_events import Note, SignalCame, StoodStill, Tick
 
@@ -102,7 +86,7 @@ class Agent:
         self._decide_at: float | None = None
         self._leave_at: float | None = None
         self._answer_by: float | None = None
-        self._held: StartRanks | None = None
+        self._held: messages.StartRanks | None = None
         self._cleaned: Swept | None = None
         self._leaving: int | None = None
         self._hurried = False
@@ -172,7 +156,7 @@ class Agent:
         self._actions.append(Tell(self._lease.beat(now.steady)))
         self._beat_at = now.steady + self._timeouts.heartbeat
 
-    def _acknowledged(self, now: Now, ack: Ack) -> None:
+    def _acknowledged(self, now: Now, ack: messages.Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
             self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
@@ -215,7 +199,7 @@ class Agent:
 
     # --- ranks and sidecars ---
 
-    def _start_ranks(self, now: Now, order: StartRanks) -> None:
+    def _start_ranks(self, now: Now, order: messages.StartRanks) -> None:
         if self._answer_by is not None:
             self._held = order  # until it is known whether this node may live
             return
@@ -230,7 +214,7 @@ class Agent:
             return
         self._ranks.swept(event, self._objection(now) if cleaning else "")
 
-    def _spawned(self, now: Now, event: RanksStarted) -> None:
+    def _spawned(self, now: Now, event: messages.RanksStarted) -> None:
         self._ranks.spawned(now, event)
         if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
@@ -244,14 +228,14 @@ class Agent:
 
     # --- ending ---
 
-    def _stop_ranks(self, now: Now, order: StopRanks) -> None:
+    def _stop_ranks(self, now: Now, order: messages.StopRanks) -> None:
         if self._ranks.port.epoch == order.epoch != self._ranks.epoch:
             self._ranks.port.release()
         self._decide_at = None
         self._ranks.stop(now, order)
 
     def _signal_came(self, now: Now, event: SignalCame) -> None:
-        self._actions.append(Tell(SignalSeen(event.number)))
+        self._actions.append(Tell(messages.SignalSeen(event.number)))
         if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
             return
         self._ranks.told = True
@@ -267,7 +251,7 @@ class Agent:
         self._leave_at = now.steady + self._grace + PATIENCE_SECONDS
         self._ranks.end(now, self._grace)
 
-    def _signal_ranks(self, now: Now, order: SignalRanks) -> None:
+    def _signal_ranks(self, now: Now, order: messages.SignalRanks) -> None:
         self._decide_at = None
         self._ranks.signal(order)
 
@@ -287,7 +271,7 @@ class Agent:
         self._actions.append(Note("the shim is gone, and with it what enforces the lease"))
         self._leave_at_once(now, 1)
 
-    def _farewell(self, now: Now, message: Farewell) -> None:
+    def _farewell(self, now: Now, message: messages.Farewell) -> None:
         self._leave_at_once(now, 0)
 
     def _leave_at_once(self, now: Now, code: int) -> None:
@@ -306,23 +290,23 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     Disconnected: Agent._disconnected,
     ShimLost: Agent._shim_lost,
     SignalCame: Agent._signal_came,
-    PortReserved: lambda self, now, event: self._ranks.port.held(event),
-    RanksStarted: Agent._spawned,
-    StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
+    messages.PortReserved: lambda self, now, event: self._ranks.port.held(event),
+    messages.RanksStarted: Agent._spawned,
+    messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     RankEnded: lambda self, now, event: self._ranks.ended(now, event),
-    SignalTaken: lambda self, now, event: self._ranks.passed(event),
+    messages.SignalTaken: lambda self, now, event: self._ranks.passed(event),
     Swept: Agent._was_swept,
-    SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
-    SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
+    messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
+    messages.SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
     StoodStill: Agent._stood_still,
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
-    Ack: Agent._acknowledged,
-    ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
-    StartRanks: Agent._start_ranks,
-    StopRanks: Agent._stop_ranks,
-    SignalRanks: Agent._signal_ranks,
-    AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
-    EndSidecar: lambda self, now, order: self._sidecars.end(order),
-    Farewell: Agent._farewell,
+    messages.Ack: Agent._acknowledged,
+    messages.ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
+    messages.StartRanks: Agent._start_ranks,
+    messages.StopRanks: Agent._stop_ranks,
+    messages.SignalRanks: Agent._signal_ranks,
+    messages.AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
+    messages.EndSidecar: lambda self, now, order: self._sidecars.end(order),
+    messages.Farewell: Agent._farewell,
 }

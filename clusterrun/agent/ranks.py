@@ -8,18 +8,7 @@ import signal
 from clusterrun.agent.actions import HoldPort, ReleasePort, SignalLocal, Sweep, Tell
 from clusterrun.agent.events import RankEnded, Swept
 from clusterrun.model import contract
-from clusterrun.protocol.messages import (
-    PortReserved,
-    RankExited,
-    RanksGone,
-    RanksStarted,
-    ReservePort,
-    SignalRanks,
-    SignalTaken,
-    StartFailed,
-    StartRanks,
-    StopRanks,
-)
+from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Note, Now
 
 TYPE_CHECKING = False
@@ -44,7 +33,7 @@ class MasterPort:
         self.epoch: int | None = None
         self._actions = actions
 
-    def reserve(self, order: ReservePort, seen: int) -> None:
+    def reserve(self, order: messages.ReservePort, seen: int) -> None:
         """Hold one for an epoch that is above all epochs ``seen``."""
         if order.epoch <= seen:
             self._actions.append(Note(f"refused a port for epoch {order.epoch}: epoch {seen} was seen"))
@@ -55,7 +44,7 @@ class MasterPort:
         self.epoch = order.epoch
         self._actions.append(HoldPort(order.epoch))
 
-    def held(self, event: PortReserved) -> None:
+    def held(self, event: messages.PortReserved) -> None:
         """It is held, or cannot be."""
         if event.epoch == self.epoch:
             self._actions.append(Tell(event))
@@ -85,7 +74,7 @@ class Ranks:
         self._actions = actions
         self._swept = -1
         self._stuck: tuple[str, ...] = ()
-        self._start: StartRanks | None = None
+        self._start: messages.StartRanks | None = None
         self._alive = 0
         self._ending = False
 
@@ -101,7 +90,7 @@ class Ranks:
 
     # --- starting ---
 
-    def start(self, order: StartRanks, objection: str) -> None:
+    def start(self, order: messages.StartRanks, objection: str) -> None:
         """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first.
 
         ``objection`` forbids a start, now and in ``swept``; empty: nothing does.
@@ -112,7 +101,7 @@ class Ranks:
         self.seen = order.epoch
         why = objection if self.idle else "this node is still ending what ran before"
         if why:
-            self._actions.append(Tell(StartFailed(order.epoch, why)))
+            self._actions.append(Tell(messages.StartFailed(order.epoch, why)))
             return
         self._start, self.epoch, self._ending = order, order.epoch, False
         if order.epoch - 1 > self._swept:
@@ -121,12 +110,12 @@ class Ranks:
         else:
             self._spawn(order)
 
-    def _spawn(self, order: StartRanks) -> None:
+    def _spawn(self, order: messages.StartRanks) -> None:
         self.stage = RankStage.SPAWNING
         self._alive = self._processes
         self._actions.append(order)
 
-    def spawned(self, now: Now, event: RanksStarted) -> None:
+    def spawned(self, now: Now, event: messages.RanksStarted) -> None:
         """All processes exist; a request to end that came meanwhile is carried out now."""
         if self.stage is not RankStage.SPAWNING or event.epoch != self.epoch:
             return
@@ -138,7 +127,7 @@ class Ranks:
             self._actions.append(SignalLocal(signal.SIGTERM))
             self.kill_when_due(now)
 
-    def spawn_failed(self, event: StartFailed) -> None:
+    def spawn_failed(self, event: messages.StartFailed) -> None:
         """Not all could be started: those that were are swept."""
         if self.stage is RankStage.SPAWNING and event.epoch == self.epoch:
             self._ending = True
@@ -153,34 +142,34 @@ class Ranks:
             return
         stopped = self._ending or self.told
         words = (event.last_lines, event.traceback, event.collision, stopped, event.noticed)
-        self._actions.append(Tell(RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
+        self._actions.append(Tell(messages.RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
         self._alive -= 1
         if self._alive == 0 and self.stage is RankStage.RUNNING:
             self._sweep()
 
-    def signal(self, order: SignalRanks) -> None:
+    def signal(self, order: messages.SignalRanks) -> None:
         """Pass a signal on; ranks that live on end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.told = False
             self._actions.append(SignalLocal(order.number))
 
-    def passed(self, event: SignalTaken) -> None:
+    def passed(self, event: messages.SignalTaken) -> None:
         """A notice was passed on."""
         if event.number == contract.NOTICE_SIGNAL:
             self._actions.append(Tell(event))
 
     # --- ending ---
 
-    def stop(self, now: Now, order: StopRanks) -> None:
+    def stop(self, now: Now, order: messages.StopRanks) -> None:
         """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""
         if order.epoch == self.epoch:
             if self.idle:
-                self._actions.append(Tell(RanksGone(order.epoch, self._stuck)))
+                self._actions.append(Tell(messages.RanksGone(order.epoch, self._stuck)))
             else:
                 self.end(now, order.grace)
         elif order.epoch >= self.seen:
             self.seen = order.epoch
-            self._actions.append(Tell(RanksGone(order.epoch)))
+            self._actions.append(Tell(messages.RanksGone(order.epoch)))
 
     def end(self, now: Now, grace: float) -> None:
         """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened."""
@@ -218,20 +207,20 @@ class Ranks:
         elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
             self._cleaned(self._start, event.stuck, objection)
 
-    def _cleaned(self, order: StartRanks, stuck: tuple[str, ...], why: str) -> None:
+    def _cleaned(self, order: messages.StartRanks, stuck: tuple[str, ...], why: str) -> None:
         if stuck:
             why = "what an older attempt left cannot be killed: " + ", ".join(stuck)
         if not self._ending and not why:
             self._spawn(order)
             return
         if not self._ending:
-            self._actions.append(Tell(StartFailed(order.epoch, why)))
+            self._actions.append(Tell(messages.StartFailed(order.epoch, why)))
         self._gone(stuck)
 
     def _gone(self, stuck: tuple[str, ...]) -> None:
         self.stage = RankStage.IDLE
         self.kill_at = None
         self._stuck = stuck
-        self._actions.append(Tell(RanksGone(self.epoch, stuck)))
+        self._actions.append(Tell(messages.RanksGone(self.epoch, stuck)))
         if self.port.epoch is not None and self.port.epoch <= self.epoch:
             self.port.release()

@@ -14,15 +14,7 @@ from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.model import contract
 from clusterrun.model.world import World
-from clusterrun.protocol.messages import (
-    RankExited,
-    RanksGone,
-    RanksStarted,
-    SignalRanks,
-    StartFailed,
-    StartRanks,
-    StopRanks,
-)
+from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Note
 
 TYPE_CHECKING = False
@@ -91,7 +83,7 @@ class RankOutcomes:
         """The nodes that have not said that their ranks run."""
         return [node for node in range(self._nodes) if node not in self._started]
 
-    def exited(self, node: int, report: RankExited, name: str, peer: str) -> FailureEvent | None:
+    def exited(self, node: int, report: messages.RankExited, name: str, peer: str) -> FailureEvent | None:
         """A rank ended; the failure, where that is one. Raises ``ValueError`` for a rank of another node.
 
         ``peer`` is the node whose address its last words name.
@@ -234,7 +226,7 @@ class LiveAttempt:
             self._state_keeper.state.attempts, self._orders.max_restarts
         )
         for member in self._membership.training():
-            order = StartRanks(self.epoch, world, member.place, meeting, environment, last)
+            order = messages.StartRanks(self.epoch, world, member.place, meeting, environment, last)
             self._actions.append(Send(member.link, order))
         self._state_keeper.explains("ranks are being started")
 
@@ -242,13 +234,13 @@ class LiveAttempt:
 
     def heard(self, now: Now, member: Member, message: Any) -> AttemptOver | None:
         """A word of this epoch. Raises ``ValueError`` where it is of a rank that ``member`` has not."""
-        if isinstance(message, RankExited):
+        if isinstance(message, messages.RankExited):
             return self._exited(now, member, message)
-        if isinstance(message, RanksStarted):
+        if isinstance(message, messages.RanksStarted):
             self._started(now, member)
-        elif isinstance(message, StartFailed):
+        elif isinstance(message, messages.StartFailed):
             self._start_failed(now, member, message)
-        elif isinstance(message, RanksGone):
+        elif isinstance(message, messages.RanksGone):
             return self._gone(now, member, message)
         return None
 
@@ -266,13 +258,13 @@ class LiveAttempt:
         if until:
             self._actions.append(WriteNotice(self.epoch, why, until))
         for member in self._membership.training():
-            self._actions.append(Send(member.link, SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
+            self._actions.append(Send(member.link, messages.SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
         self._actions.append(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
         return True
 
     # --- what ends it ---
 
-    def _exited(self, now: Now, member: Member, message: RankExited) -> AttemptOver | None:
+    def _exited(self, now: Now, member: Member, message: messages.RankExited) -> AttemptOver | None:
         if (
             self.outcomes.exited(member.place, message, member.hello.name, self._peer(message))
             or self.outcomes.failure_events
@@ -283,7 +275,7 @@ class LiveAttempt:
             return self._enter_stopping(now, STOP_SLACK_SECONDS)
         return None
 
-    def _start_failed(self, now: Now, member: Member, message: StartFailed) -> None:
+    def _start_failed(self, now: Now, member: Member, message: messages.StartFailed) -> None:
         if self.stage is not AttemptStage.STOPPING:
             why = f"{member.name} could not start its ranks: {message.why}"
             self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
@@ -293,7 +285,7 @@ class LiveAttempt:
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
 
-    def _gone(self, now: Now, member: Member, message: RanksGone) -> AttemptOver | None:
+    def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
         well = self.outcomes.gone(member.place, message.stuck, member.name)
         if not well and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
@@ -324,7 +316,7 @@ class LiveAttempt:
         self.outcomes.failure_events.append(failure_event)
         self._settle(now)
 
-    def _peer(self, message: RankExited) -> str:
+    def _peer(self, message: messages.RankExited) -> str:
         """The node whose address, which no other node has, is named last in the words of a rank's end."""
         names: dict[str, str] = {}
         for member in self._membership.training() if message.noticed else ():
@@ -350,7 +342,7 @@ class LiveAttempt:
             return None
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                self._actions.append(Send(member.link, StopRanks(self.epoch, self._orders.grace)))
+                self._actions.append(Send(member.link, messages.StopRanks(self.epoch, self._orders.grace)))
         cause = cause or (self.outcomes.first.failure.why if self.outcomes.failure_events else "")
         self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
         self._state_keeper.explains(cause)

@@ -25,26 +25,9 @@ from __future__ import annotations
 
 import signal
 
+from clusterrun.coordinator import events
 from clusterrun.coordinator.actions import DropLink, Finish, Send
 from clusterrun.coordinator.collaborators import Collaborators
-from clusterrun.coordinator.events import (
-    AgentJoined,
-    AgentLeft,
-    CancelAsked,
-    ClaimFailed,
-    ClientAsked,
-    EpochClaimed,
-    HandedOver,
-    JobTold,
-    LauncherEnded,
-    LauncherReached,
-    MessageCame,
-    NextQueued,
-    Progressed,
-    Resubmitted,
-    Superseded,
-    SupervisorGone,
-)
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.lifecycle import Lifecycle, RunStage
 from clusterrun.coordinator.membership import Membership
@@ -52,16 +35,7 @@ from clusterrun.coordinator.notifications import Notifications
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
 from clusterrun.model.states import State
-from clusterrun.protocol.messages import (
-    Ack,
-    Beat,
-    Farewell,
-    PortReserved,
-    SidecarEnded,
-    SidecarSaid,
-    SignalSeen,
-    SignalTaken,
-)
+from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.machine_events import Note, Now, SignalCame, StoodStill, Tick
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
@@ -71,7 +45,6 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.events import CoordinatorEvent
     from clusterrun.coordinator.membership import Member
     from clusterrun.model.orders import Orders
 
@@ -110,7 +83,7 @@ class Coordinator:
         self._lifecycle = Lifecycle(orders, *parts, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None
 
-    def on(self, now: Now, event: CoordinatorEvent) -> list[CoordinatorAction]:
+    def on(self, now: Now, event: events.CoordinatorEvent) -> list[CoordinatorAction]:
         """What is to be done, in this order, now that ``event`` has happened."""
         if self._finished:
             return []
@@ -169,11 +142,11 @@ class Coordinator:
 
     # --- agents ---
 
-    def _joined(self, now: Now, event: AgentJoined) -> None:
+    def _joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
             self._actions.append(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
-            self._actions.append(Send(event.link, Farewell()))
+            self._actions.append(Send(event.link, messages.Farewell()))
             return
         if hello.epoch > self._lifecycle.epoch:
             self._actions.append(
@@ -188,7 +161,7 @@ class Coordinator:
             )
             self._actions.append(DropLink(dropped))
 
-    def _left(self, now: Now, event: AgentLeft) -> None:
+    def _left(self, now: Now, event: events.AgentLeft) -> None:
         member = self._membership.by_link.get(event.link)
         if member is not None:
             self._lose(now, member, event.why)
@@ -201,29 +174,29 @@ class Coordinator:
         self._membership.lose(member)
         self._lifecycle.lost(now, member, why)
 
-    def _heard(self, now: Now, event: MessageCame) -> None:
+    def _heard(self, now: Now, event: events.MessageCame) -> None:
         member = self._membership.by_link.get(event.link)
         if member is None:
             return
         member.heard, member.heard_wall = now.steady, now.wall
         message = event.message
-        if isinstance(message, Beat):
+        if isinstance(message, messages.Beat):
             self._beat(now, member, message)
-        elif isinstance(message, SignalSeen) and self._lifecycle.formation.launched_again:
+        elif isinstance(message, messages.SignalSeen) and self._lifecycle.formation.launched_again:
             # Meant for the agents of the launch before, of which this one was slow to leave.
             self._break(now, member, "it was being ended when it came")
-        elif isinstance(message, SignalSeen):
+        elif isinstance(message, messages.SignalSeen):
             self._agent_signalled(now, member, message.number)
-        elif isinstance(message, SignalTaken):
+        elif isinstance(message, messages.SignalTaken):
             self._lifecycle.termination.taken(message.ranks)
         elif message.epoch > self._lifecycle.epoch:
             self._break(now, member, f"it spoke of epoch {message.epoch}, above {self._lifecycle.epoch}")
         elif message.epoch == self._lifecycle.epoch:
             self._report(now, member, message)
 
-    def _beat(self, now: Now, member: Member, beat: Beat) -> None:
+    def _beat(self, now: Now, member: Member, beat: messages.Beat) -> None:
         if not self._lifecycle.superseded:
-            self._actions.append(Send(member.link, Ack(beat.number, now.wall)))
+            self._actions.append(Send(member.link, messages.Ack(beat.number, now.wall)))
             member.acked = now.steady
         if not member.present:
             self._membership.welcome(member)
@@ -231,9 +204,9 @@ class Coordinator:
 
     def _report(self, now: Now, member: Member, message: Any) -> None:
         lifecycle = self._lifecycle
-        if isinstance(message, PortReserved):
+        if isinstance(message, messages.PortReserved):
             lifecycle.port_reserved(now, member, message)
-        elif isinstance(message, (SidecarSaid, SidecarEnded)):
+        elif isinstance(message, (messages.SidecarSaid, messages.SidecarEnded)):
             self._of_sidecar(now, member, message)
         elif lifecycle.live is not None:
             try:
@@ -242,19 +215,21 @@ class Coordinator:
             except ValueError as error:
                 self._break(now, member, str(error))
 
-    def _of_sidecar(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> None:
+    def _of_sidecar(
+        self, now: Now, member: Member, message: messages.SidecarSaid | messages.SidecarEnded
+    ) -> None:
         formation, watching = self._lifecycle.formation, self._lifecycle.watching
         if message.sidecar == contract.EXAMINER:
             outcome = (
                 formation.worker_said(now, member, message)
-                if isinstance(message, SidecarSaid)
+                if isinstance(message, messages.SidecarSaid)
                 else formation.worker_lost(now, member, message.why)
             )
             self._lifecycle.follow(now, outcome)
         elif message.sidecar == contract.OBSERVER and watching is not None:
             asked = (
                 watching.said(now, member, message)
-                if isinstance(message, SidecarSaid)
+                if isinstance(message, messages.SidecarSaid)
                 else watching.lost(now, member, message.why)
             )
             self._lifecycle.heed(now, asked)
@@ -265,11 +240,11 @@ class Coordinator:
 
     # --- requests ---
 
-    def _client_asked(self, now: Now, event: ClientAsked) -> None:
+    def _client_asked(self, now: Now, event: events.ClientAsked) -> None:
         if self._lifecycle.watching is not None:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
 
-    def _resubmitted(self, now: Now, event: Resubmitted) -> None:
+    def _resubmitted(self, now: Now, event: events.Resubmitted) -> None:
         self._lifecycle.follow(now, self._lifecycle.formation.resubmitted(now, event))
 
     def _agent_signalled(self, now: Now, member: Member, number: int) -> None:
@@ -287,7 +262,7 @@ class Coordinator:
         elif number == contract.NOTICE_SIGNAL:
             self._lifecycle.termination.noticed(now, self._lifecycle.live)
 
-    def _job_told(self, now: Now, event: JobTold) -> None:
+    def _job_told(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
         lifecycle.heed(now, lifecycle.termination.told(now, event, lifecycle.live))
         self._part_with_signalled(now)
@@ -303,12 +278,12 @@ class Coordinator:
                 self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
         self._signalled.clear()
 
-    def _cancel_asked(self, now: Now, event: CancelAsked) -> None:
+    def _cancel_asked(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
         self._lifecycle.termination.cancelled(now, wish)
         self._lifecycle.ask(now, wish)
 
-    def _supervisor_gone(self, now: Now, event: SupervisorGone) -> None:
+    def _supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
         words = "the first process of the batch step was killed, and with it the job"
         self._lifecycle.termination.abandoned()
         self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
@@ -316,23 +291,25 @@ class Coordinator:
 
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     Tick: Coordinator._tick,
-    AgentJoined: Coordinator._joined,
-    AgentLeft: Coordinator._left,
-    MessageCame: Coordinator._heard,
+    events.AgentJoined: Coordinator._joined,
+    events.AgentLeft: Coordinator._left,
+    events.MessageCame: Coordinator._heard,
     SignalCame: lambda self, now, event: self._signal(now, event.number, "the coordinator got"),
-    CancelAsked: Coordinator._cancel_asked,
-    LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
-    LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
-    Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
-    EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),
-    ClaimFailed: lambda self, now, event: self._lifecycle.not_claimed(now, event),
-    Resubmitted: Coordinator._resubmitted,
-    Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
-    SupervisorGone: Coordinator._supervisor_gone,
-    JobTold: Coordinator._job_told,
-    NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
-    HandedOver: lambda self, now, event: self._lifecycle.termination.requeue_policy.handed_over(now, event),
-    ClientAsked: Coordinator._client_asked,
+    events.CancelAsked: Coordinator._cancel_asked,
+    events.LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
+    events.LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
+    events.Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
+    events.EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),
+    events.ClaimFailed: lambda self, now, event: self._lifecycle.not_claimed(now, event),
+    events.Resubmitted: Coordinator._resubmitted,
+    events.Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
+    events.SupervisorGone: Coordinator._supervisor_gone,
+    events.JobTold: Coordinator._job_told,
+    events.NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
+    events.HandedOver: lambda self, now, event: self._lifecycle.termination.requeue_policy.handed_over(
+        now, event
+    ),
+    events.ClientAsked: Coordinator._client_asked,
     StoodStill: Coordinator._stood_still,
 }
 """What takes which event."""

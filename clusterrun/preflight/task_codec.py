@@ -5,39 +5,13 @@ from __future__ import annotations
 import json
 
 from clusterrun.model.document import BadDocument, decode, encode
-from clusterrun.preflight.tasks import (
-    DialAnswer,
-    DialTask,
-    GroupResult,
-    GroupTask,
-    ListenAnswer,
-    ListenTask,
-    LocalAnswer,
-    LocalTask,
-    ThroughAnswer,
-    ThroughTask,
-    WarmTask,
-    WarmUp,
-    WatchAnswer,
-    WatchTask,
-)
+from clusterrun.preflight.tasks import ANSWER_OF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Union
+    from typing import Any
 
-    Task = Union[LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask, WatchTask]
-    Answer = Union[LocalAnswer, ListenAnswer, DialAnswer, WarmUp, GroupResult, ThroughAnswer, WatchAnswer]
-
-TASKS: tuple[type[Task], ...] = (
-    *(LocalTask, ListenTask, DialTask, WarmTask, GroupTask, ThroughTask),
-    WatchTask,
-)
-ANSWERS: tuple[type[Answer], ...] = (
-    *(LocalAnswer, ListenAnswer, DialAnswer, WarmUp, GroupResult, ThroughAnswer),
-    WatchAnswer,
-)
-_ANSWER_OF: dict[type, type] = dict(zip(TASKS, ANSWERS))
+    from clusterrun.preflight.tasks import Answer, Task
 
 
 def said(value: Task | Answer) -> str:
@@ -58,13 +32,13 @@ class Alike:
 
 def task(text: str) -> Task:
     """The task that ``text`` says. Raises ``BadDocument``."""
-    found: Task = _read(TASKS, text)
+    found: Task = _read(tuple(ANSWER_OF), text)
     return found
 
 
 def answer(asked: Task, text: str) -> Answer:
     """The answer to ``asked`` that ``text`` says, and to nothing else. Raises ``BadDocument``."""
-    found: Answer = _read((_ANSWER_OF[type(asked)],), text)
+    found: Answer = _read((ANSWER_OF[type(asked)],), text)
     return found
 
 

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Union
+
+    from clusterrun.model.preflight_report import Finding
+
+    Task = Union["LocalTask", "ListenTask", "DialTask", "WarmTask", "GroupTask", "ThroughTask", "WatchTask"]
+    Answer = Union[
+        "LocalAnswer", "ListenAnswer", "DialAnswer", "WarmUp", "GroupResult", "ThroughAnswer", "WatchAnswer"
+    ]
+
+    Readings = Mapping[str, Any]
+    """What a probe read, by the node's name."""
+    Findings = Iterator[tuple[str, Finding]]
+    """Each with its node's name; '' stands for all together."""
+
 
 @frozen
 class Asked:
@@ -307,3 +324,14 @@ class WarmUp:
     devices: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     ports: tuple[int, ...] = ()
+
+
+ANSWER_OF: dict[type[Task], type[Answer]] = {
+    LocalTask: LocalAnswer,
+    ListenTask: ListenAnswer,
+    DialTask: DialAnswer,
+    WarmTask: WarmUp,
+    GroupTask: GroupResult,
+    ThroughTask: ThroughAnswer,
+    WatchTask: WatchAnswer,
+}

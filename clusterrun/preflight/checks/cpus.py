@@ -11,10 +11,9 @@ from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+    from collections.abc import Mapping
 
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "cpus"
 LIMIT = 10.0
@@ -59,7 +58,7 @@ def _allowed(folder: str) -> float | None:
     return None
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn where there is less for the ranks of a node while other nodes have enough."""
     usable = {node: number(reading, "usable") for node, reading in readings.items()}
     most = max((count for count in usable.values() if count), default=0.0)
@@ -72,7 +71,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     yield from _busy({node: load for node, load in loads.items() if load is not None})
 
 
-def _held_down(request: Asked, quotas: Mapping[str, float | None]) -> Iterator[tuple[str, Finding]]:
+def _held_down(request: Asked, quotas: Mapping[str, float | None]) -> Findings:
     allowed = {node: float("inf") if one is None else one for node, one in quotas.items()}
     most = max(allowed.values(), default=0.0)
     for node, one in allowed.items():
@@ -82,7 +81,7 @@ def _held_down(request: Asked, quotas: Mapping[str, float | None]) -> Iterator[t
             yield node, Finding(NAME, Grade.WARN, said, _QUOTA)
 
 
-def _busy(loads: Mapping[str, float]) -> Iterator[tuple[str, Finding]]:
+def _busy(loads: Mapping[str, float]) -> Findings:
     for node, load in loads.items():
         others = [other for name, other in loads.items() if name != node]
         usual = statistics.median(others) if len(loads) >= FEWEST else load

@@ -9,17 +9,16 @@ from clusterrun.preflight.untrusted import rows, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
-    from clusterrun.model.preflight_report import Finding
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "driver"
 OF = gpus.NAME
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn of a node with another driver, or with other GPUs than most have."""
     drivers = {node: text(reading, "driver") for node, reading in readings.items()}
     kinds = {node: _kinds(reading) for node, reading in readings.items()}

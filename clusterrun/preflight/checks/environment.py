@@ -14,10 +14,7 @@ from clusterrun.preflight.untrusted import entries, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "environment"
 LIMIT = 10.0
@@ -64,7 +61,7 @@ def _machine() -> str:
         return ""
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where a variable names no interface of its node; warn where nodes have different values."""
     failed: set[tuple[str, str]] = set()
     for node, reading in readings.items():
@@ -99,7 +96,7 @@ def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
     return ""
 
 
-def _shared(name: str, readings: Mapping[str, Any], needed: bool) -> Iterator[tuple[str, Finding]]:
+def _shared(name: str, readings: Readings, needed: bool) -> Findings:
     """Fail all together where ``name`` chooses an interface that has one address on several nodes.
 
     Ranks tell each other this address, and each of them then connects to itself. Of several interfaces gloo
@@ -125,7 +122,7 @@ def _shared(name: str, readings: Mapping[str, Any], needed: bool) -> Iterator[tu
             yield ALL, Finding(NAME, grade, said, _own(name, readings))
 
 
-def _own(name: str, readings: Mapping[str, Any]) -> str:
+def _own(name: str, readings: Readings) -> str:
     """Which interfaces have an address of its own on every node, and how to choose one."""
     tables = [entries(reading, "addresses") for reading in readings.values()]
     common = [one for one in tables[0] if one != LOOPBACK and all(one in table for table in tables)]

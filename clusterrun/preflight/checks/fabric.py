@@ -8,10 +8,7 @@ from clusterrun.preflight.untrusted import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "fabric"
 OF = gpus.NAME
@@ -19,7 +16,7 @@ _LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong
 _REMEDY = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where a GPU with a fabric has not joined it, warn where this is ill; without one nothing."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):

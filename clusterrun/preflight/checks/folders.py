@@ -9,10 +9,9 @@ from clusterrun.preflight.probes.process_context import variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Callable
 
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 LIMIT = 10.0
 _HANGS = "the file system hangs on this node: dmesg, mount; then remount it or reboot the node"
@@ -48,7 +47,7 @@ class FolderCheck:
             return disk_space.written(path)
         return disk_space.room(path) if path else None
 
-    def judge(self, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    def judge(self, request: Asked, readings: Readings) -> Findings:
         """Fail where it cannot be used; a full one is as bad as ``full`` says."""
         there = any(isinstance(reading, dict) and "error" not in reading for reading in readings.values())
         for node, finding in disk_space.judged(request, readings, self.NAME, self.what, self.full):

@@ -11,10 +11,7 @@ from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "host-memory"
 LIMIT = 10.0
@@ -32,7 +29,7 @@ def probe(request: Asked) -> object:
     }
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn of a node with less memory than most, or with little of it free while others have it free."""
     share = chosen(request.limits)["memory_free"]
     sizes = {node: number(reading, "size") or 0.0 for node, reading in readings.items()}

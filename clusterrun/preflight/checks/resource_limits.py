@@ -12,10 +12,7 @@ from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "resource-limits"
 LIMIT = 10.0
@@ -56,7 +53,7 @@ def _number(limit: int) -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where RDMA cannot register its memory or ports are lacking; warn of few files or processes."""
     limits = chosen(request.limits)
     gib, files, processes = limits["memlock"], limits["open_files"], request.ranks * _PROCESSES_PER_RANK

@@ -10,10 +10,7 @@ from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "shared-memory"
 LIMIT = 10.0
@@ -26,7 +23,7 @@ def probe(request: Asked) -> object:
     return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn below ``shm_per_rank`` for each rank of the node, fail below a quarter of that.
 
     NCCL takes up to about 10 MiB for each pair of ranks of a node; data loaders put batches there.

@@ -11,10 +11,9 @@ from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "torch"
 OF = "torch"
@@ -23,7 +22,7 @@ _GRADES = {"torch": Grade.FAIL, "nccl": Grade.FAIL, "cuda": Grade.FAIL, "python"
 _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
     up = {
         node: reading
@@ -43,7 +42,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         yield from unlike(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
 
 
-def _devices(request: Asked, up: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _devices(request: Asked, up: Readings) -> Findings:
     seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
     cpu_wheels = [node for node in up if request.gpus and not seen[node] and not _built_for_gpus(up[node])]
     if cpu_wheels and len(cpu_wheels) == len(up):

@@ -12,10 +12,7 @@ from clusterrun.preflight.untrusted import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "versions"
 LIMIT = 10.0
@@ -45,7 +42,7 @@ def probe(request: Asked) -> object:
     }
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn where programs would behave otherwise; another kernel or C library is only noted."""
     for kind, (what, verdict, remedy) in _KINDS.items():
         values = {node: text(reading, kind) for node, reading in readings.items()}

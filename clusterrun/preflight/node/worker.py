@@ -11,23 +11,13 @@ import time
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
-from clusterrun.preflight import task_codec
+from clusterrun.preflight import task_codec, tasks
 from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.node.message_exchange import ExchangeErrand, MessageExchange
 from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.node.proxy import Scouts
 from clusterrun.preflight.node.task_runner import DialErrand, LocalErrand
 from clusterrun.preflight.node.torch_worker_client import TorchWorkerClient
-from clusterrun.preflight.tasks import (
-    DialTask,
-    GroupTask,
-    ListenAnswer,
-    ListenTask,
-    LocalTask,
-    ThroughTask,
-    WarmTask,
-    WatchTask,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,33 +126,35 @@ class Worker:
 
     def _begin(self, number: int, task: Any) -> None:
         known = self._errands.get(number)
-        if isinstance(known, LocalErrand) and isinstance(task, LocalTask):
+        if isinstance(known, LocalErrand) and isinstance(task, tasks.LocalTask):
             known.hurry(task.limit)
-        elif isinstance(task, LocalTask):
+        elif isinstance(task, tasks.LocalTask):
             home = self._environment.get("HOME", "")
             self._errands[number] = LocalErrand(task, self._run_dir, home, self._watch)
-        elif isinstance(task, ListenTask):
+        elif isinstance(task, tasks.ListenTask):
             self._answer(number, self._open_doors(task))
-        elif isinstance(task, DialTask):
+        elif isinstance(task, tasks.DialTask):
             heard = self._doors.heard if self._doors else set()
             self._errands[number] = DialErrand(task, heard, self._watch)
-        elif isinstance(task, ThroughTask):
+        elif isinstance(task, tasks.ThroughTask):
             self._errands[number] = self._scouts.through(task)
-        elif isinstance(task, WatchTask):
+        elif isinstance(task, tasks.WatchTask):
             self._errands[number] = self._watching(task)
-        elif isinstance(task, WarmTask):
+        elif isinstance(task, tasks.WarmTask):
             self._warmth.start(number, task)
-        elif isinstance(task, GroupTask):
+        elif isinstance(task, tasks.GroupTask):
             self._warmth.test(number, task)
 
-    def _open_doors(self, task: ListenTask) -> ListenAnswer:
+    def _open_doors(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
         if self._doors is not None:
             self._doors.close()
         self._doors = Listener(task.nonce, self._watch)
         topology = self._environment.get(_TOPOLOGY, "")
-        return ListenAnswer(interfaces(), self._doors.ports, self._doors.datagrams, time.time(), topology)
+        return tasks.ListenAnswer(
+            interfaces(), self._doors.ports, self._doors.datagrams, time.time(), topology
+        )
 
-    def _watching(self, task: WatchTask) -> ExchangeErrand:
+    def _watching(self, task: tasks.WatchTask) -> ExchangeErrand:
         if task.targets:
             if self._exchange is not None:
                 self._exchange.end()

@@ -14,10 +14,7 @@ from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 BYTES = 64 * 1024
 _REMEDIES = {
@@ -83,9 +80,7 @@ def _failure(path: str, step: str, error: OSError) -> dict[str, object]:
     }
 
 
-def judged(
-    request: Asked, readings: Mapping[str, Any], check: str, what: str, full: Grade
-) -> Iterator[tuple[str, Finding]]:
+def judged(request: Asked, readings: Readings, check: str, what: str, full: Grade) -> Findings:
     """Fail for a folder that cannot be used; ``full`` where less is free than the limits say."""
     limits = chosen(request.limits)
     for node, reading in readings.items():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from clusterrun.preflight.session.node_state import NodeState
     from clusterrun.preflight.session.state import SessionState
-    from clusterrun.preflight.task_codec import Task
+    from clusterrun.preflight.tasks import Task
 
 HOST = 0
 """The batch script, and with it the coordinator, runs on the first node of the allocation."""

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterrun.preflight.task_codec import Task
+    from clusterrun.preflight.tasks import Task
 
 
 @frozen

@@ -14,7 +14,7 @@ from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, Report
-from clusterrun.preflight import task_codec
+from clusterrun.preflight import task_codec, tasks
 from clusterrun.preflight.session import (
     absent_nodes,
     collective_phase,
@@ -30,37 +30,17 @@ from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.outcome import SessionOutcome, concluded, pairs_wanted, unverified
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import (
-    DialAnswer,
-    DialTask,
-    GroupResult,
-    GroupTask,
-    ListenAnswer,
-    ListenTask,
-    LocalAnswer,
-    LocalTask,
-    ThroughAnswer,
-    ThroughTask,
-    WarmTask,
-    WarmUp,
-    WatchAnswer,
-    WatchTask,
-)
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.task_codec import Answer
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
 
 _WORDS = {
-    LocalTask: "local checks",
-    ListenTask: "the opening of ports",
-    DialTask: "dialling",
-    WarmTask: "the import of torch",
-    GroupTask: "a collective test",
-    ThroughTask: "a look through it at another node",
-    WatchTask: "an exchange of messages",
+    tasks.LocalTask: "local checks",
+    tasks.ListenTask: "the opening of ports",
+    tasks.DialTask: "dialling",
+    tasks.WarmTask: "the import of torch",
+    tasks.GroupTask: "a collective test",
+    tasks.ThroughTask: "a look through it at another node",
+    tasks.WatchTask: "an exchange of messages",
 }
 OVERSLEPT_SECONDS = 1.0
 _OURS = "this is a fault of clusterrun: please report it with this line"
@@ -309,30 +289,30 @@ class Session:
 # --- where an answer belongs ---
 
 
-def _take(state: SessionState, trials: GroupTests, question: Request, value: Answer) -> None:
+def _take(state: SessionState, trials: GroupTests, question: Request, value: tasks.Answer) -> None:
     """Take the answer to ``question``."""
     subject = state.subjects[question.node]
-    if isinstance(value, LocalAnswer):
+    if isinstance(value, tasks.LocalAnswer):
         subject.local = value
-    elif isinstance(value, ListenAnswer):
+    elif isinstance(value, tasks.ListenAnswer):
         subject.listening = value
         _time(state, question, value.wall)
-    elif isinstance(value, DialAnswer):
+    elif isinstance(value, tasks.DialAnswer):
         subject.resolved.update(value.resolved)
         subject.naming = max(subject.naming, value.naming)
-        if isinstance(question.task, DialTask) and question.task.closed:
+        if isinstance(question.task, tasks.DialTask) and question.task.closed:
             for one in value.dialled:
                 state.swept[question.node, one.node] = frozenset(one.silent)
-        elif isinstance(question.task, DialTask):
+        elif isinstance(question.task, tasks.DialTask):
             state.crossings.take(question.task, value)
         _time(state, question, value.wall)
-    elif isinstance(value, WatchAnswer):
+    elif isinstance(value, tasks.WatchAnswer):
         state.losses.take(question.node, value)
-    elif isinstance(value, WarmUp):
+    elif isinstance(value, tasks.WarmUp):
         subject.warm_up(value)
-    elif isinstance(value, GroupResult):
+    elif isinstance(value, tasks.GroupResult):
         _tested(state, trials, question, value)
-    elif isinstance(value, ThroughAnswer):
+    elif isinstance(value, tasks.ThroughAnswer):
         _from_through(state, trials, question, value)
     local_phase.hurry(state, type(question.task))
 
@@ -342,18 +322,20 @@ def _time(state: SessionState, question: Request, wall: float) -> None:
     subject.told_time(wall, state.wall_at(question.asked), state.wall_at(state.now))
 
 
-def _tested(state: SessionState, trials: GroupTests, question: Request, result: GroupResult) -> None:
+def _tested(state: SessionState, trials: GroupTests, question: Request, result: tasks.GroupResult) -> None:
     subject = state.subjects[question.node]
     if result.stage == "warm":
         subject.grow_cold(result.why)
-    elif isinstance(question.task, GroupTask) and question.task.kind == PRODUCT:
+    elif isinstance(question.task, tasks.GroupTask) and question.task.kind == PRODUCT:
         subject.multiplied(result)
     trials.take(question, result)
 
 
-def _from_through(state: SessionState, trials: GroupTests, question: Request, value: ThroughAnswer) -> None:
+def _from_through(
+    state: SessionState, trials: GroupTests, question: Request, value: tasks.ThroughAnswer
+) -> None:
     """It is the answer of the node that was looked at through the one that was asked."""
-    if not isinstance(question.task, ThroughTask) or not value.body:
+    if not isinstance(question.task, tasks.ThroughTask) or not value.body:
         return
     name, inner = question.task.name, task_codec.task(question.task.body)
     node = next(one.node for one in state.subjects.values() if one.name == name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.node_selection import Choice
     from clusterrun.preflight.session.node_state import NodeState
     from clusterrun.preflight.session.requests import AskWorker
-    from clusterrun.preflight.task_codec import Task
+    from clusterrun.preflight.tasks import Task
 
 
 class FaultyLink:
