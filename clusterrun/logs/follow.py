@@ -5,16 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from clusterrun.logs.attempt_logs import (
-    LogFile,
-    end_of_lines,
-    in_order,
-    log_files,
-    size_of,
-    standing,
-    tail_start,
-    written_at,
-)
+from clusterrun.logs import attempt_logs
 from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
 from clusterrun.logs.selection import LogSelection
 from clusterrun.system import Clock
@@ -32,7 +23,7 @@ PARTIAL_SECONDS = 3.0
 class Growing:
     """One file being followed: how far it was shown, and the line it has begun."""
 
-    def __init__(self, file: LogFile, offset: int, exact: bool = False) -> None:
+    def __init__(self, file: attempt_logs.LogFile, offset: int, exact: bool = False) -> None:
         """With ``exact`` every byte is shown as it comes, else whole lines."""
         self.file = file
         self._exact = exact
@@ -60,7 +51,7 @@ class Growing:
         if self._exact:
             return data
         whole, rest = whole_lines(self._rest + data)
-        self._rest = standing(rest)
+        self._rest = attempt_logs.standing(rest)
         if data:
             self._changed_at = now
         return whole + (self._bar(now) if b"\r" in self._rest else self._half_line(now))
@@ -112,12 +103,14 @@ class Follower:
 
     def so_far(self, tail: int | None) -> Iterator[Piece]:
         """What is there already, merged by time; following goes on behind it."""
-        files = log_files(self._folder, self._selection)
-        sizes = [size_of(file.path) for file in files]
-        ends = [end_of_lines(file.path, size) for file, size in zip(files, sizes)]
+        files = attempt_logs.log_files(self._folder, self._selection)
+        sizes = [attempt_logs.size_of(file.path) for file in files]
+        ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]
         for file, end in zip(files, ends):
             self._files[file.path] = Growing(file, end, self._exact)
-        return in_order(self._folder, files, spans(files, ends, tail, self._selection.begin), self._exact)
+        return attempt_logs.in_order(
+            self._folder, files, spans(files, ends, tail, self._selection.begin), self._exact
+        )
 
     def new(self, all_: bool = False) -> list[Piece]:
         """What came since last time, by rank; with ``all_`` also of files that were silent for long."""
@@ -130,7 +123,7 @@ class Follower:
 
     def _list(self, now: float) -> None:
         """New files appear as ranks start: where there are thousands, listing them all takes its time."""
-        for file in log_files(self._folder, self._selection):
+        for file in attempt_logs.log_files(self._folder, self._selection):
             if file.path not in self._files:
                 self._files[file.path] = Growing(file, 0, self._exact)
         took = self._clock.monotonic() - now
@@ -153,17 +146,17 @@ class Follower:
 
 
 def spans(
-    files: list[LogFile], ends: list[int], tail: int | None, begin: float = 0.0
+    files: list[attempt_logs.LogFile], ends: list[int], tail: int | None, begin: float = 0.0
 ) -> list[tuple[int, int]]:
     """From where to where each file is to be shown: whole, or its last ``tail`` lines.
 
     Nothing of a file to which nothing was added since ``begin`` (seconds since the epoch).
     """
     return [
-        (_start(file.path, end, tail) if written_at(file.path) >= begin else end, end)
+        (_start(file.path, end, tail) if attempt_logs.written_at(file.path) >= begin else end, end)
         for file, end in zip(files, ends)
     ]
 
 
 def _start(path: str, end: int, tail: int | None) -> int:
-    return 0 if tail is None else tail_start(path, end, tail)
+    return 0 if tail is None else attempt_logs.tail_start(path, end, tail)

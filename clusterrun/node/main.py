@@ -59,23 +59,17 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
     from clusterrun.protocol.timeouts import timeouts_for
-    from clusterrun.runtime.run_files import (
-        check_run_directory,
-        claim_shape,
-        patiently,
-        read_orders,
-        read_state,
-    )
+    from clusterrun.runtime import run_files
 
     run_dir, shape = of_shape(os.path.abspath(run_dir))
     paths = RunPaths(run_dir)
-    patiently(lambda: check_run_directory(run_dir))
-    if shape >= 0 and not patiently(lambda: claim_shape(paths, shape)):
+    run_files.patiently(lambda: run_files.check_run_directory(run_dir))
+    if shape >= 0 and not run_files.patiently(lambda: run_files.claim_shape(paths, shape)):
         say("clusterrun: the run began in another of its shapes; this job ends, and started no rank")
         return contract.ExitCode.DONE
-    orders = patiently(lambda: read_orders(paths))
+    orders = run_files.patiently(lambda: run_files.read_orders(paths))
     follows = orders.survival.requeue or orders.min_nodes
-    earlier = patiently(lambda: read_state(paths)) if follows else None
+    earlier = run_files.patiently(lambda: run_files.read_state(paths)) if follows else None
     if orders.survival.requeue:
         from clusterrun.coordinator.recovery import is_over
 

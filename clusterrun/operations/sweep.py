@@ -27,17 +27,8 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
+from clusterrun.operations import submit
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.submit import (
-    Draft,
-    Files,
-    SubmitFacts,
-    moved,
-    prepare,
-    program_for_nodes,
-    queue,
-    submit_facts,
-)
 from clusterrun.runs.code_snapshot import look, take
 from clusterrun.runs.private_files import empty_file, own_content, private_folder, write_whole
 from clusterrun.runs.store import run_id
@@ -87,9 +78,9 @@ def run_spec(sweep: SweepRecord, spec: JobSpec, place: int) -> JobSpec:
     return at(spec, sweep.points[place].values, run_name(sweep, place))
 
 
-def checked(sweep: SweepRecord, context: Context) -> tuple[SubmitFacts, Plan, tuple[str, ...]]:
+def checked(sweep: SweepRecord, context: Context) -> tuple[submit.SubmitFacts, Plan, tuple[str, ...]]:
     """What is known before anything is queued, and the plan of the first waiting run, with its notices."""
-    found = submit_facts(sweep.spec, context)
+    found = submit.submit_facts(sweep.spec, context)
     place = (sweep.waiting or [0])[0]
     first = plan(run_spec(sweep, found.spec, place), run_name(sweep, place), "0", sweep.sweep_id, found.site)
     for one in sweep.waiting:
@@ -98,7 +89,7 @@ def checked(sweep: SweepRecord, context: Context) -> tuple[SubmitFacts, Plan, tu
 
 
 def start(
-    sweep: SweepRecord, context: Context, tell: Tell, files: Sequence[Files] = (), patient: bool = True
+    sweep: SweepRecord, context: Context, tell: Tell, files: Sequence[submit.Files] = (), patient: bool = True
 ) -> SweepRecord:
     """Queue every point that waits; ``files`` are put into the run directory of each.
 
@@ -120,13 +111,15 @@ def start(
     return feeder.run(patient)
 
 
-def _copied(sweep: SweepRecord, found: SubmitFacts, context: Context) -> tuple[SweepRecord, SubmitFacts]:
+def _copied(
+    sweep: SweepRecord, found: submit.SubmitFacts, context: Context
+) -> tuple[SweepRecord, submit.SubmitFacts]:
     """One copy of the code for all runs."""
     paths = Sweeps(context.store).paths(sweep.sweep_id)
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
     private_folder(paths.run_dir)
     take(snapshot, paths.snapshot, paths.snapshot_note)
-    inside = replace(moved(sweep.spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
+    inside = replace(submit.moved(sweep.spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
     there = replace(found.spec, cwd=inside.cwd, command=inside.command, snapshot=False, snapshot_include=())
     return replace(sweep, spec=inside), replace(found, spec=there)
 
@@ -135,12 +128,17 @@ class _Feeder:
     """What both ways have in common: the record of the sweep, and the runs that are made of its points."""
 
     def __init__(
-        self, sweep: SweepRecord, found: SubmitFacts, context: Context, tell: Tell, files: Sequence[Files]
+        self,
+        sweep: SweepRecord,
+        found: submit.SubmitFacts,
+        context: Context,
+        tell: Tell,
+        files: Sequence[submit.Files],
     ) -> None:
         self._sweep, self._facts, self._context, self._tell = sweep, found, context, tell
         self._files = files
         self._sweeps = Sweeps(context.store)
-        self._program = program_for_nodes(context)
+        self._program = submit.program_for_nodes(context)
 
     def _plan(self, place: int, token: str) -> Plan:
         spec = run_spec(self._sweep, self._facts.spec, place)
@@ -152,9 +150,9 @@ class _Feeder:
         files = self._files[place] if self._files else self._of_before(self._sweep.points[place])
         point = said(self._sweep.points[place].values)
         sweep_id, program = self._sweep.sweep_id, self._program
-        return prepare(Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
+        return submit.prepare(submit.Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
 
-    def _of_before(self, point: SweepPoint) -> Files:
+    def _of_before(self, point: SweepPoint) -> submit.Files:
         """The call (``CALL``) of a point that is run again; nothing where its run is no function."""
         path = (
             os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL) if point.earlier else ""
@@ -205,7 +203,7 @@ class _Here(_Feeder):
             planned = self._plan(place, os.urandom(8).hex())
             record = self._prepare(place, planned, sync=True)
             self._context.store.save(
-                replace(record, job_id=queue(planned, record, self._context, self._tell))
+                replace(record, job_id=submit.queue(planned, record, self._context, self._tell))
             )
             self._keep({place: record.run_id})
         return self._sweep

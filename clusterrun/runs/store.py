@@ -20,16 +20,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
-from clusterrun.runs.private_files import (
-    DiskRefused,
-    empty_file,
-    names_in,
-    new_folder,
-    private_folder,
-    refusal,
-    trust,
-    write_whole,
-)
+from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import read_document
 from clusterrun.runs.successor_jobs import SuccessorJobs, further_jobs
 
@@ -120,12 +111,12 @@ class Store:
     def claim(self, run_id: str, sync: bool = True) -> None:
         """Make the run directory of a new run. Raises ``DiskRefused``, also where the id is taken."""
         for folder in (self.home, self.runs, self.live):
-            private_folder(folder)
+            private_files.private_folder(folder)
         path = self.paths(run_id).run_dir
         try:
-            new_folder(path, sync)
+            private_files.new_folder(path, sync)
         except OSError as error:
-            raise refusal(path, error) from error
+            raise private_files.refusal(path, error) from error
 
     def discard(self, run_id: str) -> None:
         """Remove a run that was never queued, with all its files."""
@@ -148,12 +139,12 @@ class Store:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise refusal(self.live, error) from error
+            raise private_files.refusal(self.live, error) from error
 
     def save(self, record: RunRecord, sync: bool = True) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
-        empty_file(os.path.join(self.live, record.run_id))
-        write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
+        private_files.empty_file(os.path.join(self.live, record.run_id))
+        private_files.write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
         """The record of a run; its job is the newest that has started, where the run has queued itself again.
@@ -185,7 +176,7 @@ class Store:
             raise NoSuchRun(
                 f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are"
             )
-        trust(paths.run_dir, links=False)
+        private_files.trust(paths.run_dir, links=False)
         record = read_document(RunRecord, paths.record)
         if record is None:
             raise BadDocument(f"{paths.record} is missing: the submission did not get that far")
@@ -215,18 +206,20 @@ class Store:
         Not made to outlive a crash of this machine: one that is damaged is found out again, and
         thousands may be seen ended at once.
         """
-        write_whole(self.paths(status.run_id).ended, _text(encode_set(EndedRun(now, status))), sync=False)
+        private_files.write_whole(
+            self.paths(status.run_id).ended, _text(encode_set(EndedRun(now, status))), sync=False
+        )
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:
         """Take back the last word on a run: it lives. Raises ``DiskRefused``."""
-        empty_file(os.path.join(self.live, run_id))
+        private_files.empty_file(os.path.join(self.live, run_id))
         try:
             os.unlink(self.paths(run_id).ended)
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise refusal(self.paths(run_id).ended, error) from error
+            raise private_files.refusal(self.paths(run_id).ended, error) from error
 
     def left_behind(self, run_id: str) -> LeftBehind | None:
         """The newest word of agents whose coordinator is gone; None where there is none that can be read."""
@@ -247,7 +240,7 @@ class Store:
 
     def ask_cancel(self, run_id: str) -> None:
         """Leave the word for the coordinator that its run is to end."""
-        write_whole(self.paths(run_id).cancel, "")
+        private_files.write_whole(self.paths(run_id).cancel, "")
 
     def cancel_asked(self, run_id: str) -> bool:
         """Whether somebody asked for the end of a run."""
@@ -307,7 +300,7 @@ class Store:
             return set()
         try:
             state = self.state(run_id)
-        except (BadDocument, DiskRefused):
+        except (BadDocument, private_files.DiskRefused):
             return set()
         return {attempt.job_id for attempt in state.attempts} if state else set()
 
@@ -324,7 +317,7 @@ class Store:
         for one in ids:
             try:
                 yield self._recorded(one)
-            except (BadDocument, DiskRefused, NoSuchRun):
+            except (BadDocument, private_files.DiskRefused, NoSuchRun):
                 continue
 
 
@@ -343,7 +336,7 @@ def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
 
 
 def _listed(folder: str) -> list[str]:
-    return sorted((name for name in names_in(folder) if _RUN_ID.fullmatch(name)), reverse=True)
+    return sorted((name for name in private_files.names_in(folder) if _RUN_ID.fullmatch(name)), reverse=True)
 
 
 def _text(document: object) -> str:

@@ -17,18 +17,10 @@ from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model import contract
 from clusterrun.protocol.messages import Ack, StartRanks
 from clusterrun.protocol.server import Admission, Server
-from clusterrun.runtime import machine_events
+from clusterrun.runtime import machine_events, run_files
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.machine_driver import MachineDriver
 from clusterrun.runtime.processes import ended_children
-from clusterrun.runtime.run_files import (
-    RETRY_SECONDS,
-    claim_attempt,
-    highest_attempt,
-    in_words,
-    may_pass,
-    read_state,
-)
 from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
@@ -238,8 +230,8 @@ class CoordinatorService:
 
     def _claim(self, order: actions.ClaimEpoch, until: float = 0.0) -> None:
         try:
-            highest = highest_attempt(self._paths)
-            state = read_state(self._paths) if order.after < 0 <= highest else None
+            highest = run_files.highest_attempt(self._paths)
+            state = run_files.read_state(self._paths) if order.after < 0 <= highest else None
             epoch = self._claimed(order.after, highest)
         except OSError as error:
             self._claim_again(order, until, error)
@@ -252,7 +244,7 @@ class CoordinatorService:
             self._happened(events.EpochClaimed(epoch))
             return
         try:
-            state = read_state(self._paths) or state  # the one before may have written until now
+            state = run_files.read_state(self._paths) or state  # the one before may have written until now
         except OSError:
             pass
         self._filing.arrive(own_id(self._environment))
@@ -264,18 +256,20 @@ class CoordinatorService:
 
     def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
         """A file system in trouble is waited for: the run is worth more than some minutes."""
-        why = f"no attempt can be begun: {in_words(error)}"
-        if (until and steady() >= until) or not may_pass(error):
+        why = f"no attempt can be begun: {run_files.in_words(error)}"
+        if (until and steady() >= until) or not run_files.may_pass(error):
             self._happened(events.ClaimFailed(why))
             return
         if not until:
             self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
-        self._loop.after(RETRY_SECONDS, lambda: self._claim(order, until or steady() + _CLAIM_SECONDS))
+        self._loop.after(
+            run_files.RETRY_SECONDS, lambda: self._claim(order, until or steady() + _CLAIM_SECONDS)
+        )
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""
         epoch = after + 1 if after >= 0 else highest + 1
-        while not claim_attempt(self._paths, epoch):
+        while not run_files.claim_attempt(self._paths, epoch):
             if after >= 0:
                 return -1
             epoch += 1

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.search.retransmissions import (
-    ENOUGH,
-    LEAST_RESENT,
-    LossTrouble,
-    LossyWay,
-    parts,
-    troubles,
-    usual_share,
-)
+from clusterrun.preflight.search import retransmissions
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.state import FaultyLink, SessionState
@@ -31,7 +23,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let every node exchange messages with the next in the ring, and with one on its other side."""
     there = [one for one in state.present() if one.listening is not None]
     for place, one in enumerate(there if len(there) > 1 else ()):
-        steps = (1, len(there) // 2) if len(there) > ENOUGH + 1 else (1,)
+        steps = (1, len(there) // 2) if len(there) > retransmissions.ENOUGH + 1 else (1,)
         others = [there[(place + step) % len(there)] for step in steps]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
@@ -53,10 +45,12 @@ def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     write(state)
 
 
-def _suspicious(state: SessionState) -> list[LossyWay]:
+def _suspicious(state: SessionState) -> list[retransmissions.LossyWay]:
     ways = state.losses.ways(one.node for one in state.present())
     return [
-        way for way in ways if way.stalls or (way.share >= _least(state) and way.resent >= LEAST_RESENT // 2)
+        way
+        for way in ways
+        if way.stalls or (way.share >= _least(state) and way.resent >= retransmissions.LEAST_RESENT // 2)
     ]
 
 
@@ -74,22 +68,22 @@ def _least(state: SessionState) -> float:
 def write(state: SessionState) -> None:
     """Write down what is known now."""
     ways = state.losses.ways(one.node for one in state.present())
-    found = troubles(ways, _least(state))
+    found = retransmissions.troubles(ways, _least(state))
     said = [NodeFinding(one.nodes[0], _of_node(state, one)) for one in found if len(one.nodes) == 1]
-    usual = usual_share(ways)
+    usual = retransmissions.usual_share(ways)
     if usual >= _least(state):
         words = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
         said.append(NodeFinding(None, Finding("loss", Grade.WARN, words, _ALL)))
     links = [one for one in found if len(one.nodes) == 2]
-    groups = parts(ways, links)
+    groups = retransmissions.parts(ways, links)
     place = {node: at for at, group in enumerate(groups) for node in group}
     across = [one for one in links if len({place.get(node, -1) for node in one.nodes}) > 1 and groups]
-    lost = LossTrouble((), tuple(way for one in across for way in one.ways))
+    lost = retransmissions.LossTrouble((), tuple(way for one in across for way in one.ways))
     partition_findings.write_lossy(state, groups, _counts(lost), _grade(state, lost, stalls=2))
     state.write("loss", said, [_of_link(state, one) for one in links if one not in across])
 
 
-def _of_node(state: SessionState, trouble: LossTrouble) -> Finding:
+def _of_node(state: SessionState, trouble: retransmissions.LossTrouble) -> Finding:
     node = trouble.nodes[0]
     others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
     what = {
@@ -106,7 +100,7 @@ def _of_node(state: SessionState, trouble: LossTrouble) -> Finding:
     )
 
 
-def _of_link(state: SessionState, trouble: LossTrouble) -> FaultyLink:
+def _of_link(state: SessionState, trouble: retransmissions.LossTrouble) -> FaultyLink:
     a, b = (state.subjects[node].name for node in trouble.nodes)
     between = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
     said = f"packets of what {between}{_words(trouble)}"
@@ -115,11 +109,11 @@ def _of_link(state: SessionState, trouble: LossTrouble) -> FaultyLink:
     return FaultyLink(trouble.nodes[0], trouble.nodes[1], report)
 
 
-def _words(trouble: LossTrouble) -> str:
+def _words(trouble: retransmissions.LossTrouble) -> str:
     return f" get lost: {_counts(trouble)}"
 
 
-def _counts(trouble: LossTrouble) -> str:
+def _counts(trouble: retransmissions.LossTrouble) -> str:
     sent, resent = sum(way.sent for way in trouble.ways), sum(way.resent for way in trouble.ways)
     longest = max((way.longest for way in trouble.ways), default=0.0)
     stalls = sum(way.stalls for way in trouble.ways)
@@ -127,7 +121,7 @@ def _counts(trouble: LossTrouble) -> str:
     return said + (f"; {stalls} messages stalled, for up to {longest:.1f} s" if stalls else "")
 
 
-def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
+def _grade(state: SessionState, trouble: retransmissions.LossTrouble, stalls: int) -> Grade:
     """Unfit where much is lost, or messages stalled so often that it is no single event."""
     often = sum(way.stalls for way in trouble.ways) > 0 and sum(way.stalls for way in trouble.ways) >= stalls
     lossy = trouble.share >= limit(state.asked.limits, "loss_fail")
