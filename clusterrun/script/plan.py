@@ -223,18 +223,10 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     values["run_dir"] = own.run_dir  # what the job begins as tells its shape
     argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), own.script)
-    return Plan(
-        run_id=run_id,
-        token=token,
-        run_dir=run_dir,
-        spec=spec,
-        script=_from_template(spec, values, token) if spec.template else _from_shipped(values),
-        argv=argv,
-        orders=replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape),
-        shape=shape,
-        notices=sbatch_options.replaced(spec),
-        cpus=_cpus(spec, site),
-    )
+    script = _from_template(spec, values, token) if spec.template else _from_shipped(values)
+    orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
+    made = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
+    return replace(made, notices=sbatch_options.replaced(spec), cpus=_cpus(spec, site))
 
 
 def _launch(
@@ -247,18 +239,17 @@ def _launch(
 
 def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     """A run in an allocation that is there: its script is run here, and nothing is queued."""
-    paths = RunPaths(run_dir)
     beside = (("overlap", ""), ("nodelist", spec.nodelist))  # the step of a terminal may hold all there is
-    return Plan(
-        run_id=run_id,
-        token=token,
-        run_dir=run_dir,
-        spec=spec,
-        script=_from_shipped(_values(spec, run_id, paths, ())),
-        argv=("/bin/bash", paths.script),
-        orders=replace(_orders(spec, run_id, site, _launch(spec, paths, site, beside)), in_allocation=True),
-        allocation=site.allocation,
-    )
+    orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
+    made = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
+    return replace(made, allocation=site.allocation)
+
+
+def _started_here(spec: JobSpec, run_id: str, token: str, run_dir: str, orders: Orders) -> Plan:
+    """What no scheduler queues: its script is run as it stands."""
+    paths = RunPaths(run_dir)
+    script = _from_shipped(_values(spec, run_id, paths, ()))
+    return Plan(run_id, token, run_dir, spec, script, ("/bin/bash", paths.script), orders)
 
 
 def _cpus(spec: JobSpec, site: MachineFacts) -> str:
@@ -383,17 +374,8 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     idle = sbatch_options.without_slurm(spec)
     notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
-    paths = RunPaths(run_dir)
-    return Plan(
-        run_id=run_id,
-        token=token,
-        run_dir=run_dir,
-        spec=spec,
-        script=_from_shipped(_values(spec, run_id, paths, ())),
-        argv=("/bin/bash", paths.script),
-        orders=_orders(spec, run_id, site),
-        notices=tuple(notices),
-    )
+    made = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
+    return replace(made, notices=tuple(notices))
 
 
 def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
