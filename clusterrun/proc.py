@@ -63,12 +63,10 @@ def _stat(pid: int) -> tuple[str, list[bytes]]:
 
 
 def pids() -> list[int]:
-    """Every process id on this machine."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def everyone() -> list[Process]:
-    """Every process on this machine."""
     return [process for process in map(read, pids()) if process]
 
 
@@ -186,7 +184,6 @@ def text(path: str) -> str:
 
 
 def listed(path: str) -> list[str]:
-    """The names in a folder."""
     try:
         return os.listdir(path)
     except OSError:

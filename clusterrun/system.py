@@ -235,8 +235,6 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The machine's own clock."""
-
     def now(self) -> float:
         return time.time()
 

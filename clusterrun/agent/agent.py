@@ -130,7 +130,6 @@ class Agent:
         return any(it is not None for it in (self._leaving, self._leave_at, self._decide_at))
 
     def _ends_at(self) -> float | None:
-        """When this node ends by itself."""
         if self._answer_by is not None or self._lease.ends_at is None:
             return self._answer_by
         return self._lease.ends_at - self._early

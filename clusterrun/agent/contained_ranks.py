@@ -213,6 +213,5 @@ class ContainedRanks(RankProcesses):
 
 
 def _tail(path: str) -> str:
-    """The last that a runtime said."""
     lines = proc.content(path).decode("utf-8", "replace").strip().splitlines()
     return "; ".join(lines[-3:])[-_LONGEST_WORDS:]

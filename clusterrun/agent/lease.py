@@ -56,7 +56,6 @@ class Lease:
         self._woke_at = steady
 
     def over(self, steady: float) -> bool:
-        """It has run out."""
         return self.ends_at is not None and steady >= self.ends_at
 
     def grants_start(self, steady: float) -> bool:

@@ -104,12 +104,10 @@ def left_behind(
 
 
 def question(left: Left) -> tuple[str, ...]:
-    """The argument list."""
     return job_row.question(left.job_id, _FIELDS)
 
 
 def meaning(left: Left, lines: tuple[str, ...]) -> JobRemedy:
-    """What the scheduler's answer means."""
     cells = job_row.cells(lines, _FIELDS)
     if not cells:
         return JobRemedy.WAIT

@@ -45,12 +45,10 @@ class MasterPort:
         self._actions.append(HoldPort(order.epoch))
 
     def held(self, event: messages.PortReserved) -> None:
-        """It is held, or cannot be."""
         if event.epoch == self.epoch:
             self._actions.append(Tell(event))
 
     def release(self) -> None:
-        """Give it back, where one is held."""
         if self.epoch is not None:
             self.epoch = None
             self._actions.append(ReleasePort())
@@ -154,7 +152,6 @@ class Ranks:
             self._actions.append(SignalLocal(order.number))
 
     def passed(self, event: messages.SignalTaken) -> None:
-        """A notice was passed on."""
         if event.number == contract.NOTICE_SIGNAL:
             self._actions.append(Tell(event))
 

@@ -274,7 +274,6 @@ class SidecarProcesses:
             say(f"{self._place.name}: process {words} of the {name} cannot be killed")
 
     def end_all(self) -> None:
-        """Kill all of them."""
         for name in list(self._living):
             self.end(name)
 

@@ -56,17 +56,14 @@ class Sidecars:
             self.dismiss(order.sidecar)
 
     def dismiss(self, sidecar: str) -> None:
-        """Kill it, where it lives."""
         if self._epochs.pop(sidecar, None) is not None:
             self._actions.append(Dismiss(sidecar))
 
     def spoke(self, event: SidecarSaid) -> None:
-        """Pass an answer on."""
         if self._epochs.get(event.sidecar) == event.epoch:
             self._actions.append(Tell(event))
 
     def gone(self, event: SidecarEnded) -> None:
-        """It ended by itself."""
         if self._epochs.get(event.sidecar) == event.epoch:
             del self._epochs[event.sidecar]
             self._actions.append(Tell(event))

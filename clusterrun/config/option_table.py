@@ -52,7 +52,6 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
         return contract.OPTION_VARIABLE_PREFIX + self.name.upper().replace("-", "_")
 
     @property

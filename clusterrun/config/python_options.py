@@ -37,7 +37,6 @@ INSTEAD = {
 
 
 def name_of(option: Option) -> str:
-    """The keyword of an option."""
     return option.name.replace("-", "_")
 
 

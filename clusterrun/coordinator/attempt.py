@@ -139,7 +139,6 @@ class RankOutcomes:
         return self._unwell[node] == 0
 
     def is_gone(self, node: int) -> bool:
-        """``node`` has said that nothing is left."""
         return node in self._gone
 
     def lost(self, node: int, dead_by: float) -> bool:
@@ -185,12 +184,10 @@ class LiveAttempt:
     # --- time ---
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         times = (self._overdue_at, self._settled_at, self._fence_at, self._read_at)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> AttemptOver | None:
-        """Carry out what is due."""
         over = None
         if self._settled_at is not None and now.steady >= self._settled_at:
             over = self.stop(now)

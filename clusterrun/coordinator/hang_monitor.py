@@ -43,15 +43,12 @@ class HangMonitor:
         self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         return self._detector.wakes_at()
 
     def tick(self, now: Now) -> EndAsked | None:
-        """Time passed."""
         return self._carry_out(now, self._detector.tick(now.steady, now.wall))
 
     def said(self, now: Now, member: Member, message: SidecarSaid) -> EndAsked | None:
-        """An observer said something."""
         said = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
         return self._carry_out(now, said)
 
@@ -60,7 +57,6 @@ class HangMonitor:
         return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
-        """The client wants to know something."""
         return self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
 
     def over(self, now: Now, completed: bool) -> None:

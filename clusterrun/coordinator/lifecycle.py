@@ -113,7 +113,6 @@ class Restart:
         self._pause_until: float | None = None
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         return self._pause_until if self._read_by is None else self._read_by
 
     def tick(self, now: Now) -> NextAttempt | RunOver | None:
@@ -148,7 +147,6 @@ class Restart:
         return None if self._read_by is None else self._rule(now)
 
     def end(self) -> None:
-        """The run ends."""
         self._read_by = self._pause_until = None
 
     def may_follow(self, failure_event: FailureEvent) -> bool:
@@ -248,7 +246,6 @@ class Lifecycle:
 
     @property
     def superseded(self) -> bool:
-        """Another coordinator took over."""
         return self._judge.superseded
 
     # --- from stage to stage ---
@@ -289,7 +286,6 @@ class Lifecycle:
         self._end_now(now, wish)
 
     def supersede(self, now: Now, epoch: int) -> None:
-        """Another coordinator took over."""
         if self.superseded:
             return
         self._judge.superseded = True
@@ -309,7 +305,6 @@ class Lifecycle:
     # --- time ---
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         if self.stage is RunStage.PARTING:
             return self._shutdown.wakes_at()
         parts = (self.formation, self._restart, self.termination, self.live, self.watching)
@@ -317,7 +312,6 @@ class Lifecycle:
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> None:
-        """Carry out what is due."""
         if self.stage is RunStage.PARTING:
             self._shutdown.tick(now)
             return
@@ -343,7 +337,6 @@ class Lifecycle:
     # --- what begins each stage ---
 
     def begin(self, now: Now) -> None:
-        """The first event of all."""
         self._limit_at = now.steady + self._orders.time_limit if self._orders.time_limit > 0 else None
         self._actions.append(ClaimEpoch())
 
@@ -399,7 +392,6 @@ class Lifecycle:
     # --- what happens ---
 
     def claimed(self, now: Now, event: EpochClaimed) -> None:
-        """An attempt is ours."""
         if self.stage is RunStage.CLAIMING:
             self.follow(now, AttemptClaimed(event))
 

@@ -47,7 +47,6 @@ class LostNodes:
         self._said = lines
 
     def blame(self, name: str, network: bool = False) -> None:
-        """A failure began on the node of this name."""
         for node in self._numbers([name]):
             self._suspects[node] = network or self._suspects.get(node, False)
 

@@ -152,7 +152,6 @@ class Membership:
 
     @property
     def complete(self) -> bool:
-        """Every node is present."""
         return self.present == len(self.members)
 
     def missing(self) -> list[int]:

@@ -130,12 +130,10 @@ class PreflightGate:
         return self._go_on(now, examination, examination.begin())
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         times = (self._overdue_at, self._examination.wakes_at() if self._examination else None)
         return min((at for at in times if at is not None), default=None)
 
     def tick(self, now: Now) -> Consequence:
-        """Carry out what is due."""
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             return self._overdue()
@@ -143,7 +141,6 @@ class PreflightGate:
         return self._go_on(now, one, one.tick(now.steady)) if one else None
 
     def said(self, now: Now, member: Member, message: SidecarSaid) -> Consequence:
-        """A node's worker answered."""
         one = self._examination
         if one is None:
             return None
@@ -237,7 +234,6 @@ class PreflightGate:
         return None
 
     def resubmitted(self, event: Resubmitted) -> Consequence:
-        """The scheduler's answer."""
         if self._unfit is None:
             return None
         if not event.job_id:

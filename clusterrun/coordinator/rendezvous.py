@@ -81,7 +81,6 @@ class MissingNodes:
 
     @property
     def here(self) -> int:
-        """How many are here."""
         return self._membership.present - len(self.left)
 
     def unnamed(self) -> list[int]:
@@ -233,7 +232,6 @@ class Rendezvous:
         return bool(self._missing.left)
 
     def present(self, now: Now) -> Met:
-        """One node more is present."""
         self._away.reached()
         self._state_keeper.says(
             Phase.STARTING, f"{self._membership.present} of {self._nodes} nodes have joined"
@@ -257,7 +255,6 @@ class Rendezvous:
             self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
 
     def due_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         if self._look_at is None or self.wakes_at is None:
             return self.wakes_at
         return min(self._look_at, self.wakes_at)

@@ -48,7 +48,6 @@ class RequeuePolicy:
 
     @property
     def due_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         return self._overdue_at if self._again_at is None else self._again_at
 
     # --- budgets ---

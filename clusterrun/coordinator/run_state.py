@@ -75,7 +75,6 @@ class RunStateKeeper:
             self._amend(step=further[0], checkpoint=further[1])
 
     def exclude(self, nodes: tuple[str, ...]) -> None:
-        """These are unfit."""
         self.excluded_here += tuple(node for node in nodes if node not in self.excluded_here)
         fresh = tuple(node for node in nodes if node not in self.state.excluded)
         if fresh:
@@ -118,12 +117,10 @@ class RunStateKeeper:
             self._amend(ended_at=now.wall, outcome=outcome.value, failure=failure)
 
     def says(self, phase: Phase, reason: str) -> None:
-        """How far the run is, and why."""
         if (phase, reason) != (self.state.phase, self.state.reason):
             self._set(phase=phase, reason=reason)
 
     def explains(self, reason: str) -> None:
-        """Why the run is as far as it is."""
         self.says(self.state.phase, reason)
 
     def has_just_said(self, reason: str) -> bool:

@@ -41,7 +41,6 @@ class Shutdown:
         self._code = 0
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         times = (self._due_at, self._termination.requeue_policy.due_at)
         return min((at for at in times if at is not None), default=None)
 

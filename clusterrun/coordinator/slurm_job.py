@@ -35,12 +35,10 @@ class SlurmJob:
 
 
 def question(job: SlurmJob) -> tuple[str, ...]:
-    """The argument list."""
     return job_row.question(job.job_id, _FIELDS)
 
 
 def answer(job: SlurmJob, lines: tuple[str, ...]) -> JobTold:
-    """What the program's lines say."""
     cells = job_row.cells(lines, _FIELDS)
     if not cells:
         return JobTold(UNKNOWN)

@@ -138,7 +138,6 @@ class Termination:
         return end
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         late = self._asked.at + ANSWER_SECONDS if self._asked else None
         times = (late, self._until, self._ask_at)
         return min((at for at in times if at is not None), default=None)
@@ -225,7 +224,6 @@ class Termination:
         self._abandoned = True
 
     def told(self, now: Now, event: JobTold, live: LiveAttempt | None) -> EndAsked | None:
-        """The scheduler's word on this job."""
         self._unanswered = max(0, self._unanswered - 1)
         if self._over:
             return None

@@ -83,13 +83,11 @@ class WorldFormation:
     # --- time ---
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted (steady clock)."""
         if self.stage is FormationStage.JOINING:
             return self._rendezvous.due_at()
         return self._checks.wakes_at() if self._checks else None
 
     def tick(self, now: Now) -> Formed:
-        """Carry out what is due."""
         if self.stage is FormationStage.JOINING:
             return self._met(now, self._rendezvous.tick(now))
         return self._checked(now, self._checks.tick(now)) if self._checks else None
@@ -117,7 +115,6 @@ class WorldFormation:
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
     def begin_again(self, now: Now, epoch: int) -> Formed:
-        """For a later attempt."""
         self._epoch = epoch
         lives = self._launch.lives
         if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
@@ -136,7 +133,6 @@ class WorldFormation:
         return self.stage is FormationStage.JOINING and self._rendezvous.welcomes(node)
 
     def present(self, now: Now) -> Formed:
-        """One node more is present."""
         return self._met(now, self._rendezvous.present(now)) if self.joining else None
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Formed:
@@ -150,7 +146,6 @@ class WorldFormation:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Formed:
-        """An agent will not be heard again."""
         if self._checks:
             return self._checked(now, self._checks.left(now, member, failure_event))
         if not self._rendezvous.does_without:
@@ -160,11 +155,9 @@ class WorldFormation:
         return None
 
     def worker_said(self, now: Now, member: Member, message: SidecarSaid) -> Formed:
-        """A node's worker answered what the pre-flight asked."""
         return self._checked(now, self._checks.said(now, member, message)) if self._checks else None
 
     def worker_lost(self, now: Now, member: Member, why: str) -> Formed:
-        """A node's worker will answer no more."""
         return self._checked(now, self._checks.lost(now, member, why)) if self._checks else None
 
     def resubmitted(self, now: Now, event: Resubmitted) -> Formed:
@@ -172,7 +165,6 @@ class WorldFormation:
         return self._checked(now, self._checks.resubmitted(event)) if self._checks else None
 
     def _met(self, now: Now, outcome: Gathered | NotGathered | None) -> Formed:
-        """What follows from the rendezvous."""
         if isinstance(outcome, NotGathered):
             return self._not_gathered(now, outcome)
         if outcome is None:
@@ -188,7 +180,6 @@ class WorldFormation:
         return NoRanks(failures.of_node(outcome.kind, outcome.node, now.wall, outcome.why))
 
     def _checked(self, now: Now, outcome: Consequence) -> Formed:
-        """What follows from the pre-flight."""
         if isinstance(outcome, NodesChosen):
             return self._form(now, outcome.world, outcome.environment)
         if isinstance(outcome, RunOver):

@@ -51,7 +51,6 @@ class Interpreter:
     by_setup: bool = False
 
     def __str__(self) -> str:
-        """The path and the reason."""
         return f"{self.path} ({self.why})" if self.why else self.path
 
 

@@ -97,14 +97,11 @@ class RunPaths:
         return RunPaths(os.path.join(self.run_dir, _SHAPES, str(number)))
 
     def attempt(self, epoch: int) -> AttemptPaths:
-        """The files of attempt number ``epoch``."""
         return AttemptPaths(os.path.join(self.attempts, f"{epoch:03d}"))
 
 
 @frozen
 class AttemptPaths:
-    """The files of one attempt."""
-
     folder: str
 
     coordinator_log = _Below("coordinator.log")

@@ -289,10 +289,8 @@ class JobSpec:
 
     @property
     def local_size(self) -> int:
-        """Ranks on each node."""
         return self.ranks_per_node or self.gpus or 1
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
         return self.nodes * self.local_size

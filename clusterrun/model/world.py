@@ -24,19 +24,15 @@ class World:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
         return len(self.nodes) * self.ranks_per_node
 
     def node_of(self, rank: int) -> int:
-        """The index of the node that runs ``rank``."""
         return rank // self.ranks_per_node
 
     def name_of(self, rank: int) -> str:
-        """The name of the node that runs ``rank``."""
         return self.nodes[self.node_of(rank)]
 
     def ranks_on(self, node: int) -> range:
-        """The ranks that node number ``node`` runs."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 

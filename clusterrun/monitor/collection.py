@@ -37,24 +37,20 @@ class Collection:
         self._mute: dict[int, str] = {}
 
     def asks(self) -> list[AskObserver]:
-        """The questions."""
         records = MANY_RECORDS if self._size <= FEW_RANKS else LookOptions().records
         wanted = LookOptions(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else records)
         body = json.dumps({"collect": encode(wanted)})
         return [AskObserver(node, self.number, body) for node in self._nodes]
 
     def answered(self, node: int, collected: Collected) -> None:
-        """A node has looked."""
         self._answers[node] = collected
 
     def mute(self, node: int, why: str) -> None:
-        """A node will not answer."""
         if node in self._nodes and node not in self._answers:
             self._mute[node] = why
 
     @property
     def complete(self) -> bool:
-        """Nobody is waited for any more."""
         return len(self._answers) + len(self._mute) >= len(self._nodes)
 
     def case(self, stalled: float, since_begun: float) -> JobSnapshot:

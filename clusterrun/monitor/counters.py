@@ -56,7 +56,6 @@ def memory() -> tuple[int, int]:
 
 
 def cores() -> int:
-    """Processors of this machine."""
     return os.cpu_count() or 1
 
 

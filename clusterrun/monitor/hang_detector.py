@@ -88,7 +88,6 @@ class HangDetector:
     # --- what comes in ---
 
     def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[VigilAction]:
-        """An observer spoke."""
         try:
             words = json.loads(body)
             if "digest" in words:
@@ -103,7 +102,6 @@ class HangDetector:
         return []
 
     def lost(self, now: float, wall: float, node: int, why: str) -> list[VigilAction]:
-        """An observer will not speak again."""
         self._mute[node] = why
         if self._round is None:
             return []
@@ -122,7 +120,6 @@ class HangDetector:
         return [] if waits else self._look(now, wall, FIRST_LOOK)
 
     def tick(self, now: float, wall: float) -> list[VigilAction]:
-        """Time has passed."""
         if self._round is not None and now >= self._round.overdue_at:
             return self._judge(now, wall)
         if self._look_at is not None:
@@ -134,12 +131,10 @@ class HangDetector:
         return []
 
     def over(self, now: float, wall: float, completed: bool) -> list[VigilAction]:
-        """No rank lives any more."""
         before = self._together.told
         return _instead(before, self._together.over(now) if completed else "")
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted."""
         if self._round is not None:
             return self._round.overdue_at
         return self._due_at() if self._look_at is None else self._look_at

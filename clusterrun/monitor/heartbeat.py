@@ -37,13 +37,11 @@ class Digests:
         self._killed = killed()
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
-        """New ranks run."""
         self._paths, self._pids = paths, pids
         first = sorted({*EAGER, self._period})
         self._times = [now + seconds for seconds in first if seconds <= self._period]
 
     def wakes_at(self) -> float | None:
-        """When ``run`` is wanted."""
         return self._times[0] if self._times else None
 
     def run(self, now: float) -> list[str]:

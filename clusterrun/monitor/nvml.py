@@ -45,7 +45,6 @@ class Gpus:
             raise NoLibrary(f"{library} does not start: error {code}")
 
     def look(self) -> tuple[GpuUse, ...]:
-        """Every GPU now."""
         count = ctypes.c_uint()
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return ()

@@ -62,7 +62,6 @@ class Collecting:
         self._pids: Mapping[int, int] = {}
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
-        """New ranks run."""
         self._paths, self._pids = paths, pids
 
     def wakes_at(self) -> float | None:
@@ -70,11 +69,9 @@ class Collecting:
         return None
 
     def run(self, now: float) -> list[str]:
-        """Nothing is due."""
         return []
 
     def ended(self, now: float) -> list[str]:
-        """Nothing to say."""
         return []
 
     def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:

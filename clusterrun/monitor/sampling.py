@@ -50,13 +50,11 @@ class Sampling:
         self._watched_until = 0.0
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
-        """New ranks run."""
         self._paths, self._pids, self._began = paths, pids, now
         self._before, self._waiting, self._sums = counters.count(now, pids), [], Sums()
         self._at = self._light_at = now + min(FIRST_SECONDS, self._period)
 
     def wakes_at(self) -> float | None:
-        """When ``run`` is wanted."""
         return self._at
 
     def run(self, now: float) -> list[str]:

@@ -65,7 +65,6 @@ class StackRequest:
 
     @property
     def threads(self) -> tuple[str, ...]:
-        """The other threads."""
         return other_threads(self._text, self._door.main)
 
     def close(self) -> None:

@@ -82,7 +82,6 @@ def _answer(door: RankChannel, number: int) -> dict[str, Any] | None:
 
 
 def groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
-    """The process groups in an answer."""
     return tuple(
         Group(
             str(one.get("name", "")),

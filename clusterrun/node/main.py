@@ -132,7 +132,6 @@ def examine(run_dir: str, name: str) -> int:
 
 
 def observe(run_dir: str, node: str, name: str) -> int:
-    """Be the observer of this node's ranks."""
     from clusterrun.monitor import observer
 
     return observer.main(os.path.abspath(run_dir), int(node), name, dict(os.environ))

@@ -42,7 +42,6 @@ class Context:
         self._jobs: SharedJobs | None = None
 
     def client(self) -> SlurmClient:
-        """Slurm, as seen from here."""
         self._client = self._client or SlurmClient(self.environ, clock=self.clock)
         return self._client
 

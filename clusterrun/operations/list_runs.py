@@ -42,7 +42,6 @@ class Filter:
             return True
 
     def wants(self, status: RunStatus) -> bool:
-        """Whether a run passes."""
         return (
             (not self.states or status.state in self.states)
             and (not self.name or _matches(status.name, self.name))

@@ -42,7 +42,6 @@ class LiveUsage:
         self._withdraw()
 
     def status(self) -> RunStatus:
-        """How far the run is."""
         (status,) = self._context.inquiry().statuses([self.run_id])
         return status
 

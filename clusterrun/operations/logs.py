@@ -34,8 +34,6 @@ class LogRequest:
 
 
 class RunLogs:
-    """The output of one run."""
-
     def __init__(self, context: Context, run_id: str, wanted: LogRequest, tell: Tell = quiet) -> None:
         self._context = context
         self._run_id = run_id

@@ -63,7 +63,6 @@ class Relay:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def send(self, kind: int, number: int, content: bytes = b"") -> None:
-        """Put a frame on its way."""
         self._leaving += HEAD.pack(kind, number, len(content)) + content
 
     def turn(self, seconds: float) -> None:
@@ -84,7 +83,6 @@ class Relay:
                 self._serve(key.data, events)
 
     def close(self) -> None:
-        """End every connection."""
         for number in list(self._channels):
             self._drop(number)
         self._selector.close()

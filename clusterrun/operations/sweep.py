@@ -69,7 +69,6 @@ def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Con
 
 
 def run_name(sweep: SweepRecord, place: int) -> str:
-    """What the run of a point is called."""
     return f"{sweep.name}.{place}"
 
 
@@ -333,5 +332,4 @@ def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
 
 
 def age(sweep: SweepRecord, now: float) -> str:
-    """How long ago it was begun."""
     return spoken(max(0.0, now - sweep.submitted_at))

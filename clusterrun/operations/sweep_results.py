@@ -48,11 +48,9 @@ class SweepResults:
 
     @property
     def heads(self) -> list[str]:
-        """The names of the columns."""
         return ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
 
     def rows(self) -> list[list[str]]:
-        """A row for each point."""
         names = self._names
         return [
             [

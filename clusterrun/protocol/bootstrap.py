@@ -38,7 +38,6 @@ class Bootstrap:
 
 
 def written(bootstrap: Bootstrap) -> bytes:
-    """The line."""
     return json.dumps(encode(bootstrap)).encode() + b"\n"
 
 

@@ -14,7 +14,6 @@ class RemoteClock:
         self._sent: dict[int, float] = {}
 
     def asked(self, beat: int, steady: float) -> None:
-        """Heartbeat ``beat`` was sent."""
         self._sent[beat] = steady
 
     def answered(self, beat: int, wall: float, steady: float) -> None:

@@ -40,7 +40,6 @@ class Encoder:
         self._world_text = ""
 
     def body(self, message: ToAgent | ToCoordinator) -> bytes:
-        """The body for ``message``."""
         if isinstance(message, Beat):
             return _BEAT.pack(b"b", message.number)
         if isinstance(message, Ack):

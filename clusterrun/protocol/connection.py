@@ -29,7 +29,6 @@ class Connection:
         self._open = False
 
     def open(self, received: Callable[[bytes], None], ended: Callable[[str], None]) -> None:
-        """Begin to read."""
         self._received = received
         self._ended = ended
         self._open = True

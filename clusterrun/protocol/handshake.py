@@ -77,7 +77,6 @@ class Pieces:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Bytes that arrived."""
         self._buffer += data
 
     def next(self) -> bytes | None:

@@ -107,7 +107,6 @@ class Server:
             guest.link.close()
 
     def close(self) -> None:
-        """Close everything."""
         for guest in [*self._agents.values(), *self._unproven.values()]:
             guest.link.close()
         self._loop.forget(self._listener.fileno())

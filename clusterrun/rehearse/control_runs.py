@@ -59,7 +59,6 @@ def divergence(first: Life, second: Life) -> FirstDifference | None:
 
 
 def files(life: Life) -> tuple[Discovery, ...]:
-    """What the control shows of checkpoint files."""
     saves = [save for save in life.saves if save.size]
     if not saves:
         return (

@@ -65,7 +65,6 @@ class Result:
 
     @property
     def level(self) -> Severity:
-        """The worst of the findings."""
         order = [Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL]
         return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
 
@@ -505,7 +504,6 @@ class Rehearsal:
         return tuple(life for life in self._starts(run) if life.ranks)
 
     def end(self) -> None:
-        """End every run that still lives."""
         self._until = 0.0
         for process in list(self._live):
             processes.end(process, self._context.clock, END_SECONDS)

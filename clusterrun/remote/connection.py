@@ -93,7 +93,6 @@ class SharedConnection:
         return system.run(("ssh", "-S", self.socket, *words, "--", self.host.host), CHECK_SECONDS)
 
     def alive(self) -> bool:
-        """Whether the master is there and answers."""
         try:
             return os.path.exists(self.socket) and self.control("-O", "check").code == 0
         except system.ProgramTimeout:

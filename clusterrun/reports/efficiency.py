@@ -189,7 +189,6 @@ def _counts_until(marks: ProgressMarks, then: ProgressMarks | None, state: State
 
 
 def _longest(stretches: Sequence[_Stretch]) -> float:
-    """The seconds of the longest job."""
     begins, ends = dict[str, float](), dict[str, float]()
     for one in stretches:
         begins.setdefault(one.job_id, one.begin)

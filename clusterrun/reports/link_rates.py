@@ -71,7 +71,6 @@ class Rates:
 
 
 def rates(report: Report) -> Rates:
-    """The numbers of ``report``."""
     names = _names(report)
     place = {name: at for at, name in enumerate(names)}
     pairs: dict[Ends, list[Measurement]] = {}

@@ -43,7 +43,6 @@ def lines(document: dict[str, Any]) -> list[str]:
 
 
 def grade(document: dict[str, Any]) -> Grade:
-    """The worst of all."""
     return worst(tuple(one.grade for one in findings(document)))
 
 

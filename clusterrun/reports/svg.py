@@ -48,7 +48,6 @@ class Square:
 
 
 def legend(rates: Rates) -> Markup:
-    """What the colours mean."""
     passed = SHARES if rates.median else ((UNTIMED, "passed"),)
     meanings = (*passed, (FAILED, "failed"), (VOID, "told nothing"), ("none", "not tested"))
     return tag(
@@ -59,7 +58,6 @@ def legend(rates: Rates) -> Markup:
 
 
 def band(share: float | None) -> str:
-    """The colour of a passed test."""
     if share is None:
         return UNTIMED
     return next(colour for least, colour in BANDS if share >= least)

@@ -37,7 +37,6 @@ def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
 
 
 def nodes(report: Report, rates: Rates) -> Markup:
-    """Every node, worst first."""
     ordered = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     ranks = {name: str(at) for at, name in enumerate(report.world)}
     rows = [_node(node, ranks.get(node.node, "–"), rates) for node in ordered[:MOST_NODES]]

@@ -35,7 +35,6 @@ class Usage:
 
     @property
     def size(self) -> int:
-        """All its bytes."""
         return self.own + sum(file.size for file in self.linked.values())
 
 
@@ -78,7 +77,6 @@ def _measure_all(folders: dict[str, str], found: dict[str, Usage], late: threadi
 
 
 def _usage(top: str, late: threading.Event) -> Usage:
-    """What a folder takes, or a file."""
     own, linked, whole = 0, dict[tuple[int, int], LinkedFile](), True
     try:
         about = os.lstat(top)

@@ -73,7 +73,6 @@ class EndedRun:
 
     @property
     def inferred(self) -> bool:
-        """Whether the end was inferred."""
         return inferred(self.status)
 
 
@@ -102,7 +101,6 @@ class Store:
         self._paths: dict[str, RunPaths] = {}
 
     def paths(self, run_id: str) -> RunPaths:
-        """The files of a run."""
         known = self._paths.get(run_id)
         if known is None:  # made once: lists ask for them again and again
             known = self._paths[run_id] = RunPaths(os.path.join(self.runs, run_id))
@@ -167,7 +165,6 @@ class Store:
         return None if number < 0 else number
 
     def further_jobs(self, run_id: str) -> SuccessorJobs:
-        """The jobs that the run has queued itself."""
         return further_jobs(self.paths(run_id))
 
     def _recorded(self, run_id: str) -> RunRecord:
@@ -243,7 +240,6 @@ class Store:
         private_files.write_whole(self.paths(run_id).cancel, "")
 
     def cancel_asked(self, run_id: str) -> bool:
-        """Whether somebody asked for the end of a run."""
         return os.path.exists(self.paths(run_id).cancel)
 
     def ids(self) -> list[str]:

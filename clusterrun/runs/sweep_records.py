@@ -64,7 +64,6 @@ class SweepRecord:
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs of all points that were queued."""
         return [point.run_id for point in self.points if point.run_id]
 
     @property
@@ -79,8 +78,6 @@ class SweepRecord:
 
 
 class Sweeps:
-    """The sweeps of ``store``'s home."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = os.path.join(store.home, "sweeps")

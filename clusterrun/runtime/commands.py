@@ -84,7 +84,6 @@ class CommandRunner:
             _kill(pid)
 
     def reaped(self, child: ProcessEnd) -> None:
-        """A child of this process ended."""
         if child.pid not in self._out:
             return
         words, done = self._out.pop(child.pid)

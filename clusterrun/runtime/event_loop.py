@@ -51,7 +51,6 @@ class EventLoop:
         heapq.heappush(self._times, (when, self._order, callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once in ``seconds``."""
         self.at(steady() + seconds, callback)
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:

@@ -211,7 +211,6 @@ class RankLog:
             pass
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
 
@@ -259,6 +258,5 @@ class GrowthIndex:
             del marks[:-_MARKS]
 
     def close(self) -> None:
-        """Close the index and every watched file."""
         for fd in (self._fd, *self._watched.values()):
             os.close(fd)

@@ -65,7 +65,6 @@ class Bytecode:
         """As usual."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module."""
         place, size, _ = self._index[module.__name__]
         code = marshal.loads(os.pread(self._fd, size, self._first + place))
         exec(code, module.__dict__)
@@ -75,5 +74,4 @@ class Bytecode:
         return self._archive.get_source(name.replace(".", "/"))
 
     def get_data(self, path: str) -> bytes:
-        """The content of a file in the archive."""
         return self._archive.get_data(path)

@@ -78,7 +78,6 @@ def script_of(plan: Plan) -> str:
 
 
 def check_directory(cwd: str) -> None:
-    """The ranks' working directory must be one."""
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
 
@@ -200,7 +199,6 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def wants_torch(script: str) -> bool:
-    """Whether the script's own text imports torch."""
     return re.search(r"^\s*(import|from)\s+torch\b", system.text_of(script), re.MULTILINE) is not None
 
 

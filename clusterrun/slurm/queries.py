@@ -215,12 +215,10 @@ def nodes_argv(mark: str) -> tuple[str, ...]:
 
 
 def read_queue(out: str, mark: str) -> tuple[QueueRow, ...]:
-    """The answer to ``queue_argv``. Raises ``SchedulerError``."""
     return tuple(QueueRow(**cells) for cells in _marked_rows(QUEUE, out, mark))
 
 
 def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:
-    """The answer to ``nodes_argv``. Raises ``SchedulerError``."""
     return tuple(NodeRow(**cells) for cells in _marked_rows(NODES, out, mark))
 
 

@@ -135,7 +135,6 @@ def _offer(slurm: SubmitBackend, wanted: str) -> str:
 
 
 def describe(partition: PartitionOffer) -> str:
-    """What a partition offers, in a line."""
     parts = [
         f"{partition.nodes} nodes",
         f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each",

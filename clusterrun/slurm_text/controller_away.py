@@ -37,7 +37,6 @@ class ControllerAway:
         self._pause = 1.0
 
     def reached(self) -> None:
-        """It answers."""
         self._since, self._pause = None, 1.0
 
     def next_at(self, now: float, said: Sequence[str]) -> float | None:

@@ -100,7 +100,6 @@ class EventHook:
         os.killpg(self._pid, signal.SIGKILL)  # not reaped yet, and it leads its session
 
     def reaped(self, child: ProcessEnd) -> None:
-        """A child of this process ended."""
         if self._pid and child.pid == self._pid:
             if child.code > 0:
                 self._note(f"the program for events exited with code {child.code}; see hooks.log")

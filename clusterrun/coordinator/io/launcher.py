@@ -137,11 +137,9 @@ class Launcher:
         self._loop.after(_KILL_AFTER, lambda: self._signal(signal.SIGKILL, told))
 
     def kill(self) -> None:
-        """Kill them now."""
         self._signal(signal.SIGKILL)
 
     def reaped(self, child: ProcessEnd) -> None:
-        """A child of this process ended."""
         if child.pid in self._older:
             self._older.discard(child.pid)
             if not self._living and not self._older:
@@ -167,7 +165,6 @@ class Launcher:
 
     @property
     def alive(self) -> bool:
-        """Whether any of them lives."""
         return bool(self._living or self._older)
 
     def _signal(self, number: int, told: frozenset[int] | None = None) -> None:

@@ -47,7 +47,6 @@ class ReportFiles:
             self._write(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), data)
 
     def beside(self, order: SaveBeside) -> None:
-        """Any other file of an attempt."""
         if not _NAME.fullmatch(order.name):
             self._note(f"no file of an attempt may be called {order.name!r}")
             return
@@ -68,7 +67,6 @@ class ReportFiles:
         return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
 
     def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
-        """The job that goes on with this run."""
         self._write(self._paths.successor, _job(job_id, excluded))
 
     def next(self, job_id: str, excluded: tuple[str, ...]) -> None:
@@ -76,7 +74,6 @@ class ReportFiles:
         self._write(self._paths.next, _job(job_id, excluded))
 
     def no_next(self) -> None:
-        """Nobody waits any more."""
         remove(self._paths.next)
 
     def arrive(self, job_id: str) -> None:

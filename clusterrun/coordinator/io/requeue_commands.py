@@ -92,7 +92,6 @@ class RequeueCommands:
         look()
 
     def _is_other(self, comment: str, shape: int) -> bool:
-        """Of this run, and of another shape."""
         words = comment.split()
         ours = any(word.startswith(f"clusterrun:{self._run_id}:") for word in words)
         shapes = [word for word in words if word.startswith(SHAPE_MARK)]

@@ -33,7 +33,6 @@ class RunLog:
         self._unwritten.clear()
 
     def note(self, text: str) -> None:
-        """Say it, and write it down."""
         say(f"clusterrun: {text}")
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
         if self._file:
@@ -42,6 +41,5 @@ class RunLog:
             self._unwritten.append(line)
 
     def close(self) -> None:
-        """No more is written."""
         if self._file:
             self._file.close()

@@ -50,8 +50,6 @@ class Scheduler:
         self._succession.drop_shapes(shape)
 
     def _ask(self, order: actions.AskJob) -> None:
-        """About this job."""
-
         def done(said: CommandDone) -> None:
             if said.why:
                 self._note(f"the scheduler does not say how this job stands: {said.why}")
@@ -61,8 +59,6 @@ class Scheduler:
         self._commands.run(slurm_job.question(self._job), limit, done, slurm_job.ENVIRONMENT)
 
     def _resubmit(self, order: actions.Resubmit) -> None:
-        """Another job instead of this one."""
-
         def told(job_id: str, why: str) -> None:
             if job_id:
                 self._filing.successor(job_id, order.excluded)
@@ -71,8 +67,6 @@ class Scheduler:
         self._succession.resubmit(order.argv, told)
 
     def _queue_next(self, order: actions.QueueNext) -> None:
-        """Another job after this one."""
-
         def told(job_id: str, why: str) -> None:
             words = f"job {job_id} waits to go on after this one" if job_id else f"no job was queued: {why}"
             self._note(words)
@@ -81,8 +75,6 @@ class Scheduler:
         self._succession.queue(order.argv, order.excluded, told)
 
     def _requeue(self, order: actions.Requeue) -> None:
-        """This job, once more."""
-
         def told(why: str) -> None:
             if not why:
                 self._happened(events.HandedOver())

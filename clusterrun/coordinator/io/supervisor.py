@@ -148,7 +148,6 @@ class _Keeper:
     # --- waiting ---
 
     def _guard(self) -> None:
-        """Until the coordinator has ended."""
         while self._code is None:
             self._wait(_LONGEST_WAIT)
             self._hear()

@@ -31,7 +31,6 @@ _KINDS = {
 
 
 def probe(request: Asked) -> object:
-    """Each version as text."""
     system = os.uname()
     return {
         "clusterrun": contract.VERSION,

@@ -58,7 +58,6 @@ class Dialer:
         return not self._waiting and not self._open and all(one.done for one in self._sizes.values())
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next."""
         later = _DATAGRAMS_AT[self._sent :]
         return min([self.until, *(self._began + at for at in later[:1])])
 

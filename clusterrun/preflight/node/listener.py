@@ -57,11 +57,9 @@ class Listener:
 
     @property
     def datagrams(self) -> int:
-        """The UDP port."""
         return int(self._datagrams.getsockname()[1])
 
     def close(self) -> None:
-        """Leave every port."""
         for one in (*self._listeners, self._datagrams, *self._guests):
             self._watch(one, 0, lambda _: None)
             one.close()

@@ -33,11 +33,9 @@ class MessageExchange:
         self._lines = [_Line(target, hello, watch) for target in task.targets if target.ports]
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return min((line.next_at for line in self._lines), default=float("inf"))
 
     def tick(self) -> None:
-        """Send the messages that are due."""
         now = time.monotonic()
         for line in self._lines:
             if now >= line.next_at:
@@ -49,7 +47,6 @@ class MessageExchange:
         return [line.told(now) for line in self._lines]
 
     def end(self) -> None:
-        """Close them."""
         for line in self._lines:
             line.close()
 
@@ -62,7 +59,6 @@ class ExchangeErrand:
         self._exchange, self._doors = exchange, doors
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return self._until
 
     def tick(self) -> bool:

@@ -38,7 +38,6 @@ class Scout:
         return self._last
 
     def end(self) -> None:
-        """Close its input, at which it ends."""
         if not self.over:
             self._part("it was sent away")
 
@@ -69,7 +68,6 @@ class Through:
         self._number = scout.tell(task.body) if scout is not None and not scout.over else 0
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return self._until
 
     def tick(self) -> bool:
@@ -114,6 +112,5 @@ class Scouts:
             scout.end()
 
     def end(self) -> None:
-        """Send all away."""
         for name in list(self._known):
             self._end(name)

@@ -58,7 +58,6 @@ class WatchErrand:
             self._finish()
 
     def end(self) -> None:
-        """Kill it, whatever it is doing."""
         if not self.over:
             self.child.kill()
             self._finish()
@@ -107,7 +106,6 @@ class LocalErrand:
             self._readings.append(ProbeReading(name, "", 0.0, f"no process could be made: {error.strerror}"))
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return min((one.child.until for one in self._children.values() if not one.over), default=0.0)
 
     def tick(self) -> bool:
@@ -129,7 +127,6 @@ class LocalErrand:
         return LocalAnswer((*self._readings, *own))
 
     def end(self) -> None:
-        """Kill all."""
         for one in self._children.values():
             one.end()
 
@@ -160,7 +157,6 @@ class DialErrand:
                 pass
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return self._dialler.due_at()
 
     def tick(self) -> bool:
@@ -188,7 +184,6 @@ class DialErrand:
         return round(sum(seconds + rest) / max(1, len(seconds + rest)), 3)
 
     def end(self) -> None:
-        """Kill the resolver."""
         if self._names is not None:
             self._names.end()
 

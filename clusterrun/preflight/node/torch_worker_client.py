@@ -87,7 +87,6 @@ class TorchWorkerClient:
             self._kill("the torch worker has ended")
 
     def due_at(self) -> float:
-        """When ``tick`` is wanted next (steady clock)."""
         return min((until for _, until in self._tests.values()), default=float("inf"))
 
     def tick(self) -> None:
@@ -96,7 +95,6 @@ class TorchWorkerClient:
             self._kill("the torch worker did not end its test", late=True)
 
     def end(self) -> None:
-        """Kill it."""
         self._kill("the examination is over")
 
     def _read(self) -> None:

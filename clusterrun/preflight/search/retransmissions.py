@@ -69,7 +69,6 @@ class PacketLosses:
             self._watched[node, one.node] = LossyWay(node, one.node, *sums, longest, was.stalls + one.stalls)
 
     def ways(self, present: Iterable[int]) -> list[LossyWay]:
-        """All ways between those that are present."""
         there = set(present)
         return [way for way in self._watched.values() if {way.a, way.b} <= there]
 

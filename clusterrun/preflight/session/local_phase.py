@@ -51,13 +51,11 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def look_at(state: SessionState, node: int) -> None:
-    """Ask for all local checks of a node."""
     checks = registry.names(state.asked)
     state.ask(node, LocalTask(state.asked, checks), _local_seconds(checks))
 
 
 def warm_up(state: SessionState, node: int) -> None:
-    """Have a node import torch."""
     state.ask(node, state.warm_task, state.left)
 
 

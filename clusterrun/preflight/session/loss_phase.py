@@ -66,7 +66,6 @@ def _least(state: SessionState) -> float:
 
 
 def write(state: SessionState) -> None:
-    """Write down what is known now."""
     ways = state.losses.ways(one.node for one in state.present())
     found = retransmissions.troubles(ways, _least(state))
     said = [NodeFinding(one.nodes[0], _of_node(state, one)) for one in found if len(one.nodes) == 1]

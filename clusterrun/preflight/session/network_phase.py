@@ -216,7 +216,6 @@ def _clock_limits(state: SessionState) -> consistency.ClockLimits:
 
 
 def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
-    """A node in trouble, in words."""
     name = state.subjects[one.nodes[0]].name
     others = _few(state, one.others)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
@@ -241,7 +240,6 @@ def _few(state: SessionState, nodes: Iterable[int]) -> str:
 
 
 def link(state: SessionState, one: ConnectTrouble) -> FaultyLink:
-    """A link in trouble, in words."""
     a, b = (state.subjects[node].name for node in one.nodes)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":

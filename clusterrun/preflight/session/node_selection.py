@@ -26,7 +26,6 @@ class Choice:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """Those that have a place."""
         return tuple(node for node in self.world if node is not None)
 
 

@@ -35,17 +35,14 @@ class NodeState:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that was found."""
         return tuple(finding for found in self._found.values() for finding in found)
 
     @property
     def verdict(self) -> Grade:
-        """The worst that was found."""
         return worst(tuple(finding.verdict for finding in self.findings))
 
     @property
     def unfit(self) -> bool:
-        """It cannot train."""
         return bool(self.gone) or self.verdict is Grade.FAIL
 
     @property

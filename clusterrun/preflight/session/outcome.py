@@ -55,7 +55,6 @@ def unverified(state: SessionState) -> list[NodeFinding]:
 
 
 def concluded(state: SessionState) -> SessionOutcome:
-    """The outcome by what is known now."""
     choice = state.choice()
     fit = choice.whole and Grade.FAIL not in [one.verdict for one in state.together]
     elsewhere = state.elsewhere()

@@ -35,7 +35,6 @@ class PairFindings:
         self._case, self._result, self._last, self._ways = state, result, last, ways
 
     def of_nodes(self) -> Iterator[NodeFinding]:
-        """Findings of nodes."""
         for one in self._result.evidence:
             if len(one.nodes) == 1 and one.kind in ("broken", "slow", "undetermined"):
                 yield NodeFinding(one.nodes[0], self._node(one))
@@ -45,7 +44,6 @@ class PairFindings:
             yield NodeFinding(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
 
     def of_links(self) -> Iterator[FaultyLink]:
-        """Findings of links."""
         for one in self._result.evidence:
             if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
                 yield self._link(one)

@@ -65,7 +65,6 @@ class Requests:
         return any(self._counts.get(kind, 0) for kind in kinds)
 
     def count(self, kind: type) -> int:
-        """How many of a kind are open."""
         return self._counts.get(kind, 0)
 
     def batch(self, kind: type) -> int:
@@ -86,7 +85,6 @@ class Requests:
         return [self._close(one) for one in list(self._open.values()) if one.node == node]
 
     def close_overdue(self, now: float) -> list[Request]:
-        """Close what was not answered in time."""
         found = []
         while self._next() is not None and self._times[0][0] <= now:
             found.append(self._close(self._open[heapq.heappop(self._times)[1]]))

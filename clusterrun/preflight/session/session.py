@@ -122,7 +122,6 @@ class Session:
         return f"{case.label}{waits}, {case.left:.0f} s left"
 
     def wakes_at(self) -> float | None:
-        """When ``tick`` is wanted."""
         if self.outcome is not None:
             return None
         if self._naps_until is not None:
@@ -133,7 +132,6 @@ class Session:
     # --- what happens ---
 
     def begin(self) -> list[AskWorker]:
-        """The first questions."""
         return self._proceed()
 
     def answered(self, now: float, node: int, number: int, body: str) -> list[AskWorker]:
@@ -149,7 +147,6 @@ class Session:
         return self._proceed()
 
     def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
-        """A node's agent or examiner is gone."""
         self._case.now = max(now, self._case.now)
         subject = self._case.subjects.get(node)
         if subject is None or subject.gone or self.outcome is not None:
@@ -160,7 +157,6 @@ class Session:
         return self._proceed()
 
     def tick(self, now: float) -> list[AskWorker]:
-        """Time has passed."""
         if self.outcome is not None or self._overslept(now):
             return []
         case = self._case
@@ -290,7 +286,6 @@ class Session:
 
 
 def _take(state: SessionState, trials: GroupTests, question: Request, value: tasks.Answer) -> None:
-    """Take the answer to ``question``."""
     subject = state.subjects[question.node]
     if isinstance(value, tasks.LocalAnswer):
         subject.local = value

@@ -108,7 +108,6 @@ class SessionState:
     # --- what is known ---
 
     def present(self) -> list[NodeState]:
-        """The nodes that still answer."""
         return [one for one in self.subjects.values() if not one.gone]
 
     def names(self, nodes: Iterable[int]) -> str:

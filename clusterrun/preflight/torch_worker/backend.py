@@ -57,8 +57,6 @@ def dress(settings: Mapping[str, str]) -> None:
 
 
 class OnCpu:
-    """Tests with gloo."""
-
     name = GLOO
 
     def __init__(self, local: int) -> None:

@@ -121,6 +121,5 @@ class GroupTestRun:
         return all(gone)
 
     def kill(self) -> None:
-        """Kill every child with its session."""
         for part in self._parts:
             part.child.kill()

@@ -28,7 +28,6 @@ class ListeningPorts:
 
 
 def number_of(sock: socket.socket) -> int:
-    """The port a socket is bound to."""
     return int(sock.getsockname()[1])
 
 

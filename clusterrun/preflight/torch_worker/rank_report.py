@@ -33,7 +33,6 @@ class RankWord:
 
 
 def line(word: RankWord) -> str:
-    """A word as one line."""
     return json.dumps(encode(word), separators=(",", ":"))
 
 

@@ -135,7 +135,6 @@ class TorchServer:
         self._begin_waiting()
 
     def kill(self) -> None:
-        """Kill the children of all trials."""
         for trial in self._trials:
             trial.kill()
 
