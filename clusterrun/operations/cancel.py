@@ -163,7 +163,8 @@ def _see_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Queue 
         if not left and not more:
             return
         waited = context.clock.monotonic() - began
-        hopeless = queue is None and all(status.state is State.UNKNOWN for status in left)
+        untold = queue is None or len(queue.unreachable([status.run_id for status in left])) == len(left)
+        hopeless = untold and all(status.state is State.UNKNOWN for status in left)
         if waited > LIMIT or hopeless:
             return
         if waited > SPEAK_AFTER and not said:

@@ -19,7 +19,7 @@ from clusterrun.model.states import Phase, State
 from clusterrun.operations.cancel import cancel
 from clusterrun.operations.context import Context
 from clusterrun.operations.wait import RunWait
-from clusterrun.runs import store
+from clusterrun.runs import private_files
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.runs.store import run_id
 from clusterrun.slurm.queries import JobRow
@@ -300,7 +300,7 @@ def test_a_full_disk_takes_nothing_from_what_was_found_out(
     def full(path: str, data: str, sync: bool = True) -> None:
         raise DiskRefused("no space left on device")
 
-    monkeypatch.setattr(store, "write_whole", full)
+    monkeypatch.setattr(private_files, "write_whole", full)
     said: list[str] = []
     assert [s.state for s in statuses(context=context, tell=said.append)] == [State.COMPLETED]
     assert len(said) == 1 and "could not be written: no space left" in said[0]
@@ -542,8 +542,10 @@ def test_a_run_is_cancelled_where_it_is_and_elsewhere_that_is_said(clusters: Clu
     chosen = add(clusters.on_a, slurm="a@ctl")
     clusters.a.rows = [row("PENDING")]
     clusters.b.rows = [row("RUNNING", comment="")]
+    asked_at = clusters.clock.monotonic()
     with pytest.raises(SchedulerError) as told:
         cancel(clusters.on_b, [chosen], print)
+    assert clusters.clock.monotonic() == asked_at, "nobody who could end it is waited for"
     assert told.value.seen == f"{chosen} is not ended: its jobs are on the cluster a"
     assert clusters.b.cancelled == [] and clusters.on_b.store.cancel_asked(chosen)
     assert [s.state for _, s in cancel(clusters.on_a, [chosen], print)] == [State.CANCELLED]
