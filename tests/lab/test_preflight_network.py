@@ -11,7 +11,7 @@ from clusterrun.lab.lab import Lab
 from clusterrun.lab.site import LabSite
 from tests.lab.preflight_cases import CASES, Case, blame, node, play
 from tests.lab.test_slurm_runs import Site, site
-from tests.lab_fixture import MakeLab
+from tests.lab_fixture import MakeLab, make_anew
 
 pytestmark = pytest.mark.lab
 
@@ -47,7 +47,8 @@ def twelve(make_lab: MakeLab) -> Iterator[Lab]:
 def on_slurm(twelve: Lab, tmp_path: Path) -> Iterator[Site]:
     yield site(twelve, tmp_path)
     twelve.heal()
-    assert twelve.wait_idle(120.0), twelve.node_states()
+    if not twelve.wait_idle(10.0):  # the fault kept the word of a step's end from the controller
+        make_anew(twelve)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in HERE], ids=lambda case: case.name)
