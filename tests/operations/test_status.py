@@ -21,7 +21,7 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.wait import RunWait
 from clusterrun.runs import private_files
 from clusterrun.runs.private_files import DiskRefused
-from clusterrun.runs.store import run_id
+from clusterrun.runs.store import FORGOTTEN, run_id
 from clusterrun.slurm.queries import JobRow
 from tests.logs.test_follow import HandClock
 from tests.operations.values import NOW, RECORD, row, state
@@ -139,7 +139,7 @@ def test_a_job_that_got_the_number_of_an_older_run_speaks_for_its_own_run_and_fo
     newer = add(context, token="other", said=state(State.COMPLETED) if not queued else state())
     slurm.rows, slurm.accounted = list(queued), accounted
     told = {one.run_id: (one.state, one.reason) for one in statuses(context=context)}
-    assert (told[older][0], store.FORGOTTEN in told[older][1]) == (State.FAILED, True)
+    assert (told[older][0], FORGOTTEN in told[older][1]) == (State.FAILED, True)
     assert told[newer][0] in (State.RUNNING, State.COMPLETED)
     cancel(context, [older], print)
     assert slurm.cancelled == []
@@ -152,7 +152,7 @@ def test_the_accounting_is_not_asked_for_a_number_that_the_queue_gives_to_somebo
     add(context, said=state(updated_at=NOW - 800))
     slurm.rows, slurm.accounted = [row(comment=NEWER)], (row("TIMEOUT", comment=""),)
     (found,) = statuses(context=context)
-    assert (found.state, store.FORGOTTEN in found.reason) == (State.FAILED, True)
+    assert (found.state, FORGOTTEN in found.reason) == (State.FAILED, True)
     assert slurm.asked == ["jobs"]
 
 
