@@ -104,16 +104,26 @@ class Observed:
         return next(stepped, (after or self.lives)[0])
 
 
-def judge(first: Life, differs: str, seen: Observed, second: Life | None = None) -> tuple[Discovery, ...]:
+def expected(first: Life, differs: str, start: Life) -> Reference:
+    """What a restart after ``start`` should compute; ``differs``: in what undisturbed runs differ, or ''.
+
+    Of runs that differ by themselves, each can be compared with its own past alone.
+    """
+    return reference(start if differs else first, start)
+
+
+def judge(
+    first: Life, differs: str, seen: Observed, second: Life | None = None, known: Reference | None = None
+) -> tuple[Discovery, ...]:
     """What a fault showed, the cause first.
 
     ``differs``: the part in which the undisturbed runs ``first`` and ``second`` differ, or ''.
+    ``known``: what is `expected`, if that was made before.
     """
     if len(seen.lives) < 2:
         return (unknown(f"the ranks were not started again: {seen.tail}"),)
     start, last = seen.lives[0], seen.restarted
-    # Of runs that differ by themselves, each can be compared with its own past alone.
-    known = reference(start if differs else first, start)
+    known = known or expected(first, differs, start)
     if not any(rank.before for rank in last.ranks.values()):
         return (_came_to_its_end(start) if _complete(seen) else _no_step(seen),)
     notice = _notice(known, seen)

@@ -36,7 +36,7 @@ from clusterrun.rehearse.faults import (
     schedule,
 )
 from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
-from clusterrun.rehearse.resumption import begins, joined, reference
+from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import copy_folder, made, moved
 from clusterrun.system import text_of
 
@@ -259,8 +259,9 @@ class Rehearsal:
         assert self.control is not None
         first, second = self.control
         different = control_runs.divergence(first, second)
-        findings = causes.judge(first, different.part if different else "", seen, second)
-        known = reference(first, seen.lives[0])
+        differs = different.part if different else ""
+        known = causes.expected(first, differs, seen.lives[0])
+        findings = causes.judge(first, differs, seen, second, known)
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
