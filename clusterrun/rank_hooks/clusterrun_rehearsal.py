@@ -22,7 +22,6 @@ import ctypes
 import gc
 import json
 import math
-import operator
 import os
 import resource
 import signal
@@ -31,7 +30,6 @@ import sys
 import threading
 import time
 import zlib
-from collections import defaultdict
 from itertools import islice
 
 TYPE_CHECKING = False
@@ -779,8 +777,9 @@ class RankWatch:
         state = inner.state if isinstance(inner, self.torch.optim.Optimizer) else optimizer.state
         held: list[Any] = []
         plain = 0
-        for mine in states_of(parameters, state):
-            for name in sorted(mine, key=str) if mine else ():
+        for parameter in parameters:
+            mine = (state.get(parameter) if hasattr(state, "get") else None) or {}
+            for name in sorted(mine, key=str):
                 value = mine[name]
                 if hasattr(value, "data_ptr"):
                     held.append(value)
@@ -954,14 +953,6 @@ def beside(path: str, folder: Any) -> str:
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
         return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
     return path
-
-
-def states_of(parameters: list[Any], state: Any) -> Iterable[Any]:
-    """What an optimizer keeps of each parameter. To look one up hashes it, which is Python's own work."""
-    known = type(state) in (dict, defaultdict) and len(state) == len(parameters)
-    if known and all(map(operator.is_, state, parameters)):
-        return list(state.values())
-    return [state.get(one) if hasattr(state, "get") else None for one in parameters]
 
 
 def json_texts(texts: list[str]) -> str:

@@ -340,6 +340,14 @@ def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
         space["numpy_place"](numpy.random.PCG64(1))
 
 
+def test_an_audit_hook_hears_its_events_alone() -> None:
+    heard: list[Any] = []
+    hears = hook()["hearing"](("open",), lambda *said: heard.append(said))
+    for event in ("open", "builtins.id", "os.rename"):
+        hears(event, (event,))
+    assert heard == [("open", ("open",))]
+
+
 def test_a_digest_tells_any_change_of_a_tensor_wherever_it_moves() -> None:
     torch = pytest.importorskip("torch")
     space = hook()
@@ -400,22 +408,3 @@ for at, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=2)):
     assert [len(step.rows) for step in told.steps] == [2, 2, 2]
     assert len({row for step in told.steps for row in step.rows}) == 6
     assert told.steps[0].batches[0][1] == told.steps[0].rows
-
-
-def test_what_is_kept_of_parameters_is_told_in_their_order_whatever_the_order_it_was_made_in() -> None:
-    states_of = hook()["states_of"]
-    one, two, three = object(), object(), object()
-    whole = {one: {"a": 1}, two: {"a": 2}}
-    assert states_of([one, two], whole) == [{"a": 1}, {"a": 2}]
-    assert states_of([two, one], whole) == [{"a": 2}, {"a": 1}]
-    assert states_of([one, three], whole) == [{"a": 1}, None]
-    assert states_of([one, two, three], whole) == [{"a": 1}, {"a": 2}, None]
-    assert states_of([one], None) == [None]
-
-
-def test_an_audit_hook_hears_its_events_alone() -> None:
-    heard: list[Any] = []
-    hears = hook()["hearing"](("open",), lambda *said: heard.append(said))
-    for event in ("open", "builtins.id", "os.rename"):
-        hears(event, (event,))
-    assert heard == [("open", ("open",))]
