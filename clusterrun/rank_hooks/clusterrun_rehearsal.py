@@ -72,6 +72,7 @@ KINDS = (
     ".part",
 )
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
+FIRST_STEPS = 5
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 RATES = ("lr", "momentum", "betas", "weight_decay")
@@ -280,7 +281,7 @@ class CheckpointWatch:
     def __init__(self, tell: Callable[..., None], strike: Any, run_dir: str) -> None:
         self._tell, self._strike, self._run_dir = tell, strike, run_dir
         self._open: dict[str, OpenFile] = {}
-        self._begun: dict[int, int] = {}
+        self.begun_at: dict[int, int] = {}
         self._read: set[str] = set()
         self._known: set[str] = set()
         self.step = self.taken = 0
@@ -294,7 +295,7 @@ class CheckpointWatch:
             return
         late = threading.current_thread() is not threading.main_thread()
         step = self.taken if late and self.taken else self.step  # a thread writes what was taken before
-        nth = self._begun[step] = self._begun.get(step, 0) + 1
+        nth = self.begun_at[step] = self.begun_at.get(step, 0) + 1
         file = self._open[path] = OpenFile(step, nth, sure)
         strike = self._strike
         if strike and step and (step, nth) == (strike["step"], strike["file"]):
@@ -409,6 +410,7 @@ class RankWatch:
         self.quiet: set[int] = set()
         self._optimizers: list[Any] = []
         self._keys: list[int] = []
+        self._parameters: dict[int, int] = {}
         self._inside: Any = None
         self._inputs: list[str] = []
         self._batches: list[str] = []
@@ -505,6 +507,7 @@ class RankWatch:
             self._collect(scalers.GradScaler, self._scalers)
             self._note_calls(scalers.GradScaler, "scaler")
         self._note_calls(torch.nn.Module, "model")
+        self._note_random(torch)
         self._note_calls(torch.optim.Optimizer, "optimizer")
 
     def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
@@ -618,16 +621,34 @@ class RankWatch:
         for name in {"state_dict", "load_state_dict"} & vars(kind).keys():
             setattr(kind, name, self._noting(getattr(kind, name), what, name))
 
+    def _note_random(self, torch: Any) -> None:
+        """Say which state of random numbers is set; torch's own functions set it for a moment."""
+        for what, name, method in (
+            ("python", "random", "setstate"),
+            ("numpy", "numpy.random", "set_state"),
+            ("torch", "torch", "set_rng_state"),
+            ("torch", "torch.random", "set_rng_state"),
+        ):
+            if name in sys.modules:
+                real = getattr(sys.modules[name], method)
+                setattr(sys.modules[name], method, self._noting(real, what, "set"))
+
     def _noting(self, real: Any, what: str, name: str) -> Any:
         def watched(*args: Any, **more: Any) -> Any:
             if name == "state_dict" and what != "scaler":
                 self.files.taken = self.step
-            if (what, name) not in self._called or name == "load_state_dict":
+            own = name == "set" and sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
+            if not own and ((what, name) not in self._called or name == "load_state_dict"):
                 self._called.add((what, name))
                 self.tell("call", what=what, name=name, line=script_line())
-            return real(*args, **more)
+            result = real(*args, **more)
+            missing, unknown = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
+            if missing and unknown and self.step == 0:
+                said = {"missing": len(missing), "unknown": len(unknown), "name": unknown[0]}
+                self.tell("partial", line=script_line(), **said)
+            return result
 
-        watched.__name__ = name
+        watched.__name__ = getattr(real, "__name__", name)
         watched.__wrapped__ = real  # type: ignore[attr-defined]
         return watched
 
@@ -671,6 +692,10 @@ class RankWatch:
             return
         self._inside = optimizer
         self.files.settle()
+        if known:
+            self._look_again(optimizer)
+        if self._hold and self.step == self._hold["step"]:  # most of a step's time lies before this
+            self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
         kill = self._kill
         if kill and kill["kind"] == "kill-before" and self.step == kill["step"]:
             self._die()
@@ -680,10 +705,25 @@ class RankWatch:
             number = len(self._optimizers)
             self._add(optimizer)
             parameters, state = self._of(optimizer)
+            self._parameters[id(optimizer)] = parameters
             shared = self._shares(optimizer)
             self.tell("before", o=self._keys[-1], p=parameters, s=state, shared=shared, line=script_line())
             if number == 0:
                 self._go_on_after(self._past().get(parameters, 0))
+
+    def _look_again(self, optimizer: Any) -> None:
+        """Whether the script itself has changed weights since a step: a mean over ranks, limits of weights.
+
+        It is looked for in the first steps, and where a checkpoint may hold them.
+        """
+        files = self.files
+        if self.step > FIRST_STEPS and self.step not in (files.taken, *files.begun_at):
+            return
+        parameters = self._of(optimizer, with_state=False)[0]
+        if parameters != self._parameters[id(optimizer)]:
+            self._parameters[id(optimizer)] = parameters
+            key = self._keys[[one is optimizer for one in self._optimizers].index(True)]
+            self.tell("moved", o=key, p=parameters)
 
     def _past(self) -> dict[int, int]:
         """After which step of the run it had which parameters, by what the starts before this one said."""
@@ -698,7 +738,7 @@ class RankWatch:
             for line in lines_of(mine if os.path.exists(mine) else f"{start}/00000.rehearsal.jsonl"):
                 if line["t"] == "before" and not begin:
                     begin = found.get(line["p"], 0)
-                elif line["t"] == "step":
+                elif line["t"] in ("step", "moved"):
                     found[line["p"]] = begin + line["n"]
         return found
 
@@ -722,12 +762,11 @@ class RankWatch:
         self._write(self._told(optimizer))
         if self._kill and self._kill["kind"] == "kill" and self.step == self._kill["step"]:
             self._die()
-        if self._hold and self.step == self._hold["step"]:
-            self._wait_for(lambda: os.path.exists(f"{self.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
 
     def _told(self, optimizer: Any) -> str:
         """The line of this step. It is put together by hand: what json takes for it is felt in each step."""
         parameters, state = self._of(optimizer)
+        self._parameters[id(optimizer)] = parameters
         losses, self._losses = self._losses, []
         inputs, self._inputs = self._inputs, []
         batches, self._batches = self._batches, []
@@ -770,14 +809,14 @@ class RankWatch:
         others = (one for one in self._optimizers if one is not optimizer)
         return any(id(p) in mine for one in others for group in one.param_groups for p in group["params"])
 
-    def _of(self, optimizer: Any) -> tuple[int, int]:
+    def _of(self, optimizer: Any, with_state: bool = True) -> tuple[int, int]:
         """Checksums of the parameters, in any order, and of the state; ZeRO has that of its shard inside."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         inner = getattr(optimizer, "optim", None)
         state = inner.state if isinstance(inner, self.torch.optim.Optimizer) else optimizer.state
         held: list[Any] = []
         plain = 0
-        for parameter in parameters:
+        for parameter in parameters if with_state else ():
             mine = (state.get(parameter) if hasattr(state, "get") else None) or {}
             for name in sorted(mine, key=str):
                 value = mine[name]
@@ -891,6 +930,8 @@ class RankWatch:
         """The script ends by itself."""
         if os.getpid() == self.pid:
             self.files.settle(end=True)
+            for optimizer in self._optimizers:
+                self._guarded(self._look_again)(optimizer)
             self.tell("end", limit=False)
 
     def failed(self, kind: Any, error: Any, trace: Any) -> None:

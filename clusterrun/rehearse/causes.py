@@ -16,6 +16,8 @@ from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import (
     LOST_GRADIENT,
+    OTHERS,
+    SAME_LOSS,
     FirstDifference,
     Reference,
     counted,
@@ -142,6 +144,8 @@ def judge(
     found = differences(known, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
+    if found and at == 0 and _loaded_beside(seen, found[0]):
+        return (_left_out(seen) or _weights(seen, steps, _made(seen)),)
     if [one.part for one in found] == ["rounding"]:
         return (*notice, _rounded(first, seen, at, found[0]))
     if found and (path := _read_in_part(seen)):
@@ -149,7 +153,9 @@ def judge(
     if found:
         first_word = f"resumed at step {at}; step {found[0].step} differs: "
         count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
-        causes = [_difference(one, first_word if not i else "", seen, count) for i, one in enumerate(found)]
+        causes = [
+            _difference(one, first_word if not i else "", seen, count, at) for i, one in enumerate(found)
+        ]
         return (*causes, *notice)
     apart = spread(first, second, last, at) if differs and second else None
     return (_equal(seen, at, last, not differs, notice, apart),) + tuple(
@@ -184,9 +190,9 @@ CLOSE = 0.05
 RESTORED = ("weights", "state", "rates", "scheduler", "data")
 
 
-def unknown(said: str) -> Discovery:
-    """What cannot be said."""
-    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, said)
+def unknown(said: str, remedy: str = "", lines: tuple[str, ...] = ()) -> Discovery:
+    """What cannot be said; the remedy is what to look at."""
+    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, said, remedy, lines)
 
 
 def _equal(
@@ -407,6 +413,8 @@ def _where(seen: Observed, known: Reference, steps: Mapping[int, int | None]) ->
     written = [save.path for save in seen.lives[0].saves]
     lines = _reads(last, written) if set(written) & {path for path, _ in last.loaded} else ()
     values = set(steps.values())
+    if lines and values & {None, 0} and (partial := _left_out(seen)):
+        return partial
     if None in values:
         return _of_no_step(seen, known, steps, newest, lines)
     if len(values) > 1:
@@ -493,16 +501,45 @@ def _weights(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, 
         return unknown(
             "the weights before the first step are those of no step (ranks may hold other pieces now)"
         )
-    ranks = [rank for rank, step in steps.items() if step is None]
+    ranks = [rank for rank, step in steps.items() if not step]
+    whose = "those of no step" if None in steps.values() else "those of step 0"
     who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
     return Discovery(
         Severity.FAIL,
         Cause.PARAMETERS,
-        f"a checkpoint was read, but the weights before the first step are those of no step on {who}:"
+        f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
         " a part of them is not saved, not loaded, or changed on the way",
         "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision",
         lines,
     )
+
+
+def _left_out(seen: Observed) -> Discovery | None:
+    """The weights were loaded under names that the model does not have; None where that was not seen.
+
+    What the first start left out too (a file of other weights to begin with) is no fault.
+    """
+    begun = {trace.partial for trace in seen.lives[0].ranks.values()}
+    for rank, trace in sorted(seen.restarted.ranks.items()):
+        line, missing, unknown_names, name = trace.partial
+        if not missing or not unknown_names or trace.partial in begun:
+            continue
+        return Discovery(
+            Severity.FAIL,
+            Cause.PARAMETERS,
+            f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}):"
+            f" the file lacks {missing} names of the model, and has {unknown_names} that the model lacks"
+            f" ({name})",
+            "save and load the same module, so that names are equal (DDP's begin with module.: save"
+            " ddp.module.state_dict()), and load with strict=True",
+            _made(seen),
+        )
+    return None
+
+
+def _loaded_beside(seen: Observed, one: FirstDifference) -> bool:
+    """Whether a part of a later step was loaded where the weights are those of step 0."""
+    return one.part in SAVED_AS and bool(seen.restarted.called(SAVED_AS[one.part][0], "load_state_dict"))
 
 
 WORDS = {
@@ -531,6 +568,18 @@ SKIP_BATCHES = (
     "go on in the middle of the epoch: sampler.set_epoch(epoch), then skip the batches that"
     " were used (itertools.islice, torchdata's StatefulDataLoader), shuffled by seed and epoch alone"
 )
+OWN_ROWS = (
+    "save and restore all that the next samples come from: the place in the data on each rank, and what waits"
+    " in a buffer (shuffling, replay)"
+)
+OWN_STATE = (
+    "save and restore what the loss is computed from beside weights and samples: a second network, a hidden"
+    " state, a queue, a weight of the loss, a generator of random numbers of your own"
+)
+OWN_GRADIENTS = (
+    "save and restore what changes gradients: accumulated ones, limits for clipping, a scale of your own;"
+    " and which parameters are frozen"
+)
 COUNT_ON = "count steps on from the number that was saved; where samples are chosen by random numbers, "
 RESTORE_RANDOM = (
     "save and restore random.getstate(), numpy.random.get_state(), torch.get_rng_state() (and cuda's)"
@@ -538,43 +587,68 @@ RESTORE_RANDOM = (
 )
 
 
-def _difference(one: FirstDifference, head: str, seen: Observed, count: tuple[int, int]) -> Discovery:
+def _difference(
+    one: FirstDifference, head: str, seen: Observed, count: tuple[int, int], at: int
+) -> Discovery:
     """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
     what = f"{head}{WORDS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
     if one.part in SAVED_AS:
-        return _unsaved(one, head, seen)
+        return _unsaved(one, head, seen, late=one.step > at + 1)
     if one.part == "data":
         repeated, left_out = count
         counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
-        remedy = COUNT_ON + RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
+        trace = seen.restarted.ranks[one.rank]
+        remedy = COUNT_ON + RESTORE_RANDOM if trace.drawn_by_hand else SKIP_BATCHES
+        if one.detail == OTHERS:
+            remedy = f"{OWN_ROWS}; {remedy}"
         if LOST_GRADIENT in one.detail:
             remedy = "save only right after optimizer.step(), where no gradient is accumulated"
         return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
     if one.part in ("random", "content"):
-        of = one.detail if one.part == "random" else "of the workers that load data"
-        return Discovery(
-            Severity.FAIL,
-            Cause.RANDOM,
-            f"{head}random state ({of}) not restored (rank {one.rank})",
-            RESTORE_RANDOM,
-            _made(seen),
-            one.step,
-        )
+        return _random(one, head, seen)
     if one.part == "weights":
         said = f"{head}the weights {one.detail} (rank {one.rank})"
         remedy = "save and load the state_dict() of every model that is trained"
         return _part(one, said, Cause.PARAMETERS, remedy, seen)
     if one.part == "averages":
-        return _part(
-            one, what, Cause.AVERAGES, "save the averaged weights and load them: ema.state_dict()", seen
-        )
+        remedy = "save every copy of the weights that lives on (average, target network), and load it"
+        return _part(one, what, Cause.AVERAGES, remedy, seen)
     if one.part == "buffers":
         remedy = (
             "save model.state_dict(), not only model.parameters(): it holds running means and counters too"
         )
         return _part(one, what, Cause.BUFFERS, remedy, seen)
-    return unknown(f"{head}{WORDS[one.part]} (rank {one.rank}); all else that can be seen is equal before")
+    if one.part == "unseen":
+        return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, _made(seen))
+    said = f"{head}{WORDS[one.part]} after it (rank {one.rank}), of the same weights and samples"
+    remedy = (
+        OWN_GRADIENTS
+        if one.detail == SAME_LOSS
+        else OWN_STATE
+        if one.detail
+        else f"{OWN_STATE}, {OWN_GRADIENTS}"
+    )
+    return unknown(
+        f"{said}{'; ' if one.detail else ''}{one.detail}; all else that can be seen is equal",
+        remedy,
+        _made(seen),
+    )
+
+
+def _random(one: FirstDifference, head: str, seen: Observed) -> Discovery:
+    """Random numbers differ: nobody set their state, or it was set, and then it is of another place."""
+    of = one.detail if one.part == "random" else "of the workers that load data"
+    said = f"{head}random state ({of}) not restored (rank {one.rank})"
+    lines = tuple(filter(None, map(seen.restarted.ranks[one.rank].set_anew, of.split(", "))))
+    remedy = RESTORE_RANDOM
+    if lines:
+        said = f"{said}: it was set at {lines[0]}, but is another one after this step"
+        remedy = (
+            "restore each rank's own random state, saved after the last number was drawn, as the last thing"
+            " before the first step: no validation, model or loader may draw in between"
+        )
+    return Discovery(Severity.FAIL, Cause.RANDOM, said, remedy, _made(seen), one.step)
 
 
 def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Observed) -> Discovery:
@@ -586,7 +660,7 @@ def _made(seen: Observed) -> tuple[str, ...]:
     return (*_writes(seen), *_reads(seen.restarted, [save.path for save in seen.lives[0].saves]))
 
 
-def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
+def _unsaved(one: FirstDifference, head: str, seen: Observed, late: bool) -> Discovery:
     """A part that has a state_dict: whether it was not saved, or not loaded."""
     name, cause, said = SAVED_AS[one.part]
     saved = seen.lives[0].called(name, "state_dict")
@@ -602,9 +676,13 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed) -> Discovery:
         step.schedulers for t in seen.restarted.ranks.values() for step in t.steps
     ):
         words += f" (rank {one.rank}): no scheduler of torch's sets it"
+        if late:
+            words += ", and it was right before this step"
         remedy = (
-            "after optimizer.load_state_dict(…), set none of it anew; compute what changes while training"
-            " from the number of the step that was loaded"
+            "save and restore what decides when the rate changes: the best value, counters of bad evaluations"
+            if late
+            else "after optimizer.load_state_dict(…), set none of it anew; compute what changes while"
+            " training from the number of the step that was loaded"
         )
         return Discovery(Severity.FAIL, cause, f"{head}{words}", remedy, _made(seen), one.step)
     if not loaded:
@@ -677,7 +755,7 @@ def _notice(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
         return (Discovery(Severity.FAIL, Cause.NOTICE_UNSAVED, said, remedy),)
     if not hears:
         return (_unheard(f"{lost} steps are lost"),)
-    if done - seen.struck_at <= 1:
+    if done - seen.struck_at <= 2:
         said = f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost"
         remedy = "give more notice (--notice), or save faster (each rank its part, a local disk first)"
         return (Discovery(Severity.FAIL, Cause.SAVE_TOO_SLOW, said, remedy, _writes(seen)),)

@@ -85,6 +85,14 @@ class RankTrace:
     line: str = ""
     shared: tuple[int, ...] = ()
     stepped_at: Mapping[int, str] = {}
+    partial: tuple[str, int, int, str] = ("", 0, 0, "")
+    """The last loading of a model that left something out: line, names missing and unknown, one of them."""
+    moved: tuple[tuple[int, int, int], ...] = ()
+    """Where the script changed weights by itself after a step: the step, the optimizer, the weights then."""
+
+    def set_anew(self, name: str) -> str:
+        """The line that set the state of a generator ("python", "numpy", "torch"); '' where nobody did."""
+        return next((line for what, method, line in self.calls if (what, method) == (name, "set")), "")
 
     @property
     def leads(self) -> int:
@@ -162,7 +170,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
     """One rank's trace; a line that was cut off by its end is left out."""
     before: dict[int, tuple[int, int]] = {}
     shared, stepped_at = [], {}
-    found: dict[str, list[Any]] = {"step": [], "save": [], "load": [], "remove": [], "call": []}
+    found: dict[str, list[Any]] = {"step": [], "save": [], "load": [], "remove": [], "call": [], "moved": []}
     last: dict[str, Any] = {}
     for line in lines:
         try:
@@ -198,7 +206,13 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         last.get("line", ""),
         tuple(shared),
         stepped_at,
+        _partial(last.get("partial", {})),
+        tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
     )
+
+
+def _partial(said: Mapping[str, Any]) -> tuple[str, int, int, str]:
+    return said.get("line", ""), said.get("missing", 0), said.get("unknown", 0), said.get("name", "")
 
 
 def _remove(saves: list[Any], path: str) -> None:

@@ -25,6 +25,7 @@ DDP sums those of more in another order in the first step of a process, after wh
 anew: a restart differs then by rounding, whatever the script does.
 """
 LOST_GRADIENT = "the gradient of the others was accumulated before the checkpoint, and is lost"
+SAME_LOSS = "the loss is the same"
 OTHERS = "got other samples: the order is another one"
 
 
@@ -40,6 +41,16 @@ class Reference:
     initial: Mapping[int, Mapping[int, tuple[int, int]]]
     exact: float = math.inf
     drawn: Mapping[int, Mapping[int, frozenset[str]]] = MappingProxyType({})
+    moved: Mapping[int, Mapping[tuple[int, int], int]] = MappingProxyType({})
+    """Weights that the script changed by itself after a step, by rank, then by (step, optimizer)."""
+
+    def whole(self, rank: int, optimizer: int, n: int) -> set[int]:
+        """What the script made of an optimizer's weights after step ``n``.
+
+        A rank that writes no checkpoint looks less often than one that does: that one's count as well.
+        """
+        all_ = [self.moved.get(rank, {}), *self.moved.values()]
+        return {mine[n, optimizer] for mine in all_ if (n, optimizer) in mine}
 
     def at(self, rank: int, n: int) -> Step | None:
         """The step that a rank takes as its ``n``-th, counted from 1."""
@@ -63,13 +74,15 @@ def reference(control: Life, first: Life | None = None) -> Reference:
     """The control; as far as the disturbed run's own first start went, that one."""
     steps: dict[int, dict[int, Step]] = {}
     initial: dict[int, dict[int, tuple[int, int]]] = {}
+    moved: dict[int, dict[tuple[int, int], int]] = {}
     for life in (control, first):
         for rank, trace in life.ranks.items() if life else ():
             steps.setdefault(rank, {}).update({step.n: step for step in trace.steps})
             initial.setdefault(rank, {}).update(trace.before)
+            moved.setdefault(rank, {}).update({(n, o): parameters for n, o, parameters in trace.moved})
     rounded = first is not None and len(steps) > TWO and not _ends_as(control, first)
     drawn = {rank: _drawn(trace.steps) for rank, trace in control.ranks.items()}
-    return Reference(steps, initial, first.last if first and rounded else math.inf, drawn)
+    return Reference(steps, initial, first.last if first and rounded else math.inf, drawn, moved)
 
 
 def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
@@ -116,6 +129,10 @@ def _gone_on(before: RankTrace, at: int, after: RankTrace) -> RankTrace:
         saves=(*before.saves, *(replace(save, step=at + save.step) for save in after.saves if save.step)),
         removes=(*before.removes, *after.removes),
         calls=(*before.calls, *after.calls),
+        moved=(
+            *(one for one in before.moved if one[0] <= at),
+            *((at + n, optimizer, parameters) for n, optimizer, parameters in after.moved),
+        ),
     )
 
 
@@ -145,9 +162,10 @@ def _places(known: Reference, trace: RankTrace) -> tuple[int, ...]:
         found.append((state == before[leads][1], known.begun(trace.rank, leads)))
     anew = bool(found) and found[0][1] == 0
     for place, (n, step) in enumerate(mine):
-        if step.parameters != parameters:
-            continue
         following = next((later for later, _ in mine[place + 1 :]), n + 1)
+        after = (known.whole(trace.rank, leads, later) for later in range(n, following))
+        if step.parameters != parameters and not any(parameters in values for values in after):
+            continue
         found.append((step.state == state, following - 1))
     if anew and not any(same for same, _ in found):
         return (0,)
@@ -269,7 +287,8 @@ def _state_before(known: Reference, life: Life, at: int) -> FirstDifference | No
             first = known.initial.get(rank, {}).get(optimizer)
             line = trace.stepped_at.get(optimizer, "")
             name = f"of the optimizer that steps at {line}" if len(trace.before) > 1 else ""
-            if place and optimizer not in trace.shared and parameters != right[0]:
+            values = {right[0]} | set().union(*(known.whole(rank, optimizer, n) for n in range(1, at + 1)))
+            if place and optimizer not in trace.shared and parameters not in values:
                 anew = "begin anew" if first and parameters == first[0] else "are of another step, or of none"
                 return FirstDifference("weights", at + 1, rank, f"{name} {anew}")
             if state != right[1]:
@@ -296,15 +315,23 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     drawn = known.drawn.get(trace.rank, {}).get(at + j, frozenset())
     names = sorted(name for name in drawn if step.random.get(name) != right.random.get(name))
     drawn_by_hand = data and not step.batches and data[1] == OTHERS
-    if names and data and (data[0] in ("content", "unseen") or drawn_by_hand):
-        parts[-1:] = [("random", ", ".join(names))]  # they draw what the data become
+    unset = [name for name in names if not trace.set_anew(name)]
+    if unset and data and (data[0] in ("content", "unseen") or drawn_by_hand):
+        parts[-1:] = [("random", ", ".join(unset))]  # they draw what the data become
     elif not same:
         many = len(known.steps) > TWO
         if many and step.loss is not None and step.loss == right.loss and not data:
             parts.append(("rounding", ""))
         else:
             named = names and not data and not (many and step.loss is None)
-            parts.append(("random", ", ".join(names)) if named else ("parameters", ""))
+            kept = j == 1 and not named and not data and _copies_kept(known, trace, at)
+            parts.append(
+                ("random", ", ".join(names))
+                if named
+                else ("averages", "of which this loss is computed")
+                if kept
+                else ("parameters", _of_loss(step, right))
+            )
     if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
         parts.append(("buffers", ""))
     seen = len(step.averages) >= len(right.averages)
@@ -313,6 +340,26 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
     return [FirstDifference(part, at + j, trace.rank, detail) for part, detail in parts]
+
+
+def _copies_kept(known: Reference, trace: RankTrace, at: int) -> bool:
+    """Whether copies of the weights that this step does not change differ after it, and the loss too.
+
+    Then they were others before it, the first of a start, and the loss hangs on them: a target network.
+    """
+    step, right, before = trace.steps[0], known.at(trace.rank, at + 1), known.at(trace.rank, at)
+    if right is None or before is None or step.loss is None or step.loss == right.loss:
+        return False
+    return bool(set(right.averages) - set(step.averages)) and right.averages == before.averages
+
+
+def _of_loss(step: Step, right: Step) -> str:
+    """Of which loss other weights came: the same one, or another; '' where it is not seen."""
+    if step.loss is None or right.loss is None:
+        return ""
+    return (
+        SAME_LOSS if step.loss == right.loss else f"the loss is {step.loss:.6g} instead of {right.loss:.6g}"
+    )
 
 
 def _averages_move(known: Reference, rank: int) -> bool:

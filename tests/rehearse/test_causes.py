@@ -165,6 +165,133 @@ def test_what_changes_nothing_accuses_nobody(last: Life) -> None:
     assert judged(last) == [("ok", "")]
 
 
+def averaged(first: int, last: int, **changed: Any) -> Life:
+    """A script that changes weights by itself after a step: those of step SAVED are 9 when it saves them."""
+    right = life(first, last, loads=READ if first else (), **changed)
+    ranks = {
+        rank: replace(one, before={0: (9, 2000 + first)} if first else one.before)
+        for rank, one in right.ranks.items()
+    }
+    return Life({**ranks, 0: replace(ranks[0], moved=() if first else ((SAVED, 0, 9),))})
+
+
+def test_weights_that_the_script_changes_after_a_step_are_of_that_step_on_every_rank() -> None:
+    seen = Observed("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
+    (one,) = causes.judge(averaged(0, LAST), "", seen)
+    assert (one.level, one.step) == (Severity.OK, SAVED), one.said
+    (one,) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, averaged(SAVED, LAST))))
+    assert one.cause.value == "parameters-not-restored"
+
+
+def test_what_a_script_changed_is_read_and_joined() -> None:
+    said = '{"t": "moved", "n": 3, "o": 5, "p": 8}'
+    assert parsed(0, [said]).moved == ((3, 5, 8),)
+    both = joined(CONTROL, (life(0, 8, moved=((5, 0, 9), (8, 0, 7))), life(5, LAST, moved=((2, 0, 6),))))
+    assert both.ranks[0].moved == ((5, 0, 9), (7, 0, 6))
+
+
+def with_calls(last: Life, *calls: tuple[str, str, str], **changed: Any) -> Life:
+    return Life({rank: replace(one, calls=calls, **changed) for rank, one in last.ranks.items()})
+
+
+@pytest.mark.parametrize("first", [SAVED, 0])
+def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> None:
+    partial = ("train.py:26", 4, 3, "module.0.weight")
+    last = with_calls(started(7, 2000 + SAVED) if first else life(0, LAST, loads=READ), partial=partial)
+    seen = Observed("kill", (BEFORE, last), KILLED)
+    (one,) = causes.judge(CONTROL, "", seen)
+    assert one.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in one.said
+    begun = Life({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
+    (one,) = causes.judge(CONTROL, "", replace(seen, lives=(begun, last)))
+    assert "strict=False" not in one.said  # so it begins each time
+
+
+def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weights() -> None:
+    last = life(0, LAST, loads=READ, calls=(("scheduler", "load_state_dict", "train.py:28"),))
+    steps = tuple(replace(one, rates=[[9.0]], parameters=1) for one in last.ranks[0].steps)
+    last = Life({rank: replace(one, steps=steps) for rank, one in last.ranks.items()})
+    cut = Observed("disk-full", (BEFORE, last), KILLED, damaged=(PATH.format(5), PATH.format(SAVED)))
+    (one, *_) = causes.judge(CONTROL, "", replace(cut, damaged=()))
+    assert one.cause.value in ("never-resumed", "parameters-not-restored")
+    lone = replace(cut, lives=(life(0, KILLED), last), damaged=())
+    (one,) = causes.judge(CONTROL, "", lone)
+    assert one.cause.value == "parameters-not-restored" and "those of step 0" in one.said
+
+
+def drawn_by_hand(*calls: tuple[str, str, str]) -> Life:
+    """The samples are others, of those that the control had too, and so is a state that draws them."""
+    other = tuple(step(n).rows[0] for n in (3, 7, 11, 15))
+    last = after(rows=other, parameters=1, random={"python": 5, "torch": 1})
+    return with_calls(last, *calls)
+
+
+def test_a_generator_whose_state_was_set_is_not_blamed_for_other_samples() -> None:
+    assert judged(drawn_by_hand()) == [("FAIL", "random-state-not-restored")]
+    assert judged(drawn_by_hand(("python", "set", "train.py:5"))) == [("FAIL", "random-state-not-restored")]
+    assert judged(drawn_by_hand(("torch", "set", "train.py:5"))) == [("FAIL", "data-order-not-restored")]
+
+
+def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -> None:
+    last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    assert one.cause.value == "random-state-not-restored"
+    assert "it was set at train.py:5" in one.said and "validation" in one.remedy
+
+
+def with_target(first: int, last: int, **changed: Any) -> Life:
+    """A copy of the weights that every eighth step renews: before the step it is 1, later 2."""
+    right = life(first, last, loads=READ if first else ())
+    steps = tuple(replace(one, averages=(1 + (first + one.n > 16),)) for one in right.ranks[0].steps)
+    steps = tuple(replace(one, **changed) for one in steps)
+    return Life({0: replace(right.ranks[0], steps=steps)})
+
+
+@pytest.mark.parametrize(
+    "changed, cause",
+    [
+        ({"averages": (5,), "parameters": 1, "loss": 3.0}, "averages-not-restored"),
+        ({"averages": (5,), "parameters": 1}, "undetermined"),  # the loss does not hang on the copy
+        ({"parameters": 1, "loss": 3.0}, "undetermined"),
+    ],
+)
+def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: Any, cause: str) -> None:
+    before = Life({0: replace(with_target(0, KILLED).ranks[0], saves=(saved(SAVED),))})
+    seen = Observed("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
+    (one, *_) = causes.judge(with_target(0, LAST), "", seen)
+    assert one.cause.value == cause, one.said
+
+
+@pytest.mark.parametrize(
+    "loss, said, remedy",
+    [(0.0, "the loss is the same", "gradients"), (5.0, "the loss is 5 instead of", "a hidden state")],
+)
+def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, said: str, remedy: str) -> None:
+    last = Life(
+        {
+            r: replace(t, steps=tuple(replace(s, loss=loss or s.loss) for s in t.steps))
+            for r, t in after(parameters=1).ranks.items()
+        }
+    )
+    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    assert one.cause.value == "undetermined" and said in one.said and remedy in one.remedy
+
+
+def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
+    def plain(one: Life, late: bool = False) -> Life:
+        """No scheduler of torch's; the rate of later steps is another one where that is said."""
+        ranks = {}
+        for rank, right in one.ranks.items():
+            steps = [replace(each, schedulers=[]) for each in right.steps]
+            steps[3:] = [replace(each, rates=[[9.0]], parameters=1) if late else each for each in steps[3:]]
+            ranks[rank] = replace(right, steps=tuple(steps))
+        return Life(ranks)
+
+    seen = Observed("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
+    (one,) = causes.judge(plain(CONTROL), "", seen)
+    assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.said
+    assert "counters" in one.remedy
+
+
 def test_runs_that_differ_by_themselves_are_compared_with_their_own_past() -> None:
     assert judged(after(parameters=1), differs="parameters") == [("ok", "")]
     assert judged(started(1000 + SAVED, 0), differs="parameters") == [("FAIL", "optimizer-not-restored")]
