@@ -6,6 +6,7 @@ what starts the ranks is not. One start takes a second instead of ten, so many s
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -133,6 +134,7 @@ def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int
     sys.addaudithook(watch.audit)
     watch.install(torch)
     code = 0
+    atexit._clear()  # what the parent has registered removes its folders
     try:
         exec(
             compile(Path("train.py").read_text(), os.path.join(task["cwd"], "train.py"), "exec"),
@@ -144,6 +146,7 @@ def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int
         code = 1
         traceback.print_exc()
         watch.failed(*sys.exc_info())
+    atexit._run_exitfuncs()
     watch.at_exit()
     os._exit(code)
 

@@ -612,6 +612,10 @@ def _difference(
         remedy = "save and load the state_dict() of every model that is trained"
         return _part(one, said, Cause.PARAMETERS, remedy, seen)
     if one.part == "averages":
+        if one.detail:
+            what = (
+                f"{head}a copy of the weights (a second network, an average) {one.detail} (rank {one.rank})"
+            )
         remedy = "save every copy of the weights that lives on (average, target network), and load it"
         return _part(one, what, Cause.AVERAGES, remedy, seen)
     if one.part == "buffers":

@@ -350,7 +350,8 @@ def _copies_kept(known: Reference, trace: RankTrace, at: int) -> bool:
     step, right, before = trace.steps[0], known.at(trace.rank, at + 1), known.at(trace.rank, at)
     if right is None or before is None or step.loss is None or step.loss == right.loss:
         return False
-    return bool(set(right.averages) - set(step.averages)) and right.averages == before.averages
+    kept = set(right.averages) & set(before.averages)
+    return bool(kept - set(step.averages))
 
 
 def _of_loss(step: Step, right: Step) -> str:

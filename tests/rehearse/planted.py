@@ -268,6 +268,45 @@ BUGS = (
         ((STEP, STEP + "        net[4].reset_parameters()\n"),),
         ("parameters-not-restored",),
     ),
+    Patch(
+        "names of a wrapper, loaded without strict",
+        (
+            ('"model": net.state_dict()', '"model": {f"module.{k}": v for k, v in net.state_dict().items()}'),
+            (MODEL, MODEL.replace('["model"]', '["model"], strict=False')),
+        ),
+        ("parameters-not-restored",),
+        ("kill", "disk-full"),
+    ),
+    Patch(
+        "a second network is not saved",
+        (
+            (
+                "    for epoch in range(step //",
+                "    target = __import__('copy').deepcopy(net).eval()\n    for epoch in range(step //",
+            ),
+            ("(model(x) - y)", "(model(x) - y + 0.1 * target(x).detach())"),
+        ),
+        ("averages-not-restored",),
+    ),
+    Patch(
+        "a handler that saves in the middle of a step",
+        (
+            (
+                "    data = Points()\n",
+                "    def at_once(*_):\n"
+                '        parts = {"model": net, "optimizer": optimizer}\n'
+                '        parts |= {"scheduler": scheduler, "scaler": scaler}\n'
+                "        state = {name: part.state_dict() for name, part in parts.items()}\n"
+                '        more = {"ema": ema, "random": [random_states()], "step": step + 1}\n'
+                "        save({**state, **more}, step + 1)\n"
+                "        sys.exit(0)\n\n"
+                "    signal.signal(signal.SIGUSR2, at_once)\n"
+                "    data = Points()\n",
+            ),
+        ),
+        ("data-order-not-restored", "scheduler-not-restored", "learning-rate-not-restored"),
+        ("time-limit",),
+    ),
 )
 
 NOISY_BUGS = (
@@ -376,6 +415,17 @@ CORRECT = (
         "no averages",
         (("value.is_floating_point()}", "False}"),),
         faults=ALL,
+    ),
+    Patch(
+        "weights limited after each step",
+        (
+            (
+                "                scheduler.step()\n",
+                "                scheduler.step()\n"
+                "                [p.data.clamp_(-0.3, 0.3) for p in net.parameters()]\n",
+            ),
+        ),
+        faults=(*ALL, "twice"),
     ),
     Patch("noise", NOISE, faults=ALL, noisy=True),
     Patch("noise, two ranks", NOISE, faults=ALL, ranks=2, noisy=True),

@@ -239,9 +239,11 @@ def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -
 
 
 def with_target(first: int, last: int, **changed: Any) -> Life:
-    """A copy of the weights that every eighth step renews: before the step it is 1, later 2."""
+    """A copy of the weights that is renewed after step 16, beside an average that each step moves."""
     right = life(first, last, loads=READ if first else ())
-    steps = tuple(replace(one, averages=(1 + (first + one.n > 16),)) for one in right.ranks[0].steps)
+    steps = tuple(
+        replace(one, averages=(1 + (first + one.n > 16), *one.averages)) for one in right.ranks[0].steps
+    )
     steps = tuple(replace(one, **changed) for one in steps)
     return Life({0: replace(right.ranks[0], steps=steps)})
 
@@ -249,8 +251,8 @@ def with_target(first: int, last: int, **changed: Any) -> Life:
 @pytest.mark.parametrize(
     "changed, cause",
     [
-        ({"averages": (5,), "parameters": 1, "loss": 3.0}, "averages-not-restored"),
-        ({"averages": (5,), "parameters": 1}, "undetermined"),  # the loss does not hang on the copy
+        ({"averages": (5, 4011), "parameters": 1, "loss": 3.0}, "averages-not-restored"),
+        ({"averages": (5, 4011), "parameters": 1}, "undetermined"),  # the loss does not hang on the copy
         ({"parameters": 1, "loss": 3.0}, "undetermined"),
     ],
 )
