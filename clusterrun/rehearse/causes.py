@@ -573,8 +573,8 @@ OWN_ROWS = (
     " in a buffer (shuffling, replay)"
 )
 OWN_STATE = (
-    "save and restore what the loss is computed from beside weights and samples: a second network, a hidden"
-    " state, a queue, a weight of the loss, a generator of random numbers of your own"
+    "save and restore what else the loss is computed from: targets, a second network, a hidden state, a queue,"
+    " a weight of the loss, a generator of random numbers of your own"
 )
 OWN_GRADIENTS = (
     "save and restore what changes gradients: accumulated ones, limits for clipping, a scale of your own;"
@@ -625,7 +625,7 @@ def _difference(
         return _part(one, what, Cause.BUFFERS, remedy, seen)
     if one.part == "unseen":
         return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, _made(seen))
-    said = f"{head}{WORDS[one.part]} after it (rank {one.rank}), of the same weights and samples"
+    said = f"{head}{WORDS[one.part]} after it (rank {one.rank})"
     remedy = (
         OWN_GRADIENTS
         if one.detail == SAME_LOSS
