@@ -690,6 +690,7 @@ class RankWatch:
         known = any(one is optimizer for one in self._optimizers)
         if not known and is_called_by(MAKE_STATE):
             return
+        known = known or self._takes_over(optimizer)
         self._inside = optimizer
         self.files.settle()
         if known:
@@ -705,7 +706,7 @@ class RankWatch:
             number = len(self._optimizers)
             self._add(optimizer)
             parameters, state = self._of(optimizer)
-            self._parameters[id(optimizer)] = parameters
+            self._parameters[self._keys[-1]] = parameters
             shared = self._shares(optimizer)
             self.tell("before", o=self._keys[-1], p=parameters, s=state, shared=shared, line=script_line())
             if number == 0:
@@ -720,9 +721,9 @@ class RankWatch:
         if self.step > FIRST_STEPS and self.step not in (files.taken, *files.begun_at):
             return
         parameters = self._of(optimizer, with_state=False)[0]
-        if parameters != self._parameters[id(optimizer)]:
-            self._parameters[id(optimizer)] = parameters
-            key = self._keys[[one is optimizer for one in self._optimizers].index(True)]
+        key = self._key(optimizer)
+        if parameters != self._parameters[key]:
+            self._parameters[key] = parameters
             self.tell("moved", o=key, p=parameters)
 
     def _past(self) -> dict[int, int]:
@@ -766,11 +767,11 @@ class RankWatch:
     def _told(self, optimizer: Any) -> str:
         """The line of this step. It is put together by hand: what json takes for it is felt in each step."""
         parameters, state = self._of(optimizer)
-        self._parameters[id(optimizer)] = parameters
         losses, self._losses = self._losses, []
         inputs, self._inputs = self._inputs, []
         batches, self._batches = self._batches, []
-        key = next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer)
+        key = self._key(optimizer)
+        self._parameters[key] = parameters
         random = ", ".join([f'"{name}": {state}' for name, state in self._random().items()])
         loss = sum(losses) / len(losses) if losses else None
         buffers = self.digest.of(self._parts.get("buffers", ()))
@@ -802,6 +803,19 @@ class RankWatch:
             key += 1
         self._optimizers.append(optimizer)
         self._keys.append(key)
+
+    def _key(self, optimizer: Any) -> int:
+        return next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer)
+
+    def _takes_over(self, optimizer: Any) -> bool:
+        """Whether the script makes one anew now and then, for the same weights: it is the same one to us."""
+        mine = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        for place, one in enumerate(self._optimizers):
+            same = [id(p) for group in one.param_groups for p in group["params"]]
+            if type(one) is type(optimizer) and mine == same:
+                self._optimizers[place] = optimizer
+                return True
+        return False
 
     def _shares(self, optimizer: Any) -> bool:
         """Whether an optimizer that stepped before trains some of the same parameters."""

@@ -573,8 +573,8 @@ OWN_ROWS = (
     " in a buffer (shuffling, replay)"
 )
 OWN_STATE = (
-    "save and restore what else the loss is computed from: targets, a second network, a hidden state, a queue,"
-    " a weight of the loss, a generator of random numbers of your own"
+    "save and restore what else the loss is computed from: targets, a second network, a hidden state,"
+    " a queue, a weight of the loss, a generator of random numbers of your own"
 )
 OWN_GRADIENTS = (
     "save and restore what changes gradients: accumulated ones, limits for clipping, a scale of your own;"

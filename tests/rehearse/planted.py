@@ -427,6 +427,20 @@ CORRECT = (
         ),
         faults=(*ALL, "twice"),
     ),
+    Patch(
+        "a new optimizer for each epoch, saved at its end",
+        (
+            (
+                "        used = step - epoch * per_epoch\n",
+                "        used = step - epoch * per_epoch\n        optimizer = " + ADAM + "\n",
+            ),
+            (OPTIMIZER, ""),
+            (SCHEDULER, ""),
+            ("                scheduler.step()\n", ""),
+            (OFTEN, "if step % per_epoch == 0:"),
+        ),
+        faults=("kill", "damaged", "twice"),
+    ),
     Patch("noise", NOISE, faults=ALL, noisy=True),
     Patch("noise, two ranks", NOISE, faults=ALL, ranks=2, noisy=True),
     Patch(
