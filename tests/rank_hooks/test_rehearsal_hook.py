@@ -408,3 +408,29 @@ for at, batch in enumerate(torch.utils.data.DataLoader(Data(), batch_size=2)):
     assert [len(step.rows) for step in told.steps] == [2, 2, 2]
     assert len({row for step in told.steps for row in step.rows}) == 6
     assert told.steps[0].batches[0][1] == told.steps[0].rows
+
+
+def test_what_a_script_does_to_its_weights_between_steps_is_told(tmp_path: Path) -> None:
+    """It limits them, makes the optimizer anew, loads under other names, and sets a generator's state."""
+    pytest.importorskip("torch")
+    does = """
+import random, torch
+net = torch.nn.Linear(2, 2)
+net.load_state_dict({"module.weight": torch.zeros(2, 2), "bias": torch.zeros(2)}, strict=False)
+random.setstate(random.getstate())
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+for turn in range(4):
+    if turn % 2 == 0:
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if turn == 1:
+        net.weight.data.clamp_(-0.1, 0.1)
+"""
+    told = watched(tmp_path, does, tmp_path / "none").ranks[0]
+    ((n, optimizer, weights),) = told.moved
+    assert (n, [optimizer], len(told.steps)) == (2, list(told.before), 4)
+    assert weights not in {step.parameters for step in told.steps}
+    assert told.partial[1:] == (1, 1, "module.weight")
+    assert [what for what, method, _ in told.calls if method == "set"] == ["python"]
