@@ -354,9 +354,15 @@ def _why(culprits: Sequence[Culprit]) -> str:
     first, *others = culprits
     if not others:
         return first.why
-    too = ", the others too" if {one.why for one in others} == {first.why} else ""
-    it, _, does = first.why.partition(" ")
-    return f"rank {first.rank}{f' {does}' if it == 'it' else f': {first.why}'}{too}"
+    if {one.why for one in others} == {first.why}:
+        return f"{_said_of(first)}, the others too"
+    more = f"; {len(culprits) - MOST} more" if len(culprits) > MOST else ""
+    return "; ".join(map(_said_of, culprits[:MOST])) + more
+
+
+def _said_of(culprit: Culprit) -> str:
+    it, _, does = culprit.why.partition(" ")
+    return f"rank {culprit.rank}{f' {does}' if it == 'it' else f': {culprit.why}'}"
 
 
 def _for_some_only(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> list[str]:

@@ -118,8 +118,10 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     be more than those that aborted: of two, either may be wrong.
     """
     mates = {one.rank: found for one in left.last if (found := _with(one, smaller))}
-    if not mates or not smaller or root.row is None:
+    if not smaller or root.row is None:
         return None
+    if not mates:
+        return _sender_untold(left, root)
     sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
     records = [record for found in mates.values() for record in found]
     large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
@@ -152,6 +154,17 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         f"rank {root.rank}: {root.said}",
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _sender_untold(left: Remains, root: Error) -> Diagnosis | None:
+    """No record tells what was called, as of sends and receives: who was sent too much may well be right."""
+    if not _SIZES.search(root.text):
+        return None
+    said = f"{left.who(root.rank, root.inner)} was sent more than it expected{_line(left, root.rank)}: "
+    said += "what is left does not tell whether it or who sent that is wrong"
+    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
+    remedy = "compare the shapes and types that both ends of that call give"
+    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
 
 
 def _with(one: RankSeen, ranks: tuple[int, ...]) -> list[Record]:

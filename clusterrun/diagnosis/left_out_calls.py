@@ -35,6 +35,8 @@ def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     Either they left it out, or those in it are there too early or once too often. Who departs from what it
     did before is odd where the other side does not; else the fewer of those that the call is for.
     """
+    if meant := _other_peer(snapshot, waits):
+        return meant
     at = {one.rank: one for one in waits}
     found: dict[int, Waiting] = {}
     for one in waits:
@@ -65,6 +67,34 @@ def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     said = f"rank {first.rank} on {first.node} {did}: {first.why}"
     remedy = "let all members of a group make its calls equally often, and in one order with other groups'"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
+def _other_peer(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """One waits in a send or recv, no more of these than ever, for a rank that has never made any.
+
+    Another one waits in the other half for it, as ever as well.
+    """
+    as_ever = {
+        one.rank: one
+        for one in waits
+        if not one.record.sequence and _departs(snapshot.of(one.rank), one) is False
+    }
+    for number, wait in as_ever.items():
+        one = snapshot.of(number)
+        mates = [snapshot.of(two) for two in as_ever if snapshot.of(two).peer == number and two != number]
+        mates = [two for two in mates if {one.call, two.call} == {"send", "recv"} and two.rank != one.peer]
+        never = [two for two in snapshot.seen if two.rank == one.peer and two.answered and not sends(two)]
+        if len(mates) != 1 or not never:
+            continue
+        mate = as_ever[mates[0].rank]
+        why = f"it waits in {_named(wait)}{snapshot.line((number,))}, which has never sent or received; "
+        why += f"rank {mate.rank} waits for it in {_named(mate)}{snapshot.line((mate.rank,))}"
+        said = f"rank {number} on {one.node} names another rank than the one that it meets: {why}"
+        remedy = "let each send name as dst who receives it, and each recv as src who sends it"
+        return Diagnosis(
+            Verdict.MISMATCH, said, (Culprit(number, one.node, why),), (), snapshot.waited(waits), remedy
+        )
+    return None
 
 
 def _is_wider(snapshot: JobSnapshot, there: Waiting, here: Waiting) -> bool:

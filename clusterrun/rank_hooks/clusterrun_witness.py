@@ -285,10 +285,7 @@ def root_given(ast: Any, one: Any, place: int, scope: Any) -> Any:
 def worked_out(ast: Any, node: Any, scope: Any) -> Any:
     """The value of an expression of plain variables and numbers; None for any other."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        try:  # without a property, or any method of the user's
-            return object.__getattribute__(scope.get(node.value.id), "__dict__").get(node.attr)
-        except AttributeError:
-            return None
+        return attribute_of(scope.get(node.value.id), node.attr)
     parts = list(ast.walk(node))
     numbers = all(type(part.value) in (int, bool) for part in parts if isinstance(part, ast.Constant))
     if not numbers or not all(type(part).__name__ in PLAIN for part in parts):
@@ -318,9 +315,19 @@ def in_store(frame: Any) -> bool:
     """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
     kind = getattr(sys.modules.get("torch._C._distributed_c10d"), "Store", None)
     before = min((part for way in STORE_WAITS for part in line(frame).split(way)[:-1]), key=len, default="")
-    name = before.replace("(", " ").split()[-1:]
-    found = [space.get(name[0]) for space in (frame.f_locals, frame.f_globals)] if name else []
+    name, *attributes = before[len(before.rstrip(NAME + ".")) :].split(".")
+    found = [space.get(name) for space in (frame.f_locals, frame.f_globals)] if name else []
+    for attribute in attributes:
+        found = [attribute_of(one, attribute) for one in found]
     return kind is not None and any(isinstance(one, kind) for one in found)
+
+
+def attribute_of(owner: Any, name: str) -> Any:
+    """What an object itself holds under a name, without a property or any method of the user's."""
+    try:
+        return object.__getattribute__(owner, "__dict__").get(name)
+    except AttributeError:
+        return None
 
 
 def store(local: Any) -> str:

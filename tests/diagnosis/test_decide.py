@@ -407,6 +407,15 @@ def test_a_rank_that_has_only_sent_so_far_has_not_come_to_the_first_collective()
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
+def test_of_several_that_have_not_come_each_is_told_with_its_own_reason() -> None:
+    other = ("/home/me/train.py:50 warm", "/home/me/train.py:60 <module>")
+    found = verdict(waiter(0), rank(1, stack=LOOP), waiter(2), rank(3, stack=other), stalled=60.0)
+    assert found.said == (
+        "ranks 1 and 3 never came to all_reduce (11 of group 0): "
+        "rank 1 waits in user code at train.py:33 (work); rank 3 waits in user code at train.py:50 (warm)"
+    )
+
+
 def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_told_apart() -> None:
     found = verdict(rank(0, stack=LOOP), rank(1, state=""), rank(2, stack=LOOP), rank(3, stack=LOOP))
     assert found.said == "all 3 ranks that are left wait outside of collectives, all at train.py:33 (work)"

@@ -194,3 +194,44 @@ def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: in
         of_pair(0, sibling, False), of_pair(1, sibling, False), of_pair(2, 1, True), of_pair(3, 0, False)
     )
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
+
+
+# --- another peer ---
+
+
+def of_four(number: int, before: list[int], now: int, call: str = "", peer: int = -1) -> RankSeen:
+    """A rank of four that made so many sends or receives before each all_reduce, and waits in either."""
+    records, begun = [], 0
+    for sequence, count in enumerate([*before, *([] if call else [now])], 1):
+        begun += count + 1
+        done = sequence <= len(before)
+        records.append(Record("0", sequence, "all_reduce", "", "", done, NOW - 100 + sequence, begun))
+    begun += now if call else 0
+    groups = (Group("0", 4, begun, True, "gloo", "0-3"),)
+    changes = {"call": call, "peer": peer, "stack": HERE} if call else {"stack": ALL_REDUCE}
+    return rank(number, 4, records=tuple(records), groups=groups, **changes)
+
+
+NEVER = ([0, 0, 0], 0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "named"),
+    [
+        ([NEVER, ([1, 1, 1], 1, "send", 2), ([1, 1, 1], 1, "recv", 0), NEVER], [2]),
+        ([NEVER, ([1, 1, 1], 1, "recv", 2), ([1, 1, 1], 1, "send", 0), NEVER], [2]),
+        # Rank 0 has been met before: it may have left its half out.
+        ([([0, 1, 0], 0), ([1, 1, 1], 1, "send", 2), ([1, 2, 1], 1, "recv", 0), NEVER], []),
+        # One more than ever: something new, of which either may be wrong.
+        ([NEVER, ([1, 1, 1], 1, "send", 2), ([1, 1, 1], 2, "recv", 0), NEVER], []),
+        # Nothing of the kind was done before.
+        ([NEVER, ([], 1, "send", 2), ([], 1, "recv", 0), NEVER], []),
+    ],
+)
+def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_names_the_wrong_rank(
+    calls: list[tuple[list[int], int] | tuple[list[int], int, str, int]], named: list[int]
+) -> None:
+    found = verdict(*(of_four(number, *how) for number, how in enumerate(calls)))
+    told = [one.rank for one in found.culprits if "names another rank" in found.said]
+    assert told == named
+    assert named == [] or "which has never sent or received; rank 1 waits for it in" in found.said

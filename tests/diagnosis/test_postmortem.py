@@ -637,9 +637,15 @@ def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
     assert f"rank 2 had printed: {BAD}, at train.py:9 (step)" in found.evidence
 
 
-def test_without_any_record_the_message_alone_is_explained() -> None:
-    found = explain(left(*heard(1, f"  {ABORTED}")))
-    assert (found.verdict, [c.rank for c in found.culprits]) == (Verdict.MISMATCH, [1])
+def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> None:
+    """As seen of a pipeline of sends and receives, which nobody records: the stage before had sent more."""
+    dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
+    found = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert found.said == (
+        "rank 1 on n1 was sent more than it expected at train.py:14 (stage): what is left does not tell "
+        "whether it or who sent that is wrong"
+    )
 
 
 NO_KERNELS = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'kernels'"]

@@ -342,6 +342,9 @@ def test_where_a_rank_meets_the_others_is_read_from_what_meets(
         ("store.wait(['a'])", True),
         ("value = store.get('a')", True),
         ("print(int(store.get('a')))", True),
+        ("[store.get(name) for name in names]", True),
+        ("return self.store.get('a')", True),
+        ("return self.cache.get('a')", False),
         ("work.wait()", False),
         ("store.set('a', 1)", False),
         ("make().wait(['a'])", False),
@@ -352,5 +355,8 @@ def test_a_line_that_waits_for_a_key_is_known_by_what_its_variable_is(
 ) -> None:
     space = witness({}, Store=Store)
     space["line"] = lambda _frame: line
-    frame = SimpleNamespace(f_locals={"store": Store()}, f_globals={"work": object()})
+    frame = SimpleNamespace(
+        f_locals={"store": Store(), "self": SimpleNamespace(store=Store(), cache={})},
+        f_globals={"work": object()},
+    )
     assert space["in_store"](frame) is waits
