@@ -93,7 +93,7 @@ class RankSeen:
     printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
     clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
     where its main thread waits in one, with rank ``peer`` and that ``tag``, ``wait`` where it waits for
-    something begun before (``posts``, where these are at hand), ``store`` where it waits for a key. In
+    something begun before (``posts``, where these are at hand), ``store`` where it waits for a ``key``. In
     ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of
     ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
     ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
@@ -137,6 +137,7 @@ class RankSeen:
     makes: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
+    key: str = ""
 
     @property
     def works(self) -> bool:

@@ -81,8 +81,9 @@ def _of_place(rank: RankSeen) -> Explanation:
             "a thread that is no daemon, or an atexit function, holds it: end it before the script ends",
         )
     if rank.call == "store":
+        key = f"the key {rank.key}" if rank.key else "a key"
         return Explanation(
-            f"it waits for a key of the store{_at(rank)}{_others(rank)}",
+            f"it waits for {key} of the store{_at(rank)}{_others(rank)}",
             "which rank sets that key, under which name and condition? compare both",
         )
     runs = _program(rank)

@@ -219,7 +219,8 @@ def _not_done(snapshot: JobSnapshot, one: Waiting) -> str:
     """What ``one`` waits for, said of who should have done it."""
     line = snapshot.line((one.rank,))
     if one.record.operation == KEY:
-        return f"has not set the key of the store that rank {one.rank} waits for{line}"
+        key = f"the key {found}" if (found := snapshot.of(one.rank).key) else "the key"
+        return f"has not set {key} of the store that rank {one.rank} waits for{line}"
     return f"has not called {half(one)}, in which rank {one.rank} waits for it{line}"
 
 

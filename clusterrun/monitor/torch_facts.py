@@ -115,6 +115,7 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "root": int(found.get("root", -1)),
         "made": int(found.get("made", 0)),
         "makes": tuple(str(one) for one in found.get("makes") or ()),
+        "key": str(found.get("key", "")),
         "named": tuple(str(one) for one in found.get("named") or ()),
     }
 

@@ -56,6 +56,7 @@ NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60
 MOST_ROOTS = 16
+MOST_OF_A_KEY = 200
 CALL_LINES = 6
 POSTING_FRAMES = 3
 MOST_POSTS = 64
@@ -134,7 +135,7 @@ def call(c10d: Any) -> dict[str, Any]:
                 return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
         frame = frame.f_back
     if in_store(inner):
-        return {"name": "store"}
+        return {"name": "store", "key": key_wanted(inner)}
     return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
 
 
@@ -320,6 +321,31 @@ def in_store(frame: Any) -> bool:
     for attribute in attributes:
         found = [attribute_of(one, attribute) for one in found]
     return kind is not None and any(isinstance(one, kind) for one in found)
+
+
+def key_wanted(frame: Any) -> str:
+    """The key that a line waits for, where it is a text of plain variables; '' where it is not."""
+    ast = sys.modules.get("ast")
+    scope = {**frame.f_globals, **frame.f_locals}
+    ways = [way.strip(".(") for way in STORE_WAITS]
+    for name, one in calls_of(ast, [line(frame)]) if ast else ():
+        if name in ways and one.args:
+            found = [text_of(ast, part, scope) for part in getattr(one.args[0], "elts", one.args[:1])]
+            return ", ".join(found)[:MOST_OF_A_KEY] if all(found) else ""
+    return ""
+
+
+def text_of(ast: Any, node: Any, scope: Any) -> str:
+    """A text, or one with plain variables in it; '' for any other."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [text_of(ast, part, scope) for part in node.values]
+        return "".join(parts) if all(parts) else ""
+    if isinstance(node, ast.FormattedValue) and not node.format_spec and node.conversion == -1:
+        node = node.value
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is str else ""
+    value = scope.get(node.id) if isinstance(node, ast.Name) else worked_out(ast, node, scope)
+    return str(value) if type(value) in (int, bool, str) else ""
 
 
 def attribute_of(owner: Any, name: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from clusterrun.diagnosis.decide import decide
 from clusterrun.diagnosis.evidence import Group, RankSeen
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import LIBRARY, LOOP, MEETING, case, rank, waiter
 
 HERE, THERE = "10.0.0.1:29500", "10.0.0.9:29500"
@@ -102,6 +103,8 @@ def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     found = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [one.rank for one in found.culprits] == [3]
     assert "it waits for a key of the store at train.py:7 (ready)" in found.said
+    known = verdict(waiter(0), waiter(1), waiter(2), replace(wait, key="seed/3"))
+    assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in known.said
 
 
 def test_ranks_that_all_wait_for_a_key_blame_nobody() -> None:

@@ -337,6 +337,30 @@ def test_where_a_rank_meets_the_others_is_read_from_what_meets(
 
 
 @pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("store.wait(['a', 'b'])", "a, b"),
+        ("return int(store.get(f'seed/{epoch}/{name}'))", "seed/3/x"),
+        ("self.store.get(name, timeout)", "x"),
+        ("if name: [store.get(f'ready/{epoch + 1}') for _ in names]", "ready/4"),
+        ("store.get(f'{epoch:03d}')", ""),
+        ("store.get(f'{epoch!r}')", ""),
+        ("store.get(make())", ""),
+        ("store.wait(names)", ""),
+        ("while not store.get('a'):", ""),
+        ("store.get(missing)", ""),
+    ],
+)
+def test_the_key_that_a_line_waits_for_is_told_where_plain_variables_make_it(
+    witness: Callable[..., dict[str, Any]], line: str, key: str
+) -> None:
+    space = witness({})
+    space["line"] = lambda _frame: f"    {line}\n"
+    frame = SimpleNamespace(f_globals={"epoch": 0}, f_locals={"epoch": 3, "name": "x", "names": ["y"]})
+    assert space["key_wanted"](frame) == key
+
+
+@pytest.mark.parametrize(
     ("line", "waits"),
     [
         ("store.wait(['a'])", True),
