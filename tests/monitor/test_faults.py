@@ -276,7 +276,7 @@ def test_the_rank_that_has_not_set_a_key_that_the_others_wait_for_is_named(tmp_p
         stage.ready()
         found = stage.diagnosis()
     assert named(found) == (Verdict.MISMATCH, [(2, "n0")])
-    assert "has not set the key of the store that rank 1 waits for" in found.culprits[0].why
+    assert "has not set the key shards of the store that rank 1 waits for" in found.culprits[0].why
 
 
 def test_a_rank_that_is_no_python_shows_the_kernels_words(tmp_path: Path) -> None:
