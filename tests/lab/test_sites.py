@@ -243,6 +243,33 @@ def test_a_rule_of_a_site_refuses_at_once_and_in_its_own_words(strict: Site) -> 
     refused(strict, ("--sbatch", "comment=without project"), words, remedy)
 
 
+def of_which_the_last_two_are_fast(spec: LabSpec, layout: Layout) -> str:
+    line = NODES(spec, layout).rstrip("\n")
+    slow, fast = layout.node_names[0], layout.node_range.replace("01-", "02-")
+    return f"{line.replace(layout.node_range, slow)}\n{line.replace(layout.node_range, fast)} Feature=fast\n"
+
+
+def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_has_few_ports(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    """And it stays on nodes of the feature that was asked for when it is restarted."""
+    tmp_path.chmod(0o755)
+    warm = f'[ -e {tmp_path}/warm-"$SLURMD_NODENAME" ] || sleep 12', f': >{tmp_path}/warm-"$SLURMD_NODENAME"'
+    settings = {"Prolog": script(tmp_path, "prolog", *warm), "PrologFlags": "Alloc"}
+    settings |= {"KillWait": "0", "SrunPortRange": "61000-61009"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conf, "_nodes", of_which_the_last_two_are_fast)
+        lab = make_lab(nodes=3, gpus=2, settings=settings)
+    here = project(lab, tmp_path)
+    trained = Trained(here, "--constraint", "fast")
+    trained.check()
+    assert [one["nodes"] for one in trained.status["attempts"]] == [["n0002", "n0003"]] * 2
+    cancelled(here, "--constraint", "fast")
+    done = here.run("submit", *SIZE, "--preflight", "off", "--constraint", "nosuch", "work.py")
+    assert (done.code, "sinfo -o '%P %f'" in done.err) == (4, True), done.err
+    lab.down()
+
+
 ACCOUNTED = (
     "add account project",
     "add qos small",

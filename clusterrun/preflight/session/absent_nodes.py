@@ -33,16 +33,17 @@ _HOST_INCOMING = (
     "open the ephemeral ports, and SrunPortRange of slurm.conf where it is set, to the other nodes"
 )
 _HOST_OUTGOING = "a firewall on it drops connections that go out: iptables -S OUTPUT, nft list ruleset"
+_PROLOG = (
+    "does its Prolog take so long, which Slurm runs before the first step there: "
+    "scontrol show config | grep Prolog (PrologFlags=Alloc runs it before the job)"
+)
 _HANGS = (
     "its slurmd hangs, or only small packets get there: the log of slurmd, dmesg, and the MTU of its network "
-    "(ping -M do -s 1472)"
+    f"(ping -M do -s 1472); or {_PROLOG}"
 )
 _MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
 _NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
-_NO_PYTHON = (
-    "see job.out: was there a Python to start it? does its Prolog take so long, which Slurm runs before the "
-    "first step there: scontrol show config | grep Prolog (PrologFlags=Alloc runs it before the job)"
-)
+_NO_PYTHON = f"see job.out: was there a Python to start it? {_PROLOG}"
 _NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
 _REMEDIES = (
     (contract.NO_CONNECTION, True, _OUTGOING),
