@@ -246,7 +246,8 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Fau
     if host_is_ill:
         node.excused = True
         said += f"; over {state.subjects[HOST].name}, which may be to blame, it should have joined"
-        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+        remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(heard))}"
+        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, remedy)])
         return []
     trouble = state.crossings.between(HOST, node.node) if node.listening is not None else None
     if not heard:

@@ -616,6 +616,16 @@ def test_several_that_did_not_join_for_no_known_reason_are_not_to_blame_and_one_
     assert "does its Prolog take so long" in remedies
 
 
+@pytest.mark.parametrize("away", [{2}, {1, 2, 3}])
+def test_of_nodes_that_srun_gave_up_the_prolog_is_asked_for_and_not_all_are_to_blame(away):
+    why = "its agent did not join within 20 s (srun: error: Task launch failed: Socket timed out)"
+    outcome = examined(orders(4), Faults(agentless=away, why=why))
+    verdict = Grade.FAIL if len(away) == 1 else Grade.UNDETERMINED
+    told = {at: one for at, one in enumerate(outcome.report.nodes) if one.verdict is not Grade.PASS}
+    assert {at: one.verdict for at, one in told.items()} == dict.fromkeys(away, verdict)
+    assert ["PrologFlags=Alloc" in str(one.findings) for one in told.values()] == [True] * len(away)
+
+
 @pytest.mark.parametrize("away", [set(), {5}, {4, 5}])
 def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_no_node(away):
     sides = ({0, 1, 2}, {3, 4, 5, 6})
