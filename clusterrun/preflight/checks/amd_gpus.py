@@ -1,4 +1,7 @@
-"""AMD's GPUs as amd-smi sees them: how many there are, memory in use, memory errors."""
+"""AMD's GPUs as amd-smi sees them: how many there are, memory in use, memory errors.
+
+Releases of ROCm that have no amd-smi have rocm-smi, which tells of all but the errors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer
-from clusterrun.preflight.untrusted import number, rows, words
+from clusterrun.preflight.untrusted import entries, number, rows, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,41 +27,51 @@ LIMIT = 15.0
 LATE = Finding(
     NAME,
     Grade.FAIL,
-    f"amd-smi gave no answer within {LIMIT:g} s",
+    f"amd-smi (rocm-smi, where there is none) gave no answer within {LIMIT:g} s",
     "the driver or a GPU hangs: look for amdgpu in dmesg, then reboot the node",
 )
 LATE_EVERYWHERE = Finding(
     NAME,
     Grade.WARN,
-    f"amd-smi gave no answer within {LIMIT:g} s on any node",
-    "time amd-smi metric on a node: its Python may lie on a slow file system",
+    f"amd-smi (rocm-smi, where there is none) gave no answer within {LIMIT:g} s on any node",
+    "time amd-smi metric, or time rocm-smi, on a node: its Python may lie on a slow file system",
 )
 _DEVICE = "/dev/kfd"
 _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-_BUSY = "a process outlived its job: amd-smi process on the node; kill it, or ask who owns it"
+_BUSY = (
+    "a process outlived its job: amd-smi process, or rocm-smi --showpids, on the node; "
+    "kill it, or ask who owns it"
+)
+_MISSING = 127
+_MIB = 1 << 20
 _ECC = "drain the node and reset the GPU (amd-smi reset --gpureset) or reboot; if it comes again, replace it"
 
 
 def probe(request: Asked) -> object:
-    """What amd-smi tells of each GPU; nothing where the kernel has no driver of AMD's for computing."""
+    """What the program tells of each GPU; nothing where the kernel has no driver of AMD's for computing."""
     if not os.path.exists(_DEVICE):
         return {"found": False}
-    said = answer("amd-smi", "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
+    program, read = "amd-smi", of_text
+    said = answer(program, "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
+    if said.code == _MISSING:
+        program, read = "rocm-smi", of_cards
+        said = answer(program, "--showmeminfo", "vram", "--json", seconds=LIMIT)
     given = next((devices for name in _VISIBLE if (devices := named(variables().get(name, "")))), [])
     return {
         "found": True,
         "code": said.code,
         "given": given,
-        "gpus": of_text(said.out),
+        "program": program,
+        "gpus": read(said.out),
         "said": said.err[-300:],
     }
 
 
-def of_text(text: str) -> list[dict[str, float]]:
+def of_text(out: str) -> list[dict[str, float]]:
     """One row for each GPU, of a list (ROCm 6) or ``gpu_data`` (ROCm 7); what it does not say is left out."""
-    start = min((place for place in map(text.find, "[{") if place >= 0), default=-1)  # warnings come first
+    start = min((place for place in map(out.find, "[{") if place >= 0), default=-1)  # warnings come first
     try:
-        found, _ = json.JSONDecoder().raw_decode(text[start:])
+        found, _ = json.JSONDecoder().raw_decode(out[start:])
     except ValueError:
         return []
     whole = found if isinstance(found, list) else rows(found, "gpu_data")
@@ -69,6 +82,19 @@ def of_text(text: str) -> list[dict[str, float]]:
     }
     read = [{name: _value(one, path) for name, path in paths.items()} for one in rows({"all": whole}, "all")]
     return [{name: value for name, value in one.items() if value is not None} for one in read]
+
+
+def of_cards(out: str) -> list[dict[str, float]]:
+    """The same of rocm-smi, which tells bytes as text by card, in the order of their numbers; no errors."""
+    try:
+        found, _ = json.JSONDecoder().raw_decode(out[max(0, out.find("{")) :])
+    except ValueError:
+        return []
+    names = (name for name in entries(found) if name[:4] == "card" and name[4:].isdecimal())
+    cards = [entries(found, name) for name in sorted(names, key=lambda name: int(name[4:]))]
+    columns = {"memory": "VRAM Total Memory (B)", "used": "VRAM Total Used Memory (B)"}
+    told = [{name: str(card.get(column)) for name, column in columns.items()} for card in cards]
+    return [{name: int(one) / _MIB for name, one in row.items() if one.isdecimal()} for row in told]
 
 
 def _value(one: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
@@ -84,8 +110,9 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         if not isinstance(reading, dict) or reading.get("found") is not True or not there:
             continue  # without amd-smi torch alone counts the GPUs
         if len(there) < request.gpus:
-            said = f"amd-smi sees {len(there)} of {request.gpus} GPUs"
-            remedy = "amd-smi list and dmesg | grep amdgpu on the node; reseat or replace the missing GPU"
+            program = "rocm-smi" if text(reading, "program") == "rocm-smi" else "amd-smi"
+            said = f"{program} sees {len(there)} of {request.gpus} GPUs"
+            remedy = f"{program} and dmesg | grep amdgpu on the node; reseat or replace the missing GPU"
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
         given = words(reading, "given")
         ours = [name for name in given if name.isdecimal()]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.preflight.checks import amd_gpus
+from clusterrun.preflight.probes.run_program import ProgramAnswer
 from tests.preflight.checks.values import FAIL, WARN, asked, nodes, verdicts
 
 
@@ -44,6 +45,55 @@ ROW = {"memory": 196592.0, "used": 283.0, "uncorrected": 0.0}
 )
 def test_both_forms_of_the_answer_are_read_and_nonsense_is_no_gpu(text, rows):
     assert amd_gpus.of_text(text) == rows
+
+
+def rocm_smi(used: object = "297771008", total: object = "206141652992") -> dict[str, object]:
+    """A card of ``rocm-smi --showmeminfo vram --json``.
+
+    Form: marimo-team/marimo issue 9237 (2026), numbers of an MI300X: ROCm/legacy-rocm-build issue 4750.
+    """
+    return {"VRAM Total Memory (B)": total, "VRAM Total Used Memory (B)": used}
+
+
+CARD = {"memory": 206141652992 / 2**20, "used": 297771008 / 2**20}
+
+
+@pytest.mark.parametrize(
+    ("out", "rows"),
+    [
+        (json.dumps({"card0": rocm_smi()}), [CARD]),
+        (json.dumps({f"card{place}": rocm_smi(str(place << 20)) for place in (10, 2, 1)}), [1.0, 2.0, 10.0]),
+        ("WARNING: GPU[0]: low-power state\n" + json.dumps({"card0": rocm_smi(), "system": {}}), [CARD]),
+        (json.dumps({"card0": rocm_smi(used="N/A")}), [{"memory": CARD["memory"]}]),
+        (
+            json.dumps({"card0": "x", "cardx": rocm_smi(), "card1": rocm_smi(7, None)}),
+            [{}, {"used": 7 / 2**20}],
+        ),
+        ("", []),
+        ("ERROR: GPU[0] : unable to get memory", []),
+        ("[1]", []),
+        ('{"card0": ', []),
+    ],
+)
+def test_the_older_program_tells_bytes_by_card(out, rows):
+    found = amd_gpus.of_cards(out)
+    assert found == rows or [one["used"] for one in found] == rows
+
+
+def test_the_older_program_is_asked_where_there_is_no_other(monkeypatch):
+    asked_for = []
+
+    def answer(program, *words, seconds):
+        asked_for.append((program, *words))
+        there = program == "rocm-smi"
+        return ProgramAnswer(0 if there else 127, json.dumps({"card0": rocm_smi()}) if there else "", "")
+
+    monkeypatch.setattr(amd_gpus, "answer", answer)
+    monkeypatch.setattr(amd_gpus, "_DEVICE", "/dev/null")
+    told = amd_gpus.probe(asked())
+    assert asked_for[1:] == [("rocm-smi", "--showmeminfo", "vram", "--json")]
+    assert (told["gpus"], told["code"]) == ([CARD], 0)
+    assert verdicts(amd_gpus, {"n1": told}, asked(gpus=2)) == [("n1", FAIL, "rocm-smi sees 1 of 2 GPUs")]
 
 
 def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> dict[str, Any]:
