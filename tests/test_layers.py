@@ -8,7 +8,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -155,11 +155,18 @@ class Module:
     def tree(self) -> ast.Module:
         return tree_of(self.path)
 
-    @property
-    def imports(self) -> Iterator[str]:
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> tuple[str, ...]:
         """The full name of every module imported anywhere in the file, at the top or lazily."""
+        return tuple(self._imports())
+
+    def _imports(self) -> Iterator[str]:
         above = ["clusterrun", *self.place.split("/")[:-1]]
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -180,6 +187,7 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
 def in_package() -> list[Module]:
     return [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
@@ -325,7 +333,7 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
 
 def test_a_file_is_written_whole_in_one_place():
     def renames(module: Module) -> bool:
-        calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+        calls = (node.func for node in module.nodes if isinstance(node, ast.Call))
         return any(
             ast.unparse(func) in ("os.rename", "os.renames", "os.replace", "shutil.move")
             or (isinstance(func, ast.Attribute) and func.attr == "rename")
@@ -339,7 +347,7 @@ def test_the_environment_is_read_at_the_entry_points_only():
     words = {"environ", "environb", "getenv"}
 
     def reads(module: Module) -> list[str]:
-        attributes = (node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute))
+        attributes = (node for node in module.nodes if isinstance(node, ast.Attribute))
         return [
             f"line {node.lineno}"
             for node in attributes
@@ -377,7 +385,7 @@ def test_most_functions_are_small():
 
 def functions(module: Module) -> Iterator[tuple[str, int]]:
     """Name and length in lines of every function, its docstring not counted."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
@@ -389,7 +397,7 @@ def functions(module: Module) -> Iterator[tuple[str, int]]:
 
 def test_no_shell_is_started():
     def shells(module: Module) -> list[int]:
-        calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+        calls = [node for node in module.nodes if isinstance(node, ast.Call)]
         words = [call.lineno for call in calls for word in call.keywords if word.arg == "shell"]
         methods = [call for call in calls if isinstance(call.func, ast.Attribute)]
         names = {"popen", "getoutput", "getstatusoutput"}

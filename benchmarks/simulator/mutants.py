@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 import types
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ MACHINES = (
     "coordinator/coordinator",
 )
 """In the order in which they import each other."""
+COPIES = "copies_of_machines"
+"""The package in which the copies import each other while they are made."""
 
 
 def build(mutant: Mutant) -> tuple[Any, Any]:
@@ -50,42 +52,45 @@ def build(mutant: Mutant) -> tuple[Any, Any]:
     source = (PACKAGE / f"{mutant.module}.py").read_text()
     if source.count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: the place to patch is not there exactly once")
-    package = "mutant_" + re.sub(r"\W", "_", mutant.name)
-    sys.modules[package] = types.ModuleType(package)
+    sys.modules[COPIES] = types.ModuleType(COPIES)
     try:
         for place in MACHINES:
             text = (PACKAGE / f"{place}.py").read_text()
             if place == mutant.module:
                 text = text.replace(mutant.old, mutant.new)
             name = place.rpartition("/")[2]
-            module = types.ModuleType(f"{package}.{name}")
+            module = types.ModuleType(f"{COPIES}.{name}")
             sys.modules[module.__name__] = module
-            setattr(sys.modules[package], name, module)
-            exec(compile(_imports_of(text, package), f"{package}/{place}.py", "exec"), module.__dict__)
-        machines = importlib.import_module(f"{package}.coordinator").Coordinator
-        return machines, importlib.import_module(f"{package}.agent").Agent
+            setattr(sys.modules[COPIES], name, module)
+            exec(_compiled(text, f"{COPIES}/{place}.py"), module.__dict__)
+        machines = importlib.import_module(f"{COPIES}.coordinator").Coordinator
+        return machines, importlib.import_module(f"{COPIES}.agent").Agent
     finally:
-        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        for name in [name for name in sys.modules if name.split(".")[0] == COPIES]:
             del sys.modules[name]
 
 
-def _imports_of(text: str, package: str) -> str:
-    """The text with every import of one of the machines turned to its copy in ``package``."""
+@cache
+def _compiled(text: str, path: str) -> types.CodeType:
+    """All but one of the machines are the same in every mutant."""
+    return compile(_imports_of(text), path, "exec")
+
+
+def _imports_of(text: str) -> str:
+    """The text with every import of one of the machines turned to its copy."""
     for place in MACHINES:
         module = f"clusterrun.{place.replace('/', '.')}"
         text = re.sub(
-            rf"\bfrom {re.escape(module)} import ", f"from {package}.{place.rpartition('/')[2]} import ", text
+            rf"\bfrom {re.escape(module)} import ", f"from {COPIES}.{place.rpartition('/')[2]} import ", text
         )
-    return re.sub(
-        r"(?m)^( *)from clusterrun\.(\w+) import (\w+(?:, \w+)*)$", partial(_one_by_one, package), text
-    )
+    return re.sub(r"(?m)^( *)from clusterrun\.(\w+) import (\w+(?:, \w+)*)$", _one_by_one, text)
 
 
-def _one_by_one(package: str, found: re.Match[str]) -> str:
-    """An import of several modules as one line each; the machines come from ``package``."""
+def _one_by_one(found: re.Match[str]) -> str:
+    """An import of several modules as one line each; the machines are the copies."""
     indent, folder, names = found.groups()
     where = {
-        name: package if f"{folder}/{name}" in MACHINES else f"clusterrun.{folder}"
+        name: COPIES if f"{folder}/{name}" in MACHINES else f"clusterrun.{folder}"
         for name in names.split(", ")
     }
     return "\n".join(f"{indent}from {place} import {name}" for name, place in where.items())
