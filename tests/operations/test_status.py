@@ -19,7 +19,7 @@ from clusterrun.model.states import Phase, State
 from clusterrun.operations.cancel import cancel
 from clusterrun.operations.context import Context
 from clusterrun.operations.wait import RunWait
-from clusterrun.runs import private_files, store
+from clusterrun.runs import private_files
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.runs.store import FORGOTTEN, run_id
 from clusterrun.slurm.queries import JobRow
