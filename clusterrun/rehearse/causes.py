@@ -151,16 +151,22 @@ def judge(
     if found and (path := _read_in_part(seen)):
         return (_in_part(path, seen),)
     if found:
-        first_word = f"resumed at step {at}; step {found[0].step} differs: "
-        count = counted(known, (start, last), at, at + last.last) if found[0].part == "data" else (0, 0)
-        causes = [
-            _difference(one, first_word if not i else "", seen, count, at) for i, one in enumerate(found)
-        ]
-        return (*causes, *notice)
+        return (*_differences(known, seen, at, found), *notice)
     apart = spread(first, second, last, at) if differs and second else None
     return (_equal(seen, at, last, not differs, notice, apart),) + tuple(
         one for one in notice if one.level is not Severity.OK
     )
+
+
+def _differences(
+    known: Reference, seen: Observed, at: int, found: Sequence[FirstDifference]
+) -> list[Discovery]:
+    """What each difference proves, the first in time first."""
+    last = seen.restarted
+    head = f"resumed at step {at}; step {found[0].step} differs: "
+    of_data = found[0].part == "data"
+    count = counted(known, (seen.lives[0], last), at, at + last.last) if of_data else (0, 0)
+    return [_difference(one, head if not i else "", seen, count, at) for i, one in enumerate(found)]
 
 
 def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Discovery:
@@ -596,15 +602,7 @@ def _difference(
     if one.part in SAVED_AS:
         return _unsaved(one, head, seen, late=one.step > at + 1)
     if one.part == "data":
-        repeated, left_out = count
-        counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
-        trace = seen.restarted.ranks[one.rank]
-        remedy = COUNT_ON + RESTORE_RANDOM if trace.drawn_by_hand else SKIP_BATCHES
-        if one.detail == OTHERS:
-            remedy = f"{OWN_ROWS}; {remedy}"
-        if LOST_GRADIENT in one.detail:
-            remedy = "save only right after optimizer.step(), where no gradient is accumulated"
-        return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
+        return _order(one, what, seen, count)
     if one.part in ("random", "content"):
         return _random(one, head, seen)
     if one.part == "weights":
@@ -625,19 +623,28 @@ def _difference(
         return _part(one, what, Cause.BUFFERS, remedy, seen)
     if one.part == "unseen":
         return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, _made(seen))
+    return _unexplained(one, head, seen)
+
+
+def _order(one: FirstDifference, what: str, seen: Observed, count: tuple[int, int]) -> Discovery:
+    """The samples are others, or come in another order."""
+    repeated, left_out = count
+    counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
+    remedy = COUNT_ON + RESTORE_RANDOM if seen.restarted.ranks[one.rank].drawn_by_hand else SKIP_BATCHES
+    if one.detail == OTHERS:
+        remedy = f"{OWN_ROWS}; {remedy}"
+    if LOST_GRADIENT in one.detail:
+        remedy = "save only right after optimizer.step(), where no gradient is accumulated"
+    return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, _made(seen), one.step)
+
+
+def _unexplained(one: FirstDifference, head: str, seen: Observed) -> Discovery:
+    """Of all that can be seen the weights alone are others after a step: its loss tells where to look."""
     said = f"{head}{WORDS[one.part]} after it (rank {one.rank})"
-    remedy = (
-        OWN_GRADIENTS
-        if one.detail == SAME_LOSS
-        else OWN_STATE
-        if one.detail
-        else f"{OWN_STATE}, {OWN_GRADIENTS}"
-    )
-    return unknown(
-        f"{said}{'; ' if one.detail else ''}{one.detail}; all else that can be seen is equal",
-        remedy,
-        _made(seen),
-    )
+    remedy = f"{OWN_STATE}, {OWN_GRADIENTS}"
+    if one.detail:
+        said, remedy = f"{said}; {one.detail}", OWN_GRADIENTS if one.detail == SAME_LOSS else OWN_STATE
+    return unknown(f"{said}; all else that can be seen is equal", remedy, _made(seen))
 
 
 def _random(one: FirstDifference, head: str, seen: Observed) -> Discovery:

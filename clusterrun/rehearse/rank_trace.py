@@ -188,7 +188,6 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
             _remove(found["save"], said["path"] if kind == "remove" else "")
         else:
             last[kind] = said
-    error = last.get("error", {})
     end = last.get("end")
     return RankTrace(
         rank,
@@ -198,8 +197,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         tuple((said["path"], said["line"]) for said in found["load"]),
         tuple(said["path"] for said in found["remove"]),
         tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
-        (error.get("line", ""), error.get("what", ""), error.get("text", "")),
-        error.get("at", 0.0),
+        *_error(last.get("error", {})),
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),
@@ -209,6 +207,10 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         _partial(last.get("partial", {})),
         tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
     )
+
+
+def _error(said: Mapping[str, Any]) -> tuple[tuple[str, str, str], float]:
+    return (said.get("line", ""), said.get("what", ""), said.get("text", "")), said.get("at", 0.0)
 
 
 def _partial(said: Mapping[str, Any]) -> tuple[str, int, int, str]:

@@ -319,19 +319,7 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if unset and data and (data[0] in ("content", "unseen") or drawn_by_hand):
         parts[-1:] = [("random", ", ".join(unset))]  # they draw what the data become
     elif not same:
-        many = len(known.steps) > TWO
-        if many and step.loss is not None and step.loss == right.loss and not data:
-            parts.append(("rounding", ""))
-        else:
-            named = names and not data and not (many and step.loss is None)
-            kept = j == 1 and not named and not data and _copies_kept(known, trace, at)
-            parts.append(
-                ("random", ", ".join(names))
-                if named
-                else ("averages", "of which this loss is computed")
-                if kept
-                else ("parameters", _of_loss(step, right))
-            )
+        parts.append(("parameters", "") if data else _behind(known, trace, at, j, names))
     if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
         parts.append(("buffers", ""))
     seen = len(step.averages) >= len(right.averages)
@@ -340,6 +328,20 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
     return [FirstDifference(part, at + j, trace.rank, detail) for part, detail in parts]
+
+
+def _behind(known: Reference, trace: RankTrace, at: int, j: int, names: Sequence[str]) -> tuple[str, str]:
+    """What stands behind other weights after a step; ``names``: random states that differ."""
+    step, right = trace.steps[j - 1], known.at(trace.rank, at + j)
+    assert right is not None
+    many = len(known.steps) > TWO
+    if many and step.loss is not None and step.loss == right.loss:
+        return "rounding", ""
+    if names and not (many and step.loss is None):
+        return "random", ", ".join(names)
+    if j == 1 and _copies_kept(known, trace, at):
+        return "averages", "of which this loss is computed"
+    return "parameters", _of_loss(step, right)
 
 
 def _copies_kept(known: Reference, trace: RankTrace, at: int) -> bool:
