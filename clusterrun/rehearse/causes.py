@@ -209,7 +209,8 @@ def _equal(
     notice: Sequence[Discovery],
     apart: LossSpread | None,
 ) -> Discovery:
-    if last.last < 1:
+    taken = last.last or max(rank.last for rank in last.ranks.values())  # ranks may go on alone for a while
+    if taken < 1:
         return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
     if apart and apart.parted:
         why = "what was not restored cannot be named while undisturbed runs differ"
@@ -219,7 +220,7 @@ def _equal(
         return heard
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
-    same = f"{last.last} steps equal to the last bit" if deterministic else "what was saved is restored"
+    same = f"{taken} steps equal to the last bit" if deterministic else "what was saved is restored"
     same += f", {apart}" if apart else ""
     return Discovery(Severity.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
 

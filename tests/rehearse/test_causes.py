@@ -158,6 +158,7 @@ def test_what_nothing_explains_is_undetermined(last: Life) -> None:
         with_random(torch=1),  # restored or not, it changed nothing
         Life({0: after().ranks[0], 1: after(averages=(1,), buffers=1).ranks[1]}),  # rank 1's own, never read
         life(SAVED + 1, LAST, loads=READ),  # a save that nobody saw
+        Life({0: after().ranks[0], 1: trace(SAVED, SAVED, 1)}),  # ended before the first step of its own
         life(SAVED, LAST, loads=READ, before={0: (1000 + SAVED, 77)}),  # a state, laid out in another way
     ],
 )
