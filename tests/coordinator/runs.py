@@ -20,7 +20,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunState
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.script.pack import agent_program
+from tests.program import packed_once
 
 PYTHONS = Path.home() / ".pyenv" / "versions"
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ class Run:
         self.orders = orders
         self.paths = RunPaths(str(folder))
         folder.mkdir(mode=0o700)
-        (folder / "agent.pyz").write_bytes(agent_program(str(folder.parent / "cache")).read_bytes())
+        (folder / "agent.pyz").write_bytes(packed_once().read_bytes())
         (folder / "orders.json").write_text(json.dumps(encode(orders)))
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 

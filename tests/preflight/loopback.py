@@ -17,14 +17,14 @@ from typing import Any
 from clusterrun.model.orders import Level, Orders, Preflight
 from clusterrun.preflight import task_codec
 from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, SessionPlace
-from clusterrun.script.pack import agent_program
+from tests.program import packed_once
 
 LIMIT = 120.0
 
 
 def run_directory(folder: Path) -> Path:
     """A run directory that holds nothing but the program."""
-    shutil.copy(agent_program(str(folder / "cache")), folder / "agent.pyz")
+    shutil.copy(packed_once(), folder / "agent.pyz")
     return folder
 
 
