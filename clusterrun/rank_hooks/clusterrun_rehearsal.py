@@ -73,6 +73,8 @@ KINDS = (
 )
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
 FIRST_STEPS = 5
+ONLY_OURS = 3
+"""References to an object: of our list, of a variable, and of the call that counts them."""
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 RATES = ("lr", "momentum", "betas", "weight_decay")
@@ -808,11 +810,13 @@ class RankWatch:
         return next(key for key, one in zip(self._keys, self._optimizers) if one is optimizer)
 
     def _takes_over(self, optimizer: Any) -> bool:
-        """Whether the script makes one anew now and then, for the same weights: it is the same one to us."""
+        """Whether it is for the weights of one that the script has dropped: it is the same one to us."""
         mine = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        for place, one in enumerate(self._optimizers):
+        for place in range(len(self._optimizers)):
+            one = self._optimizers[place]
+            gone = sys.getrefcount(one) <= ONLY_OURS
             same = [id(p) for group in one.param_groups for p in group["params"]]
-            if type(one) is type(optimizer) and mine == same:
+            if gone and type(one) is type(optimizer) and mine == same:
                 self._optimizers[place] = optimizer
                 return True
         return False
