@@ -120,7 +120,7 @@ def test_a_run_that_fills_its_disk_still_says_how_it_ended_or_is_cancelled(perso
     (person.folder / "x.py").write_text(FILLS)
     (person.folder / "wait").touch()
     person.home.mkdir()
-    system.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", str(person.home)], 10)
+    system.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", str(person.home)], 10)
     try:
         first, second = person.submits("x.py"), person.submits("x.py")
         for run in (first, second):
