@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.rehearse_direct import VARIABLE, WATCHER
 
-TURNS = 5
+TURNS = 25
 SHORT, LONG = 20, 220
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
@@ -64,7 +64,7 @@ def main() -> None:
     sys.path.insert(0, str(JOBS))
     import train as warm  # noqa: F401 (loaded once, for all children)
 
-    for model in sys.argv[1:] or ("cnn", "gpt"):
+    for model in sys.argv[1:] or ("cnn",):
         steps: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(TURNS):
             for watched in (False, True):
