@@ -16,7 +16,6 @@ steps, lets the kernel end it in the middle of a write (RLIMIT_FSIZE), or lets a
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import atexit
 import ctypes
 import gc
@@ -233,7 +232,7 @@ def python_place(owner: Any) -> tuple[int, int]:
     """Where the object of a `random.Random` lies, which is written in C, and begins with those words."""
     if sys.implementation.name != "cpython":
         raise ValueError
-    return id(owner), sys.modules["_random"].Random.__basicsize__
+    return id(owner), sys.modules["random"].Random.__base__.__basicsize__
 
 
 def numpy_words() -> bytes:
@@ -786,7 +785,7 @@ class RankWatch:
 
     def _settings_of(self, optimizer: Any) -> str:
         """What seldom changes from one step to the next, as the end of its line."""
-        hears = callable(_signal.getsignal(signal.SIGUSR2)) or "notice.json" in self._called
+        hears = callable(signal.getsignal(signal.SIGUSR2)) or "notice.json" in self._called
         settings = {
             "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
             "sched": [scheduler_state(one) for one in self._schedulers],
@@ -799,7 +798,7 @@ class RankWatch:
 
     def _add(self, optimizer: Any) -> None:
         """Know an optimizer by its kind and the shapes that it trains: the same one in every start."""
-        shapes = [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
+        shapes = [tuple(one.shape) for one in trained_by(optimizer)]
         key = zlib.crc32(f"{type(optimizer).__name__}{shapes}".encode())
         while key in self._keys:
             key += 1
@@ -811,25 +810,25 @@ class RankWatch:
 
     def _takes_over(self, optimizer: Any) -> bool:
         """Whether it is for the weights of one that the script has dropped: it is the same one to us."""
-        mine = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        mine = [id(one) for one in trained_by(optimizer)]
         for place in range(len(self._optimizers)):
             one = self._optimizers[place]
             gone = sys.getrefcount(one) <= ONLY_OURS
-            same = [id(p) for group in one.param_groups for p in group["params"]]
-            if gone and type(one) is type(optimizer) and mine == same:
+            same = mine == [id(parameter) for parameter in trained_by(one)]
+            if gone and type(one) is type(optimizer) and same:
                 self._optimizers[place] = optimizer
                 return True
         return False
 
     def _shares(self, optimizer: Any) -> bool:
         """Whether an optimizer that stepped before trains some of the same parameters."""
-        mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        mine = {id(one) for one in trained_by(optimizer)}
         others = (one for one in self._optimizers if one is not optimizer)
-        return any(id(p) in mine for one in others for group in one.param_groups for p in group["params"])
+        return any(id(parameter) in mine for one in others for parameter in trained_by(one))
 
     def _of(self, optimizer: Any, with_state: bool = True) -> tuple[int, int]:
         """Checksums of the parameters, in any order, and of the state; ZeRO has that of its shard inside."""
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = trained_by(optimizer)
         inner = getattr(optimizer, "optim", None)
         state = inner.state if isinstance(inner, self.torch.optim.Optimizer) else optimizer.state
         held: list[Any] = []
@@ -847,8 +846,8 @@ class RankWatch:
     def _survey(self) -> None:
         """Find, once, the modules that hold the parameters and what looks like averages of them."""
         module_kind = self.torch.nn.Module
-        trained = {id(p) for one in self._optimizers for group in one.param_groups for p in group["params"]}
-        shapes = {tuple(p.shape) for one in self._optimizers for g in one.param_groups for p in g["params"]}
+        trained = {id(parameter) for one in self._optimizers for parameter in trained_by(one)}
+        shapes = {tuple(parameter.shape) for one in self._optimizers for parameter in trained_by(one)}
         states = [one.state.values() for one in self._optimizers if hasattr(one.state, "values")]
         taken = trained | {
             id(v) for held in states for one in held if isinstance(one, dict) for v in one.values()
@@ -1022,6 +1021,11 @@ def json_texts(texts: list[str]) -> str:
 def json_number(number: float | None) -> str:
     """A number, or none, as JSON."""
     return repr(number) if number is not None and math.isfinite(number) else json.dumps(number)
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer, in the order of its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def fixed(value: Any) -> Any:
