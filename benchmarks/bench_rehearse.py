@@ -14,9 +14,9 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from benchmarks.rehearse_direct import VARIABLE, WATCHER
+from clusterrun.model.contract import REHEARSAL_VARIABLE
+from clusterrun.rank_hooks.clusterrun_rehearsal.rank_watch import RankWatch
 
 TURNS = 25
 SHORT, LONG = 20, 220
@@ -44,11 +44,9 @@ def train(model: str, steps: int, watched: bool) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.path.insert(0, str(JOBS))
         if watched:
-            space: dict[str, Any] = {"__name__": "clusterrun_rehearsal"}
-            exec(compile(WATCHER.read_text(), str(WATCHER), "exec"), space)
             folder = tempfile.mkdtemp(prefix="watched-")
-            os.environ[VARIABLE] = json.dumps({"steps": 0})
-            watch = space["RankWatch"]({"steps": 0}, folder, 0, folder)
+            os.environ[REHEARSAL_VARIABLE] = json.dumps({"steps": 0})
+            watch = RankWatch({"steps": 0}, folder, 0, folder)
             sys.addaudithook(watch.audit)
             watch.install(torch)
         import train as script

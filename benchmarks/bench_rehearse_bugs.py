@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.rehearse_direct import DirectRehearsal
 from clusterrun.api import spec_of
-from clusterrun.rehearse.causes import Cause, Severity
+from clusterrun.rehearse.discoveries import Cause, Severity
 from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, Result
 from tests.rehearse.planted import BUGS, CORRECT, NOISY_BUGS, Patch
 

@@ -21,11 +21,12 @@ import torch._dynamo
 import torch.distributed
 import torch.utils.data
 
+from clusterrun.model.contract import REHEARSAL_VARIABLE
 from clusterrun.model.paths import RunPaths
-from clusterrun.rehearse.rehearsal import VARIABLE, Rehearsal
+from clusterrun.rank_hooks.clusterrun_rehearsal.rank_watch import RankWatch
+from clusterrun.rehearse.rehearsal import Rehearsal
 
 torch.set_num_threads(1)
-WATCHER = Path(__file__).resolve().parents[1] / "clusterrun" / "rank_hooks" / "clusterrun_rehearsal.py"
 MOST_SECONDS = 120.0
 
 
@@ -119,7 +120,7 @@ def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int
     os.chdir(task["cwd"])
     os.environ.update(
         {
-            VARIABLE: orders,
+            REHEARSAL_VARIABLE: orders,
             "RANK": str(rank),
             "WORLD_SIZE": str(task["ranks"]),
             "CLUSTERRUN_ATTEMPT": str(attempt),
@@ -128,9 +129,7 @@ def started(task: Any, orders: str, attempt: int, folder: str, rank: int) -> int
             "MASTER_PORT": str(20000 + (os.getppid() * 7 + attempt) % 20000),
         }
     )
-    space: dict[str, Any] = {"__name__": "clusterrun_rehearsal"}
-    exec(compile(WATCHER.read_text(), str(WATCHER), "exec"), space)
-    watch = space["RankWatch"](json.loads(orders), folder, rank, task["run"])
+    watch = RankWatch(json.loads(orders), folder, rank, task["run"])
     sys.addaudithook(watch.audit)
     watch.install(torch)
     code = 0

@@ -320,7 +320,11 @@ def test_a_library_has_one_importer():
 def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
     def unknown(module: Module) -> set[str]:
         newer = "_sha2"  # in the standard library since 3.12
-        preludes = {"clusterrun_prelude", "sitecustomize"}  # by the names that a rank's Python finds them by
+        preludes = {
+            "clusterrun_prelude",
+            "clusterrun_rehearsal",
+            "sitecustomize",
+        }  # by the names that a rank's Python finds them by
         known = {"clusterrun", "typing_extensions", newer, *preludes, *sys.stdlib_module_names}
         bare = module.package in ON_NODES and not module.place.startswith(
             ("preflight/torch_worker/", "training/")

@@ -64,6 +64,8 @@ PATH_BEFORE_VARIABLE = "CLUSTERRUN_PATH_BEFORE_SETUP"
 """PATH as the batch script found it: by it the Python is known that its setup lines bring."""
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 """Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
+REHEARSAL_VARIABLE = "CLUSTERRUN_REHEARSAL"
+"""The plan of a run that is rehearsed, as its ranks read it."""
 
 SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_")
 """Inherited variables that would steer a new submission; dropped before sbatch, and said."""

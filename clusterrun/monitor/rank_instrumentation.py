@@ -9,10 +9,15 @@ from collections.abc import Mapping
 
 from clusterrun.atomic_file import write_whole
 
-SOURCES = ("clusterrun_prelude.py", "clusterrun_rehearsal.py", "clusterrun_witness.py", "sitecustomize.py")
+SOURCES = ("clusterrun_prelude.py", "clusterrun_witness.py", "sitecustomize.py")
 READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
 """To compile them takes a quarter of a Python's start: for ranks of this version it is done once, here."""
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
+_OF_REHEARSAL = (
+    "__init__ checkpoint_files optimizers random_states rank_plan rank_watch script_stack start_watch"
+    " state_calls step_inputs step_watch tensor_digest torch_import trace_file weight_averages"
+)
+REHEARSED = tuple(f"clusterrun_rehearsal/{stem}.py" for stem in _OF_REHEARSAL.split())
 SWITCH = "CLUSTERRUN_PRELUDE"
 """Tells the prelude the number of the signal; taken out of the environment by the first rank that sees it."""
 OFF = "off"
@@ -20,9 +25,9 @@ STACKS_SIGNAL = int(signal.SIGRTMAX) - 7
 """Asks a rank for its stacks; none of those in use: NCCL takes USR1, Slurm's notice is USR2."""
 
 
-def lay_out(folder: str) -> None:
+def lay_out(folder: str, rehearsed: bool = False) -> None:
     """Write the prelude's files into ``folder``, each at once or not at all. Raises ``OSError``."""
-    for name in SOURCES:
+    for name in (*SOURCES, *(REHEARSED if rehearsed else ())):
         _write(os.path.join(folder, name), _source(name))
     for name in READ_BY_ALL:
         _write(_bytecode_path(os.path.join(folder, name)), _bytecode(name))

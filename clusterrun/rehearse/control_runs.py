@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
-from clusterrun.rehearse.causes import WORDS, Cause, Discovery, Severity
+from clusterrun.rehearse.discoveries import Cause, Discovery, Severity
+from clusterrun.rehearse.part_differences import WORDS
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import FirstDifference, differences, reference
 

@@ -15,6 +15,7 @@ from clusterrun import proc
 from clusterrun.api import Run, launch
 from clusterrun.local import processes
 from clusterrun.local.gpus import count_gpus
+from clusterrun.model.contract import REHEARSAL_VARIABLE
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
@@ -22,7 +23,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.rehearse import causes, control_runs
-from clusterrun.rehearse.causes import Cause, Discovery, Observed, Severity
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
 from clusterrun.rehearse.faults import (
     AFTER_NOTICE,
     INSIDE,
@@ -40,7 +41,6 @@ from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import copy_folder, made, moved
 from clusterrun.system import text_of
 
-VARIABLE = "CLUSTERRUN_REHEARSAL"
 LOOK_EVERY = 0.1
 SAVES_WANTED = 3
 """Checkpoints that the control is to write before it may end."""
@@ -250,7 +250,7 @@ class Rehearsal:
             except ClusterrunError as error:
                 if left[0] is head:
                     took = time.monotonic() - began
-                    yield Result(head.name, head.title, (causes.unknown(error.seen),), took)
+                    yield Result(head.name, head.title, (unknown(error.seen),), took)
                     left = left[1:]
             finally:
                 chain.close()
@@ -442,7 +442,7 @@ class Rehearsal:
             command=tuple(moved(word, self._root(), folder) for word in self._spec.command),
             nodes=nodes or self._spec.nodes,
             max_restarts=restarts,
-            environment=(*self._spec.environment, (VARIABLE, json.dumps(orders))),
+            environment=(*self._spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
         )
         run = self._launch(spec)
         self._live.add(self._process(run))

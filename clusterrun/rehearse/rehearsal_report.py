@@ -8,7 +8,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from clusterrun.model.visible import visible
-from clusterrun.rehearse.causes import Discovery, Severity
+from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
 from clusterrun.reports.markup import Markup, joined, number, tag
 from clusterrun.reports.page import POLICY

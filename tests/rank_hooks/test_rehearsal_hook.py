@@ -12,16 +12,30 @@ from typing import Any
 
 import pytest
 
+from clusterrun.monitor.rank_instrumentation import REHEARSED
+from clusterrun.rank_hooks.clusterrun_rehearsal.checkpoint_files import hearing
+from clusterrun.rank_hooks.clusterrun_rehearsal.random_states import (
+    Generator,
+    numpy_place,
+    numpy_words,
+    python_place,
+    python_words,
+)
+from clusterrun.rank_hooks.clusterrun_rehearsal.tensor_digest import TensorDigest
 from clusterrun.rehearse.rank_trace import Life, read
 
-HOOK = Path(__file__).parents[2] / "clusterrun/rank_hooks/clusterrun_rehearsal.py"
+HOOKS = Path(__file__).parents[2] / "clusterrun/rank_hooks"
 WATCHED = """
 import os, shutil, sys, tempfile
-hook, attempt, run, path = sys.argv[1:]
-space = {"__name__": "clusterrun_rehearsal"}
-exec(compile(open(hook).read(), hook, "exec"), space)
-space["begin"](attempt, 0, run)
+hooks, attempt, run, path = sys.argv[1:]
+sys.path.insert(0, hooks)
+from clusterrun_rehearsal import start_watch
+start_watch.begin(attempt, 0, run)
 """
+
+
+def test_ranks_that_are_rehearsed_get_every_file_of_the_hook() -> None:
+    assert sorted(REHEARSED) == sorted(str(p.relative_to(HOOKS)) for p in HOOKS.glob("*/*.py"))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +58,7 @@ def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{
     """What the ranks' trace says of a program that does this with ``path``."""
     attempt = folder / f"{number:03d}"
     attempt.mkdir(parents=True, exist_ok=True)
-    words = (sys.executable, "-c", WATCHED + does, str(HOOK), str(attempt), str(folder / "run"), str(path))
+    words = (sys.executable, "-c", WATCHED + does, str(HOOKS), str(attempt), str(folder / "run"), str(path))
     done = subprocess.run(
         words,
         env={"CLUSTERRUN_REHEARSAL": plan, "CLUSTERRUN_ATTEMPT": str(number), "OMP_NUM_THREADS": "1"},
@@ -78,7 +92,7 @@ def test_a_file_of_bytes_may_be_a_checkpoint_whatever_it_is_called(tmp_path: Pat
     does = """
 os.chdir(os.path.dirname(path))
 watch = sys.excepthook.__self__
-watch.step = watch.files.step = 1
+watch.trace.step = 1
 def write(name, content):
     with open(name, "wb") as file:
         file.write(content)
@@ -87,7 +101,7 @@ os.replace("a.pkl.w", "a.pkl")
 write("state", bytes(7))
 write("notes", b"step 1")
 watch.files.settle()
-watch.step = 0
+watch.trace.step = 0
 open("state", "rb").close()
 os.remove("state")
 os.remove("notes")
@@ -258,7 +272,7 @@ sys.path.insert(0, os.path.dirname(path))
 from safetensors import safe_open, serialize_file
 assert safe_open(path, framework="pt") == "pt"
 watch = sys.excepthook.__self__
-watch.step = watch.files.step = 3
+watch.trace.step = 3
 serialize_file({}, path + ".part")
 os.replace(path + ".part", path)
 """
@@ -292,26 +306,18 @@ for step in range(begin, 4 if begin == 0 else 100):
     assert second.steps[0].random["python"] == first.steps[3].random["python"]
 
 
-def hook() -> dict[str, Any]:
-    """What the hook defines, in this process."""
-    space: dict[str, Any] = {"__name__": "clusterrun_rehearsal"}
-    exec(compile(HOOK.read_text(), str(HOOK), "exec"), space)
-    return space
-
-
 def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() -> None:
     numpy = pytest.importorskip("numpy")
-    space = hook()
     kept = random.getstate(), numpy.random.get_state()
-    found = space["Generator"](space["python_words"], space["python_place"])
-    array = space["Generator"](space["numpy_words"], space["numpy_place"])
+    found = Generator(python_words, python_place)
+    array = Generator(numpy_words, numpy_place)
     bits = numpy.random.mtrand._rand._bit_generator
     try:
         seen = set()
         for number in range(8):
             for owner, one, ask in (
-                (random._inst, found, space["python_words"]),  # type: ignore[attr-defined]
-                (bits, array, space["numpy_words"]),
+                (random._inst, found, python_words),  # type: ignore[attr-defined]
+                (bits, array, numpy_words),
             ):
                 assert bytes(one.words(owner)) == ask()
                 seen.add(bytes(one.words(owner)))
@@ -322,7 +328,7 @@ def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() 
             numpy.random.random(700 if number % 2 else 1)
         assert len(seen) == 16
         numpy.random.set_state(numpy.random.RandomState(1).get_state())
-        assert bytes(array.words(bits)) == space["numpy_words"]()
+        assert bytes(array.words(bits)) == numpy_words()
     finally:
         random.setstate(kept[0])
         numpy.random.set_state(kept[1])
@@ -331,18 +337,17 @@ def test_a_random_state_that_is_read_where_it_lies_is_what_it_says_when_asked() 
 def test_a_generator_that_cannot_be_read_in_its_place_is_asked() -> None:
     """Another one that was put into its place, and one of which nothing is known."""
     said = [b"one", b"two", b"three"]
-    one = hook()["Generator"](lambda: said.pop(0), lambda owner: (id(owner), 16))
+    one = Generator(lambda: said.pop(0), lambda owner: (id(owner), 16))
     first, second = object(), object()
     assert [one.words(owner) for owner in (first, first, second)] == [b"one", b"two", b"three"]
-    space = hook()
     numpy = pytest.importorskip("numpy")
     with pytest.raises(ValueError):
-        space["numpy_place"](numpy.random.PCG64(1))
+        numpy_place(numpy.random.PCG64(1))
 
 
 def test_an_audit_hook_hears_its_events_alone() -> None:
     heard: list[Any] = []
-    hears = hook()["hearing"](("open",), lambda *said: heard.append(said))
+    hears = hearing(("open",), lambda *said: heard.append(said))
     for event in ("open", "builtins.id", "os.rename"):
         hears(event, (event,))
     assert heard == [("open", ("open",))]
@@ -350,8 +355,7 @@ def test_an_audit_hook_hears_its_events_alone() -> None:
 
 def test_a_digest_tells_any_change_of_a_tensor_wherever_it_moves() -> None:
     torch = pytest.importorskip("torch")
-    space = hook()
-    digest = space["TensorDigest"](torch)
+    digest = TensorDigest(torch)
     whole = torch.arange(5000.0)
     parameter = torch.nn.Parameter(whole.clone())
     at_first = digest.fresh(parameter)
@@ -373,7 +377,7 @@ def test_a_digest_tells_any_change_of_a_tensor_wherever_it_moves() -> None:
 def test_each_sample_of_a_batch_has_its_checksum(width: int) -> None:
     """Small ones are copied at once, large ones are read where they lie."""
     torch = pytest.importorskip("torch")
-    digest = hook()["TensorDigest"](torch)
+    digest = TensorDigest(torch)
     batch = torch.arange(4.0 * width).reshape(4, width)
     rows = digest.rows(batch)
     assert [rows[at : at + 8] for at in range(0, 32, 8)] == [digest.rows(row[None]) for row in batch]

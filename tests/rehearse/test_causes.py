@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.rehearse import causes, control_runs
-from clusterrun.rehearse.causes import Observed, Severity
+from clusterrun.rehearse.discoveries import Cause, Observed, Severity
 from clusterrun.rehearse.faults import FAULTS, chosen, placed, runs_of, schedule, strikes
 from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
 from clusterrun.rehearse.rehearsal import struck, unstruck
@@ -630,7 +630,7 @@ def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> 
         {rank: replace(one, steps=after(parameters=1).ranks[rank].steps) for rank, one in last.ranks.items()}
     )
     seen = Observed("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
-    assert causes.judge(CONTROL, "", seen)[0].cause is causes.Cause.UNDETERMINED
+    assert causes.judge(CONTROL, "", seen)[0].cause is Cause.UNDETERMINED
 
 
 def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:

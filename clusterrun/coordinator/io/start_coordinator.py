@@ -11,6 +11,7 @@ from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.io.coordinator_service import CoordinatorService
 from clusterrun.coordinator.io.launcher import Launch
+from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Level
@@ -81,7 +82,7 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
     """What these orders need of the packages below; a run without a pre-flight loads nothing of it."""
     return Collaborators(
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
-        watch=_watch(paths) if orders.watch.on else None,
+        watch=_watch(orders, paths) if orders.watch.on else None,
         names=_names(orders, environment),
         job_id=own_id(environment) if orders.launch else "",
     )
@@ -107,12 +108,13 @@ def _examine(paths: RunPaths) -> Examine:
     return begin
 
 
-def _watch(paths: RunPaths) -> Watch:
+def _watch(orders: Orders, paths: RunPaths) -> Watch:
     from clusterrun.monitor import rank_instrumentation
     from clusterrun.monitor.hang_detector import HangDetector
 
     try:
-        rank_instrumentation.lay_out(paths.prelude)
+        rehearsed = contract.REHEARSAL_VARIABLE in dict(orders.environment)
+        rank_instrumentation.lay_out(paths.prelude, rehearsed)
     except OSError as error:  # ranks run without it; less can be seen of them
         say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
     return HangDetector

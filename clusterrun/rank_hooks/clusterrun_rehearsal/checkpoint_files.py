@@ -1,0 +1,266 @@
+"""The checkpoint files that a script writes, reads and deletes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from .script_stack import is_library, script_line
+from .trace_file import TraceFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
+KINDS = (
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".bin",
+    ".safetensors",
+    ".distcp",
+    ".npz",
+    ".pkl",
+    ".pickle",
+    ".tar",
+    ".part",
+)
+"""How files end that may be checkpoints, if something else than `torch.save` writes them."""
+MOST_READS = 1000
+"""Files that are told of as read before the first step."""
+REST_SECONDS = 1.0
+"""After which a file that a thread wrote has its final name, if nothing has moved it."""
+
+
+class OpenFile:
+    """A file that is being written: since when, by which line, as the how-manieth of its checkpoint.
+
+    ``late``: by another thread than the main one, which trains on meanwhile.
+    """
+
+    def __init__(self, step: int, nth: int, sure: bool) -> None:
+        self.step, self.nth, self.sure = step, nth, sure
+        self.at, self.line = time.time(), script_line()
+        self.late = threading.current_thread() is not threading.main_thread()
+
+
+class CheckpointWatch:
+    """Which checkpoint files are written, under which name they end up, and what is struck meanwhile.
+
+    ``strike``: the limit of bytes that the plan sets on the writing of one of them.
+    """
+
+    def __init__(self, trace: TraceFile, strike: Any, run_dir: str) -> None:
+        self._trace, self._strike, self._run_dir = trace, strike, run_dir
+        self._open: dict[str, OpenFile] = {}
+        self._struck: OpenFile | None = None
+        self._read: set[str] = set()
+        self._known: set[str] = set()
+        self._busy: set[int] = set()
+        self.begun_at: dict[int, int] = {}
+        self.taken = 0
+        """The step after which the script last took a state."""
+        self.heard_notice = False
+        if strike and strike["kind"] == "torn":
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+
+    def hear(self, event: str, args: Any) -> None:
+        """Python is about to open, rename or delete a file: an audit event of ``FILE_EVENTS``."""
+        if not self._trace.is_ours():
+            return
+        thread = threading.get_ident()
+        if thread in self._busy:
+            return
+        self._busy.add(thread)
+        try:
+            self._file_event(event, args)
+        except Exception:  # noqa: BLE001 (the script's file is more important than our line)
+            pass
+        finally:
+            self._busy.discard(thread)
+
+    def _file_event(self, event: str, args: Any) -> None:
+        if event == "open":
+            path, mode, flags = args
+            if not isinstance(path, (str, bytes)):
+                return
+            path = os.fsdecode(path)
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(c in (mode or "") for c in "wxa+")
+            temporary = flags & (os.O_EXCL | os.O_TRUNC)
+            if writes and (temporary or path.endswith(KINDS)) and "__pycache__" not in path:
+                self.begun(path, sure=False)
+            elif not writes and path.endswith("notice.json"):
+                self.heard_notice = True
+            elif not writes and self._trace.step == 0 and (path.endswith(KINDS) or is_own(path)):
+                self.read(path)
+        elif event == "os.rename":
+            self.renamed(os.fsdecode(args[0]), os.fsdecode(args[1]))
+        else:
+            path = beside(os.fsdecode(args[0]), args[1] if len(args) > 1 else None)
+            self.removed(path, event == "shutil.rmtree")
+
+    def wrap_save(self, torch: Any) -> None:
+        """Have `torch.save` say which file it writes."""
+        save, note = torch.save, self._trace.guarded(self._note_save)
+
+        def watched(obj: Any, f: Any, *args: Any, **more: Any) -> Any:
+            note(f)
+            return save(obj, f, *args, **more)
+
+        torch.save = watched
+        serialization = sys.modules.get("torch.serialization")
+        if serialization is not None:
+            serialization.save = watched  # type: ignore[attr-defined]
+
+    def wrap_safetensors(self, safetensors: Any) -> None:
+        """What opens its files is no Python: its functions are wrapped before its modules take them."""
+        write, read = safetensors.serialize_file, safetensors.safe_open
+        begun, seen = self._trace.guarded(self._note_save), self._trace.guarded(self._note_read)
+
+        def written(tensors: Any, filename: Any, *args: Any, **more: Any) -> Any:
+            begun(filename)
+            return write(tensors, filename, *args, **more)
+
+        def opened(filename: Any, *args: Any, **more: Any) -> Any:
+            seen(filename)
+            return read(filename, *args, **more)
+
+        safetensors.serialize_file, safetensors.safe_open = written, opened
+
+    def _note_read(self, path: Any) -> None:
+        if self._trace.is_ours() and self._trace.step == 0:
+            self.read(os.fspath(path))
+
+    def _note_save(self, file: Any) -> None:
+        path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+        if self._trace.is_ours() and isinstance(path, (str, os.PathLike)):
+            self.begun(os.fspath(path), sure=True)
+
+    def begun(self, path: str, sure: bool) -> None:
+        """Something opens ``path`` for writing; a temporary file counts once it gets a checkpoint's name."""
+        path = os.path.abspath(path)
+        if path in self._open or path.startswith((self._run_dir + os.sep, "/dev/", "/proc/")):
+            return
+        late = threading.current_thread() is not threading.main_thread()
+        # A thread writes what was taken before.
+        step = self.taken if late and self.taken else self._trace.step
+        nth = self.begun_at[step] = self.begun_at.get(step, 0) + 1
+        file = self._open[path] = OpenFile(step, nth, sure)
+        strike = self._strike
+        if strike and step and (step, nth) == (strike["step"], strike["file"]):
+            self._struck = file
+            self._trace.tell("strike", what=strike["kind"])
+            self._trace.limit_files(strike["size"])
+            self._strike = None
+
+    def renamed(self, source: str, target: str) -> None:
+        """A file, or a folder with files, gets its final name."""
+        source, target = os.path.abspath(source), os.path.abspath(target)
+        for path in self._below(source):
+            self._written(path, target + path[len(source) :])
+
+    def removed(self, path: str, whole: bool) -> None:
+        """A file, or a folder with all that is in it, is deleted."""
+        path = os.path.abspath(path)
+        below = self._below(path)
+        for one in below:
+            del self._open[one]
+        known = whole or below or path in self._known or path.endswith(KINDS)
+        if known and not path.startswith(self._run_dir + os.sep):
+            self._trace.tell("remove", path=path)
+
+    def _below(self, path: str) -> list[str]:
+        return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
+
+    def read(self, path: str) -> None:
+        """A file is opened for reading."""
+        path = os.path.abspath(path)
+        if path not in self._read and len(self._read) < MOST_READS:
+            self._read.add(path)
+            self._trace.tell("load", path=path, line=script_line())
+
+    def settle(self, end: bool = False) -> None:
+        """Before the next step, or at the end: what is still under its first name was written in place."""
+        for path, file in list(self._open.items()):
+            if end or not (file.late and self._in_work(path)):
+                self._written(path, path)
+        if self._struck not in self._open.values():
+            self._trace.lift_limit()
+
+    def _in_work(self, path: str) -> bool:
+        """Whether a thread may still write a file, or name it anew: it was changed a moment ago."""
+        try:
+            return time.time() - os.stat(path).st_mtime < REST_SECONDS or path in open_files()
+        except OSError:
+            return True
+
+    def _written(self, source: str, target: str) -> None:
+        file = self._open.pop(source)
+        try:
+            seen = os.stat(source)
+            sure = file.sure or target.endswith(KINDS)
+            if not sure and (file.step == 0 or is_text(source)):
+                return
+        except OSError:
+            return
+        self._known.add(target)
+        self._trace.tell(
+            "save",
+            n=file.step,
+            path=target,
+            temp=source if source != target else "",
+            size=seen.st_size,
+            secs=round(max(0.0, seen.st_mtime - file.at), 4),
+            line=file.line,
+            sure=sure,
+            nth=file.nth,
+        )
+
+
+def open_files() -> set[str]:
+    """The paths that this process holds open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return found
+
+
+def hearing(events: tuple[str, ...], told: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """An audit hook for these events; `id` and its like raise dozens of others in each step.
+
+    A function is called in a third of the time that a method takes.
+    """
+
+    def hook(event: str, args: Any) -> None:
+        if event in events:
+            told(event, args)
+
+    return hook
+
+
+def is_own(path: str) -> bool:
+    """Whether a file may be one of the script's own, and no part of a program: a checkpoint has any name."""
+    path = os.path.abspath(path)
+    inside = path.startswith(os.getcwd() + os.sep) and not path.endswith((".py", ".pyc"))
+    return inside and not is_library(path)
+
+
+def is_text(path: str) -> bool:
+    """Whether a file begins as text does."""
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(4096)
+
+
+def beside(path: str, folder: Any) -> str:
+    """A path that is meant from an open folder (``dir_fd`` of `os.unlink`), if there is one."""
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+    return path

@@ -1,0 +1,174 @@
+"""The steps of a rank's optimizers: a line for each, and the strikes between two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from .checkpoint_files import CheckpointWatch
+from .optimizers import Optimizers
+from .random_states import RandomStates
+from .rank_plan import RankPlan
+from .script_stack import is_called_by, script_line
+from .state_calls import StateCalls
+from .step_inputs import StepInputs
+from .tensor_digest import TensorDigest
+from .trace_file import TraceFile
+from .weight_averages import WeightAverages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+WAIT_SECONDS = 30.0
+"""For the other ranks at the limit of steps."""
+HOLD_SECONDS = 300.0
+"""For whoever strikes while all ranks hold: through Slurm that takes a step of its own, on a node in use."""
+FIRST_STEPS = 5
+RATES = ("lr", "momentum", "betas", "weight_decay")
+MAKE_STATE = ("_init_optim_state", "initialize_optimizer_states")
+"""Functions of torch's distributed checkpoints and of DeepSpeed that step only to have a state to fill."""
+
+
+class StepWatch:
+    """Goes by torch's hooks before and after each step of an optimizer."""
+
+    def __init__(self, torch: Any, plan: RankPlan, trace: TraceFile, files: CheckpointWatch) -> None:
+        self._torch, self._plan, self._trace, self._files = torch, plan, trace, files
+        self._hold, self._kill = plan.strike("hold"), plan.strike("kill", "kill-before")
+        self._digest = TensorDigest(torch)
+        self._optimizers = Optimizers(torch, self._digest)
+        self._inputs = StepInputs(torch, self._digest, trace)
+        self._random = RandomStates(torch, self._digest)
+        self._calls = StateCalls(torch, trace, files)
+        self._averages: WeightAverages | None = None
+        self._inside: Any = None
+        self._parameters: dict[int, int] = {}
+        self._settings: Any = None
+        self._settings_text = ""
+        hooks = sys.modules["torch.optim.optimizer"]
+        hooks.register_optimizer_step_pre_hook(trace.guarded(self._before_step))
+        hooks.register_optimizer_step_post_hook(trace.guarded(self._after_step))
+
+    def look_at_all(self) -> None:
+        """At the end: whether the script has changed weights since the last step."""
+        for optimizer in self._optimizers.all:
+            self._trace.guarded(self._look_again)(optimizer)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._trace.is_ours() or (self._inside is not None and self._inside is not optimizer):
+            return
+        known = self._optimizers.knows(optimizer)
+        if not known and is_called_by(MAKE_STATE):
+            return
+        known = known or self._optimizers.takes_over(optimizer)
+        self._inside = optimizer
+        self._files.settle()
+        if known:
+            self._look_again(optimizer)
+        self._strike_between()
+        if not known:
+            self._first_step_of(optimizer)
+
+    def _strike_between(self) -> None:
+        """What the plan wants between two steps; most of a step's time lies before this."""
+        step, hold, kill = self._trace.step, self._hold, self._kill
+        if hold and step == hold["step"]:
+            self._wait_for(lambda: os.path.exists(f"{self._plan.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
+        if kill and kill["kind"] == "kill-before" and step == kill["step"]:
+            self._die()
+        if self._plan.limit and step >= self._plan.limit:
+            self._end_at_limit()
+
+    def _first_step_of(self, optimizer: Any) -> None:
+        first = not self._optimizers.all
+        key = self._optimizers.add(optimizer)
+        parameters, state = self._optimizers.checksums(optimizer)
+        self._parameters[key] = parameters
+        shared = self._optimizers.shares(optimizer)
+        self._trace.tell("before", o=key, p=parameters, s=state, shared=shared, line=script_line())
+        if first:
+            self._plan.begins_with(parameters)
+
+    def _look_again(self, optimizer: Any) -> None:
+        """Whether the script itself has changed weights since a step: a mean over ranks, limits of weights.
+
+        It is looked for in the first steps, and where a checkpoint may hold them.
+        """
+        step, files = self._trace.step, self._files
+        if step > FIRST_STEPS and step not in (files.taken, *files.begun_at):
+            return
+        parameters = self._optimizers.checksums(optimizer, with_state=False)[0]
+        key = self._optimizers.key(optimizer)
+        if parameters != self._parameters[key]:
+            self._parameters[key] = parameters
+            self._trace.tell("moved", o=key, p=parameters)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._trace.is_ours() or self._inside is not optimizer:
+            return
+        self._inside = None
+        self._trace.step += 1
+        if self._trace.step == 1:
+            self._inputs.hook_outermost()
+            self._averages = WeightAverages(self._torch, self._digest, self._optimizers.all)
+        self._trace.write(self._told(optimizer))
+        if self._kill and self._kill["kind"] == "kill" and self._trace.step == self._kill["step"]:
+            self._die()
+
+    def _told(self, optimizer: Any) -> str:
+        """The line of this step. It is put together by hand: what json takes for it is felt in each step."""
+        parameters, state = self._optimizers.checksums(optimizer)
+        key = self._optimizers.key(optimizer)
+        self._parameters[key] = parameters
+        buffers, averages = self._averages.checksums() if self._averages else (0, [])
+        random = ", ".join([f'"{name}": {state}' for name, state in self._random.checksums().items()])
+        return (
+            f'{{"t": "step", "n": {self._trace.step}, "o": {key}, "p": {parameters}, "s": {state}, '
+            f'"b": {buffers}, "ema": {averages}, "rng": {{{random}}}, {self._inputs.taken()}, '
+            f'"at": {time.time()!r}, {self._settings_of(optimizer)}'
+        )
+
+    def _settings_of(self, optimizer: Any) -> str:
+        """What seldom changes from one step to the next, as the end of its line."""
+        settings = {
+            "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
+            **self._calls.settings(),
+            "hears": callable(signal.getsignal(signal.SIGUSR2)) or self._files.heard_notice,
+        }
+        if settings != self._settings:
+            self._settings, self._settings_text = settings, json.dumps(settings)[1:]
+        return self._settings_text
+
+    def _die(self) -> None:
+        self._trace.tell("strike", what="kill")
+        os.kill(self._trace.pid, signal.SIGKILL)
+
+    def _wait_for(self, there: Callable[[], bool], why: str, seconds: float = WAIT_SECONDS) -> None:
+        self._trace.tell(why)
+        until = time.monotonic() + seconds
+        while not there() and time.monotonic() < until:
+            time.sleep(0.02)
+
+    def _end_at_limit(self) -> None:
+        """The limit of steps is reached: end with all other ranks, so that none sees another one go."""
+        with open(self._plan.done, "w"):
+            pass
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        names = [f"{self._plan.folder}/{rank:05d}.rehearsal.done" for rank in range(size)]
+        self._wait_for(lambda: all(map(os.path.exists, names)), "limit")
+        self._trace.tell("end", limit=True)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
+
+
+def fixed(value: Any) -> Any:
+    """A setting without what may change in its place: some are tensors."""
+    if isinstance(value, (list, tuple)):
+        return [fixed(one) for one in value]
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,123 @@
+"""Checksums of tensors, taken where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import zlib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+MOST_ROWS = 512
+"""Samples of one batch that are told apart."""
+MOST_PLACES = 100_000
+"""Tensors whose place in memory is known."""
+SMALL_ROW = 4096
+"""Bytes of a sample up to which its batch is copied: that is quicker than to look at each in its place."""
+LARGEST_PRIME = 4294967291
+"""Below 2 to the power of 32."""
+PIECE = 1 << 22
+"""Elements of a tensor on a device that are summed at once."""
+
+
+class TensorDigest:
+    """Checksums of tensors. Their version counters are no help: batch norm changes its buffers unseen."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._memory: dict[tuple[int, int], Any] = {}
+
+    def of(self, tensors: Iterable[Any]) -> int:
+        """One number for all of them, in their order."""
+        total, size = 0, 0
+        for tensor in tensors:
+            total = (total * 1000003 + self.fresh(tensor)) & 0xFFFFFFFF
+            size += 1
+        return total ^ size
+
+    def of_set(self, tensors: Iterable[Any]) -> int:
+        """One number for all of them, in any order."""
+        total = 0
+        for tensor in tensors:
+            one = self.fresh(tensor)
+            total += one * one
+        return total % LARGEST_PRIME
+
+    def fresh(self, tensor: Any) -> int:
+        """The checksum of one tensor's bytes; of those that lie here, if it is spread over ranks."""
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if not local.is_cpu:
+            return self._on_device(local.detach())
+        if not local.is_contiguous():
+            local = local.detach().contiguous()
+        size = local.numel() * local.element_size()
+        if not size:
+            return 0
+        place = (local.data_ptr(), size)
+        data = self._memory.get(place) or self._at(place)
+        return zlib.adler32(data, zlib.crc32(data[:4096]) if size > 4096 else 1)
+
+    def _at(self, place: tuple[int, int]) -> Any:
+        """The bytes at a place, to be read only while a tensor is there: most have theirs for all steps."""
+        if len(self._memory) >= MOST_PLACES:
+            self._memory.clear()
+        data = self._memory[place] = bytes_at(*place)
+        return data
+
+    def _on_device(self, tensor: Any) -> int:
+        torch = self._torch
+        flat = tensor.contiguous().reshape(-1)
+        if flat.numel() == 0:
+            return 0
+        words = flat.view(torch.int32) if flat.element_size() >= 4 else flat.view(torch.uint8)
+        sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
+        for begin in range(0, words.numel(), PIECE):
+            piece = words[begin : begin + PIECE].to(torch.int64)
+            weights = torch.arange(begin, begin + piece.numel(), device=flat.device) % 65521 + 1
+            sums += torch.stack((piece.sum(), (piece * weights).sum()))
+        one, two = sums.tolist()
+        return int(one * 31 + two * 1000003) & 0xFFFFFFFF
+
+    def rows(self, tensor: Any) -> str:
+        """A checksum of each sample of a batch, eight digits each; one for all where they are too many."""
+        count = len(tensor) if tensor.dim() else 1
+        numbers = tensor.numel()
+        if not tensor.is_cpu and numbers <= PIECE:
+            tensor = tensor.detach().cpu()
+        if not tensor.is_cpu or not numbers or not 0 < count <= MOST_ROWS:
+            return packed([self.fresh(tensor)])
+        if not tensor.is_contiguous():
+            tensor = tensor.detach().contiguous()
+        size = numbers * tensor.element_size() // count
+        place = (tensor.data_ptr(), size * count)
+        data = self._memory.get(place) or self._at(place)
+        if size <= SMALL_ROW:
+            return packed([*map(zlib.crc32, struct.unpack(f"{size}s" * count, data))])
+        return packed([zlib.crc32(data[place * size : (place + 1) * size]) for place in range(count)])
+
+
+def packed(numbers: list[int]) -> str:
+    """Checksums as text: decimals of many would take as long as what they stand for."""
+    return struct.pack(f"={len(numbers)}I", *numbers).hex()
+
+
+def bytes_at(address: int, size: int) -> Any:
+    """The bytes of a tensor on the CPU, not copied: whoever reads them holds the tensor."""
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+
+
+def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
+    """The tensors in a batch, whatever it is made of."""
+    if hasattr(value, "data_ptr"):
+        yield value
+    elif depth and isinstance(value, dict):
+        for one in value.values():
+            yield from tensors_in(one, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one, depth - 1)
+    elif depth and hasattr(value, "__dict__") and not callable(value):
+        yield from tensors_in(vars(value), depth - 1)

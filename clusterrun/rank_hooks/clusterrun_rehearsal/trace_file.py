@@ -1,0 +1,82 @@
+"""The file of one rank's start, a line of JSON for each thing that is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+class TraceFile:
+    """Where this process writes what it sees; children that it forks write nothing."""
+
+    def __init__(self, path: str) -> None:
+        self.pid = os.getpid()
+        self.step = 0
+        """Steps taken since the start."""
+        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._old_limit: tuple[int, int] | None = None
+        self._blind = False
+
+    def is_ours(self) -> bool:
+        """Whether this is the rank itself, and not a child that it forked."""
+        return os.getpid() == self.pid
+
+    def tell(self, kind: str, **said: Any) -> None:
+        """One line."""
+        if self.is_ours():
+            self.write(json.dumps({"t": kind, "n": self.step, **said}))
+
+    def write(self, line: str) -> None:
+        """A line that is JSON already; no limit on the script's files holds for it."""
+        low = None if self._old_limit is None else resource.getrlimit(resource.RLIMIT_FSIZE)
+        if self._old_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
+        os.write(self._out, f"{line}\n".encode())
+        if low is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, low)
+
+    def limit_files(self, size: int) -> None:
+        """From now on the kernel lets no file of this process grow beyond ``size``."""
+        self._old_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, self._old_limit[1]))
+
+    def lift_limit(self) -> None:
+        """Files may grow again as before ``limit_files``, if that was called."""
+        if self._old_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
+            self._old_limit = None
+
+    def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+        """The same, whatever happens in it: nothing of ours may end a script; the first failure is told."""
+
+        def watched(*args: Any) -> None:
+            try:
+                hook(*args)
+            except Exception as error:  # noqa: BLE001 (torch of any version, objects of any library)
+                self.is_blind(error)
+
+        return watched
+
+    def is_blind(self, error: Exception) -> None:
+        """Something could not be seen: said once."""
+        if not self._blind:
+            self._blind = True
+            self.tell("blind", why=f"{type(error).__name__}: {error}"[:300])
+
+
+def lines_of(path: str) -> Iterable[Any]:
+    """The lines of a trace; a line that was cut off by its end is left out."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    pass

@@ -1,0 +1,186 @@
+"""What the restarted script makes of checkpoint files that are cut off or missing; pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.rank_trace import SavedFile, pattern
+
+ALIKE = 0.01
+"""By how much the sizes of such files differ at most: numbers in them take more digits, names are longer."""
+
+
+def no_step_taken(seen: Observed) -> Discovery:
+    """The restarted ranks made no step."""
+    last = seen.restarted
+    torn = [path for path, _ in last.loaded if path in seen.damaged]
+    if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
+        return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
+    line, kind, text = last.errors[0] if last.errors else ("", "", "")
+    words = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
+    newest = seen.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
+    folder = _unfinished((*seen.damaged, *(save.path for save in newest)), text)
+    if not torn and folder:
+        return Discovery(
+            Severity.FAIL,
+            Cause.TORN,
+            f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}",
+            "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
+            " (clusterrun.training.Checkpoints does both)",
+            (*_raises(line), *seen.writes()),
+        )
+    if not torn:
+        said = f"the restarted script ends with {words}"
+        return Discovery(Severity.FAIL, Cause.CRASH, said, "", _raises(line))
+    return _torn(seen, os.path.basename(torn[-1]), line, words)
+
+
+def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
+    """The restarted script loads a file that is cut off, and makes no step."""
+    if _whole_before(seen):
+        return Discovery(
+            Severity.FAIL,
+            Cause.TORN,
+            f"{name} is cut off, the restarted script loads it and ends with {words};"
+            " a whole checkpoint lies beside",
+            "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
+            " (clusterrun.training.Checkpoints does both)",
+            (*_raises(line), *seen.writes()),
+        )
+    return _no_other(name, words, line, seen)
+
+
+def read_in_part(seen: Observed) -> str:
+    """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint.
+
+    What else it read in that folder may be one: an older file under another name.
+    """
+    read = {path: os.path.dirname(path) for path, _ in seen.restarted.loaded}
+    saves = seen.lives[0].saves
+    spoilt = _spoilt(seen)
+    others = {path for path, folder in read.items() if any(folder == os.path.dirname(s.path) for s in saves)}
+    others -= {save.path for save in saves if spoilt(save)} | set(seen.damaged)
+    return "" if others else next((path for path in read if path in seen.damaged), "")
+
+
+def loaded_in_part(path: str, seen: Observed) -> Discovery:
+    """The restarted script trains on with what it could read of a file that is cut off."""
+    said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
+    remedy = (
+        "write each checkpoint under a name of its own, which it gets once it is whole; where loading fails,"
+        " load an older one whole, or end"
+    )
+    lines = (*seen.reads([path]), *seen.writes())
+    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, lines)
+
+
+def _no_other(name: str, words: str, line: str, seen: Observed) -> Discovery:
+    """The checkpoint that is cut off was the only one."""
+    if seen.fault == "damaged":
+        return Discovery(
+            Severity.NOTE,
+            Cause.ONLY_ONE,
+            f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
+            "keep two checkpoints, and load the older one where the newer is damaged",
+            seen.writes(),
+        )
+    return Discovery(
+        Severity.FAIL,
+        Cause.TORN,
+        f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
+        " all work is lost",
+        "write to a temporary name in the same folder, then os.replace(temporary, final)",
+        (*seen.writes(), *_raises(line)),
+    )
+
+
+def _unfinished(damaged: Sequence[str], text: str) -> str:
+    """The folder of a checkpoint that was not written to its end, where an exception speaks of it."""
+    names = (os.path.basename(os.path.dirname(path)) for path in damaged)
+    return next((name for name in names if re.search(r"\d", name) and name in text), "")
+
+
+def _raises(line: str) -> tuple[str, ...]:
+    return (f"{line} raises it",) if line else ()
+
+
+def _whole_before(seen: Observed) -> bool:
+    """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
+    kinds = {pattern(path) for path in seen.damaged}
+    life = seen.lives[0]
+    spoilt = _spoilt(seen)
+    return any(
+        not spoilt(save) and not life.dropped(save.path) and pattern(save.path) in kinds
+        for save in life.saves
+    )
+
+
+def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
+    """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is.
+
+    So is one of a save that was cut off before the last of its files had its name.
+    """
+    saves = [save for life in seen.lives[:1] for save in life.saves]
+    steps = {
+        max(save.step for save in saves if save.path == path)
+        for path in seen.damaged
+        if any(save.path == path for save in saves)
+    }
+    if seen.fault in ("mid-save", "disk-full"):
+        steps |= _incomplete(saves)
+    folders = {os.path.dirname(path) for path in seen.damaged}
+    folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
+
+    temporary = {pattern(save.temp) for save in saves if save.temp}
+
+    def spoilt(save: SavedFile) -> bool:
+        if save.gone or pattern(save.path) in temporary:
+            return True  # or it never got its name
+        return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
+
+    return spoilt
+
+
+def _incomplete(saves: Sequence[SavedFile]) -> set[int]:
+    """Steps whose save has fewer files of a kind than every other save has."""
+    files: dict[int, Counter[str]] = {}
+    for path, step in {(save.path, save.step) for save in saves}:
+        files.setdefault(step, Counter())[pattern(path)] += 1
+    kinds = {kind for one in files.values() for kind in one}
+    return {
+        step
+        for step, mine in files.items()
+        for kind in kinds
+        if mine[kind] < min((one[kind] for other, one in files.items() if other != step), default=0)
+    }
+
+
+def newest_whole(seen: Observed) -> SavedFile | None:
+    """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
+    read = {path for path, _ in seen.restarted.loaded}
+    saves = [save for life in seen.lives[:1] for save in life.saves]
+    kinds = {pattern(path) for path in read} & {pattern(save.path) for save in saves}
+    kinds |= {
+        pattern(save.path) for save in saves if any(_alike(save, one) for one in saves if one.path in read)
+    }
+    if (
+        seen.fault in ("mid-save", "disk-full")
+        and not kinds
+        and len({pattern(save.path) for save in saves}) > 1
+    ):
+        return None  # the one to be loaded may be the one that was cut off
+    spoilt = _spoilt(seen)
+    return max(
+        (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds)),
+        key=lambda save: save.step,
+        default=None,
+    )
+
+
+def _alike(one: SavedFile, other: SavedFile) -> bool:
+    """Whether two files hold the same, under different names: written by one line, of one size."""
+    return bool(one.line) and one.line == other.line and abs(one.size - other.size) <= ALIKE * other.size

@@ -1,0 +1,106 @@
+"""What a rehearsal can find, and what one fault did."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.rehearse.rank_trace import Life
+
+
+class Severity(enum.Enum):
+    """How bad it is: a note is worth knowing, and fails nothing."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "FAIL"
+    UNKNOWN = "unknown"
+
+
+class Cause(enum.Enum):
+    """The names of what can be found, as in ``--json``."""
+
+    NONE = ""
+    NOT_DETERMINISTIC = "not-deterministic"
+    NO_STEPS = "no-steps"
+    SCRIPT_FAILS = "script-fails"
+    NO_CHECKPOINT = "no-checkpoint"
+    TWO_WRITERS = "two-writers"
+    NEVER_DROPPED = "never-dropped"
+    NEVER_RESUMED = "never-resumed"
+    TOO_FAR_BACK = "resumed-too-far-back"
+    RANKS_DISAGREE = "ranks-resume-at-different-steps"
+    PARAMETERS = "parameters-not-restored"
+    OPTIMIZER = "optimizer-not-restored"
+    RATES = "learning-rate-not-restored"
+    SCHEDULER = "scheduler-not-restored"
+    SCALER = "scaler-not-restored"
+    AVERAGES = "averages-not-restored"
+    BUFFERS = "buffers-not-restored"
+    DATA = "data-order-not-restored"
+    RANDOM = "random-state-not-restored"
+    TORN = "torn-checkpoint-loaded"
+    CRASH = "restart-fails"
+    NOTICE_UNHEARD = "notice-unheard"
+    NOTICE_IGNORED = "notice-ignored"
+    NOTICE_UNSAVED = "notice-without-save"
+    SAVE_TOO_SLOW = "save-slower-than-notice"
+    ONLY_ONE = "only-one-checkpoint"
+    UNDETERMINED = "undetermined"
+
+
+@frozen
+class Discovery:
+    """One result; ``lines`` are places in the script, ``remedy`` is what to write instead."""
+
+    level: Severity
+    cause: Cause
+    said: str
+    remedy: str = ""
+    lines: tuple[str, ...] = ()
+    step: int = 0
+
+
+@frozen
+class Observed:
+    """What one fault did: every start of the ranks, in order, and how the run ended.
+
+    ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
+    (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
+    """
+
+    fault: str
+    lives: tuple[Life, ...]
+    struck_at: int
+    until: float = 0.0
+    took: float | None = None
+    damaged: tuple[str, ...] = ()
+    elastic: bool = False
+    tail: str = ""
+
+    @property
+    def restarted(self) -> Life:
+        """The start that is judged: the first after the fault that took a step, or the first that did not."""
+        after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
+        stepped = (life for life in after if any(one.before for one in life.ranks.values()))
+        return next(stepped, (after or self.lives)[0])
+
+    def writes(self) -> tuple[str, ...]:
+        """Where the script writes its checkpoints."""
+        line = next((save.line for save in reversed(self.lives[0].saves)), "")
+        return (f"{line} writes the checkpoint",) if line else ()
+
+    def reads(self, among: Sequence[str]) -> tuple[str, ...]:
+        """Where the restarted script reads what is ``among`` these paths."""
+        lines = [line for path, line in self.restarted.loaded if line and path in among]
+        return tuple(f"{line} reads it" for line in dict.fromkeys(lines))
+
+    def made(self) -> tuple[str, ...]:
+        """Where the checkpoint is written and read."""
+        return (*self.writes(), *self.reads([save.path for save in self.lives[0].saves]))
+
+
+def unknown(said: str, remedy: str = "", lines: tuple[str, ...] = ()) -> Discovery:
+    """What cannot be said; the remedy is what to look at."""
+    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, said, remedy, lines)

@@ -1,0 +1,142 @@
+"""Whether the ranks go on from the step that they should; pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from clusterrun.rehearse.checkpoint_damage import newest_whole
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.rank_trace import SavedFile
+from clusterrun.rehearse.resumption import Reference
+
+
+def wrong_step(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
+    """What is wrong with the step from which the ranks go on; None where that is as it should be."""
+    last = seen.restarted
+    newest = newest_whole(seen)
+    written = [save.path for save in seen.lives[0].saves]
+    lines = seen.reads(written) if set(written) & {path for path, _ in last.loaded} else ()
+    values = set(steps.values())
+    if lines and values & {None, 0} and (partial := left_out(seen)):
+        return partial
+    if None in values:
+        return _of_no_step(seen, known, steps, newest, lines)
+    if len(values) > 1:
+        places = ", ".join(f"rank {rank} at {step}" for rank, step in steps.items())
+        remedy = "let rank 0 choose the checkpoint and broadcast its name; a set counts once it is whole"
+        said = f"ranks resume at different steps: {places}"
+        return Discovery(Severity.FAIL, Cause.RANKS_DISAGREE, said, remedy, lines)
+    (at,) = values
+    if newest is None and at == 0 and seen.damaged:
+        return _all_lost(seen)
+    if at is None or newest is None or at >= newest.step:
+        return None
+    if at == 0:
+        return _never(newest, seen, lines)
+    return Discovery(
+        Severity.FAIL,
+        Cause.TOO_FAR_BACK,
+        f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
+        f" {seen.struck_at - at} steps done again",
+        "load the newest whole checkpoint: compare steps as numbers, not file names as text",
+        (*lines, *seen.writes()),
+        at,
+    )
+
+
+def _of_no_step(
+    seen: Observed,
+    known: Reference,
+    steps: Mapping[int, int | None],
+    newest: SavedFile | None,
+    lines: tuple[str, ...],
+) -> Discovery:
+    """The weights before the first step are those of no step, on some rank."""
+    if set(steps.values()) != {None} or lines or seen.elastic:
+        return weights_of_no_step(seen, steps, lines)
+    last = seen.restarted
+    empty = {r: {o: state for o, (_, state) in one.items()} for r, one in known.initial.items()}
+    fresh = all(
+        state == empty.get(r, {}).get(o) for r in steps for o, (_, state) in last.ranks[r].before.items()
+    )
+    moved = any(
+        s.state != empty.get(r, {}).get(s.optimizer) for r, one in known.steps.items() for s in one.values()
+    )
+    if fresh and moved and newest and not last.loaded:
+        return _never(newest, seen, lines)
+    return unknown("the weights before the first step are those of no step, and no checkpoint was seen read")
+
+
+def _all_lost(seen: Observed) -> Discovery | None:
+    """The damaged file was the only one, and the script begins anew; None where nothing was lost by that."""
+    name = os.path.basename(seen.damaged[-1])
+    if seen.fault == "damaged":
+        said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
+        remedy = "keep two checkpoints, and load the older one where the newer is damaged"
+        return Discovery(Severity.NOTE, Cause.ONLY_ONE, said, remedy, seen.writes())
+    older = [save for save in seen.lives[0].saves if save.step < seen.struck_at]
+    if not any(save.path in seen.damaged or save.gone for save in older):
+        return None
+    if not any(save.path in seen.damaged for save in older):
+        said = f"{os.path.basename(older[-1].path)} was removed before {name} was whole: all work is lost"
+        remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
+        return Discovery(Severity.FAIL, Cause.TORN, said, remedy, seen.writes())
+    said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
+    remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
+    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, seen.writes())
+
+
+def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discovery:
+    name = os.path.basename(newest.path)
+    read = f"{name} of step {newest.step} was there and was " + ("read" if lines else "not read")
+    last = seen.restarted
+    if lines and not last.called("model", "load_state_dict"):
+        remedy = "call model.load_state_dict(checkpoint[…]) after loading"
+    elif lines:
+        remedy = "load the checkpoint after the last thing that sets the weights anew"
+    else:
+        remedy = "at the start of the script: if a checkpoint exists, load it"
+    said = f"never resumed: the restarted script begins at step 0; {read}"
+    return Discovery(Severity.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, *seen.writes()))
+
+
+def weights_of_no_step(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
+    if seen.elastic:
+        return unknown(
+            "the weights before the first step are those of no step (ranks may hold other pieces now)"
+        )
+    ranks = [rank for rank, step in steps.items() if not step]
+    whose = "those of no step" if None in steps.values() else "those of step 0"
+    who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
+    return Discovery(
+        Severity.FAIL,
+        Cause.PARAMETERS,
+        f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
+        " a part of them is not saved, not loaded, or changed on the way",
+        "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision",
+        lines,
+    )
+
+
+def left_out(seen: Observed) -> Discovery | None:
+    """The weights were loaded under names that the model does not have; None where that was not seen.
+
+    What the first start left out too (a file of other weights to begin with) is no fault.
+    """
+    begun = {trace.partial for trace in seen.lives[0].ranks.values()}
+    for rank, trace in sorted(seen.restarted.ranks.items()):
+        line, missing, unknown_names, name = trace.partial
+        if not missing or not unknown_names or trace.partial in begun:
+            continue
+        return Discovery(
+            Severity.FAIL,
+            Cause.PARAMETERS,
+            f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}):"
+            f" the file lacks {missing} names of the model, and has {unknown_names} that the model lacks"
+            f" ({name})",
+            "save and load the same module, so that names are equal (DDP's begin with module.: save"
+            " ddp.module.state_dict()), and load with strict=True",
+            seen.made(),
+        )
+    return None
