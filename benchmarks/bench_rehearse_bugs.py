@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.rehearse_direct import DirectRehearsal
+from benchmarks.rehearse_direct import DirectRuns
 from clusterrun.api import spec_of
 from clusterrun.rehearse.discoveries import Cause, Severity
-from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits, Result
+from clusterrun.rehearse.rehearsal import Rehearsal, Result
+from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 from tests.rehearse.planted import BUGS, CORRECT, NOISY_BUGS, Patch
 
 
@@ -35,10 +36,9 @@ def rehearsed(patch: Patch, whole: bool = False) -> list[Result]:
             "cluster": "local",
         }
         spec = spec_of(("train.py",), str(work), options, no_progress=0)
-        kind = Rehearsal if whole else DirectRehearsal
-        limits = RehearsalLimits(900.0, notice=60.0)
-        rehearsal = kind(spec, str(Path(folder, "out")), dict(os.environ), limits, print)
-        return list(rehearsal.rehearse(patch.faults, False))
+        kind = RehearsedRuns if whole else DirectRuns
+        runs = kind(spec, str(Path(folder, "out")), dict(os.environ), 900.0)
+        return list(Rehearsal(runs, print, notice=60.0).rehearse(patch.faults, False))
 
 
 def named(results: Sequence[Result]) -> list[str]:

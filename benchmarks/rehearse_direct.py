@@ -24,7 +24,7 @@ import torch.utils.data
 from clusterrun.model.contract import REHEARSAL_VARIABLE
 from clusterrun.model.paths import RunPaths
 from clusterrun.rank_hooks.clusterrun_rehearsal.rank_watch import RankWatch
-from clusterrun.rehearse.rehearsal import Rehearsal
+from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 
 torch.set_num_threads(1)
 MOST_SECONDS = 120.0
@@ -53,13 +53,13 @@ class DirectRun:
         return found
 
 
-class DirectRehearsal(Rehearsal):
-    """The same rehearsal; runs are started by this file."""
+class DirectRuns(RehearsedRuns):
+    """Runs that this file starts."""
 
-    def _run(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Any:
-        run_dir = os.path.join(self._folder, f"run-{name}-{time.monotonic_ns()}")
+    def begin(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Any:
+        run_dir = os.path.join(self.folder, f"run-{name}-{time.monotonic_ns()}")
         os.makedirs(run_dir)
-        task = {"run": run_dir, "cwd": folder, "ranks": self._spec.world_size, "restarts": restarts}
+        task = {"run": run_dir, "cwd": folder, "ranks": self.spec.world_size, "restarts": restarts}
         pid = os.fork()
         if not pid:
             supervise(task, json.dumps(orders))
@@ -68,12 +68,12 @@ class DirectRehearsal(Rehearsal):
     def _process(self, run: Any) -> str:
         return str(run.job_id)
 
-    def _over(self, run: Any) -> bool:
+    def over(self, run: Any) -> bool:
         run.over = run.over or os.waitpid(run.pid, os.WNOHANG)[0] != 0
         return bool(run.over)
 
-    def _end(self, run: Any) -> None:
-        if not self._over(run):
+    def end(self, run: Any) -> None:
+        if not self.over(run):
             os.killpg(run.pid, signal.SIGKILL)
             os.waitpid(run.pid, 0)
             run.over = True
@@ -84,7 +84,7 @@ class DirectRehearsal(Rehearsal):
                 os.kill(int(child), signal.SIGUSR2)
         Path(run.paths.attempt(0).notice).write_text("{}")
 
-    def end(self) -> None:
+    def end_all(self) -> None:
         """Every run was ended where it was waited for."""
 
 

@@ -170,8 +170,9 @@ def _rehearsal(
     command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]
 ) -> Rehearsal:
     from clusterrun.api import spec_of
-    from clusterrun.rehearse.in_allocation import AllocationRehearsal
-    from clusterrun.rehearse.rehearsal import Rehearsal, RehearsalLimits
+    from clusterrun.rehearse.in_allocation import AllocationRuns
+    from clusterrun.rehearse.rehearsal import Rehearsal
+    from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
     from clusterrun.rehearse.working_copy import outside
 
     slurm = given["cluster"] == "slurm"
@@ -180,13 +181,12 @@ def _rehearsal(
     wishes["env"] = list(given["env"])
     cwd = os.getcwd()
     spec = spec_of(command, cwd, wishes, os.environ, no_progress=0)
-    limits = RehearsalLimits(float(budget), given["steps"] or 0, float(notice))
-    rehearsal = (AllocationRehearsal if slurm else Rehearsal)(spec, folder, dict(os.environ), limits, say)
-    rehearsal.fit(given["nodes"] + given["elastic"])
+    runs = (AllocationRuns if slurm else RehearsedRuns)(spec, folder, dict(os.environ), float(budget))
+    runs.fit(given["nodes"] + given["elastic"])
     for place in outside(command[1:], cwd):
         say(f"{place} lies outside of this directory: it is not copied, all runs share it")
     say(f"each run works in a copy of {cwd}")
-    return rehearsal
+    return Rehearsal(runs, say, given["steps"] or 0, float(notice))
 
 
 def _show(result: Result) -> None:

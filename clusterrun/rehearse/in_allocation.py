@@ -10,7 +10,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import quiet
 from clusterrun.operations.exec_in_job import ExecTarget, beside
 from clusterrun.operations.interactive import allocation, begin
-from clusterrun.rehearse.rehearsal import Rehearsal
+from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 
 KILL_SECONDS = 90.0
 """For the step that kills a node's processes: Slurm may take a minute to grant it."""
@@ -45,8 +45,8 @@ It prints first: the shim that loses its agent ends every process of the run, th
 """
 
 
-class AllocationRehearsal(Rehearsal):
-    """The same rehearsal; its runs are steps of the job that we are in."""
+class AllocationRuns(RehearsedRuns):
+    """Its runs are steps of the job that we are in."""
 
     at_once = 1
 
@@ -62,9 +62,9 @@ class AllocationRehearsal(Rehearsal):
     def _launch(self, spec: JobSpec) -> Run:
         return Run(begin(spec, ("nodes", "gpus"), self._context, quiet), self._context)
 
-    def _kill_node(self, run: Run, node: int) -> None:
+    def kill_node(self, run: Run, node: int) -> None:
         name = expand(run.record.spec.nodelist)[node]
-        command = (self._spec.python or "python3", "-c", KILL, run.run_dir, str(node))
+        command = (self.spec.python or "python3", "-c", KILL, run.run_dir, str(node))
         argv = beside(self._context, run.run_id, ExecTarget(node=name), command, False, quiet)
         done = system.run(argv, KILL_SECONDS, env=dict(self._context.environ))
         if done.out.split()[:1] in ([], ["0"]):

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
-from clusterrun import proc
-from clusterrun.api import Run, launch
-from clusterrun.local import processes
-from clusterrun.local.gpus import count_gpus
-from clusterrun.model.contract import REHEARSAL_VARIABLE
+from clusterrun.api import Run
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
-from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
-from clusterrun.operations.context import Context
 from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
 from clusterrun.rehearse.faults import (
@@ -36,20 +26,16 @@ from clusterrun.rehearse.faults import (
     runs_of,
     schedule,
 )
-from clusterrun.rehearse.rank_trace import TRACE, Life, SavedFile, read
+from clusterrun.rehearse.rank_trace import Life, SavedFile, read
+from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
-from clusterrun.rehearse.working_copy import copy_folder, made, moved
-from clusterrun.system import text_of
+from clusterrun.rehearse.working_copy import made, moved
 
-LOOK_EVERY = 0.1
 SAVES_WANTED = 3
 """Checkpoints that the control is to write before it may end."""
 LEAST_STEPS = 20
-END_SECONDS = 20.0
 BEYOND = 3
 """Steps that a run takes beyond the end of the one that had notice: so that was not the natural end."""
-WAIT_FOR_END = 300.0
-"""Seconds for a save to end that a notice began."""
 
 
 @frozen
@@ -69,66 +55,31 @@ class Result:
         return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
 
 
-class BudgetSpent(Exception):
-    """The budget is used up."""
-
-
-@frozen
-class RehearsalLimits:
-    """How long all of it may take, a run's optimizer steps (0: found out), what a time limit's notice is."""
-
-    budget: float
-    steps: int = 0
-    notice: float = 120.0
-
-
 class Rehearsal:
-    """One rehearsal: ``spec`` is the run as the user means it, ``folder`` takes everything that is made."""
-
-    at_once = 2
-    """Runs beside each other: part of a fault is waiting."""
+    """One rehearsal: ``steps`` of a run (0: found out), ``notice`` of a time limit in seconds."""
 
     def __init__(
-        self,
-        spec: JobSpec,
-        folder: str,
-        environ: dict[str, str],
-        limits: RehearsalLimits,
-        tell: Callable[[str], None],
+        self, runs: RehearsedRuns, tell: Callable[[str], None], steps: int = 0, notice: float = 120.0
     ) -> None:
-        self._spec, self._folder, self._tell = spec, folder, tell
-        self._budget, self._steps, self._notice = limits.budget, limits.steps, limits.notice
-        self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
-        self._until = time.monotonic() + limits.budget
-        self._live: set[str] = set()
+        self._runs, self._tell, self._steps, self._notice = runs, tell, steps, notice
         self._first_run: Run | None = None
         self._second_run: Run | None = None
         self.control: tuple[Life, Life] | None = None
         self.plan: Schedule | None = None
-
-    def fit(self, nodes: int) -> None:
-        """Refuse what there is no place for, before anything is copied. Raises ``BadInput``."""
-        wanted = nodes * self._spec.gpus
-        there = count_gpus(self._context.environ) if wanted else 0
-        if wanted > there:
-            raise BadInput(
-                f"{nodes} nodes of {self._spec.gpus} GPUs are wanted; this machine has {there} GPUs",
-                "leave --gpus out for ranks on the CPU, or rehearse where GPUs are: --cluster slurm",
-            )
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
         """The control, then each fault, in the order of the table; each result as soon as it is there."""
         try:
             yield from self._all(names, elastic)
         finally:
-            self.end()
+            self._runs.end_all()
 
     def _all(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
         began = time.monotonic()
         try:
             result = self._control(began)
         except BudgetSpent:
-            late = control_runs.too_slow(self._seen_of_control(), self._budget)
+            late = control_runs.too_slow(self._seen_of_control(), self._runs.budget)
             yield Result("control", "control", (late,), time.monotonic() - began)
             return
         yield result
@@ -148,14 +99,14 @@ class Rehearsal:
                         found[fault.name].set_exception(error)
                 raise
 
-        with ThreadPoolExecutor(self.at_once) as pool:
+        with ThreadPoolExecutor(self._runs.at_once) as pool:
             for together in runs_of(wanted, plan):
                 pool.submit(work, together)
             try:
                 for fault in wanted:
                     yield found[fault.name].result()
             except BaseException:
-                self._until = 0.0
+                self._runs.stop_waiting()
                 raise
 
     def _seen_of_control(self) -> Life:
@@ -163,33 +114,33 @@ class Rehearsal:
         return read(self._first_run.paths.attempt(0).folder) if self._first_run else Life({})
 
     def _late(self, what: str) -> Discovery:
-        said = f"not done within --budget {self._budget:g} s"
+        said = f"not done within --budget {self._runs.budget:g} s"
         return Discovery(
-            Severity.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._budget:g}s"
+            Severity.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._runs.budget:g}s"
         )
 
     # --- the control ---
 
     def _control(self, began: float) -> Result:
-        first, status = self._first(self._copy("control-1"))
+        first, status = self._first(self._runs.copy("control-1"))
         seconds = time.monotonic() - began
         failed = status.state is State.FAILED and bool(first.errors)
         if failed or not first.ranks or first.last < 1:
-            said, remedy = control_runs.no_steps(first, status, self._spec)
+            said, remedy = control_runs.no_steps(first, status, self._runs.spec)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
             return Result("control", "control", (Discovery(Severity.FAIL, cause, said, remedy),), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
         self._refuse_escapes(first)
-        for name, size in made(self._root(), os.path.join(self._folder, "control-1"), first):
+        for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
             here = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
             self._tell(f"{here}, and so does each run: quicker if it lies here before")
         plan = schedule(first, self._steps or first.last)
         limit = 0 if plan.natural else plan.steps
-        again = self._run("control-2", self._copy("control-2"), {"steps": limit}, restarts=0)
-        self._finish(again)
-        self._second_run, second = again, self._lives(again)[-1]
+        again = self._runs.begin("control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0)
+        self._runs.finish(again)
+        self._second_run, second = again, self._runs.lives(again)[-1]
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
         findings = control_runs.control(cut, second)
@@ -199,22 +150,22 @@ class Rehearsal:
 
     def _first(self, folder: str) -> tuple[Life, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
-        run = self._first_run = self._run("control-1", folder, {"steps": self._steps}, restarts=0)
+        run = self._first_run = self._runs.begin("control-1", folder, {"steps": self._steps}, restarts=0)
         attempt = run.paths.attempt(0).folder
-        while not self._over(run):
-            self._check_time(run)
+        while not self._runs.over(run):
+            self._runs.check_time(run)
             life = read(attempt)
             kept = {save.step for save in life.saves if save.size}
             if not self._steps and len(kept) > SAVES_WANTED and life.last >= LEAST_STEPS:
-                self._end(run)
+                self._runs.end(run)
                 break
             time.sleep(3 * LOOK_EVERY)
-        self._live.discard(self._process(run))
+        self._runs.finish(run)
         return read(attempt), run.status()
 
     def _refuse_escapes(self, life: Life) -> None:
         """Files outside of the copy would be shared by all runs. Raises ``BadInput``."""
-        inside = os.path.realpath(self._folder) + os.sep
+        inside = os.path.realpath(self._runs.folder) + os.sep
         for save in life.saves:
             if not os.path.realpath(save.path).startswith(inside):
                 raise BadInput(
@@ -267,7 +218,7 @@ class Rehearsal:
 
     def _chain(self, faults: Sequence[Strike], plan: Schedule) -> Generator[Observed, None, None]:
         """What each of these faults did, the first at least: the start after it has met the next one."""
-        if time.monotonic() > self._until:
+        if self._runs.is_late():
             raise BudgetSpent
         if faults[0].name == "damaged" and self._cut_off(plan):
             yield self._damaged(faults[0], plan)
@@ -278,16 +229,16 @@ class Rehearsal:
 
     def _inside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
         """Faults that the ranks bring about: each start after one of them is struck by the next."""
-        folder, places = self._copy(faults[0].name), placed(faults, plan)
+        folder, places = self._runs.copy(faults[0].name), placed(faults, plan)
         strikes = [one for place in places for one in place.orders]
         starts = places[-1].last + 2
         orders = {"steps": 0 if plan.natural else plan.steps, "strikes": strikes}
-        run = self._run(faults[0].name, folder, orders, restarts=starts + 1)
+        run = self._runs.begin(faults[0].name, folder, orders, restarts=starts + 1)
         try:
             for place in places:
                 ends = place is places[-1]
-                self._finish(run, starts, 0 if ends else place.last + 2)
-                lives = self._starts(run)
+                self._runs.finish(run, starts, 0 if ends else place.last + 2)
+                lives = self._runs.starts(run)
                 if place is not places[0] and not any(map(struck, lives[place.last : place.last + 1])):
                     return
                 past = self._past(*lives[: place.first + 1])
@@ -297,11 +248,11 @@ class Rehearsal:
                 seen = (past, *(life for life in after if life.ranks))
                 yield self._seen(place.fault, place.plan, seen, run, folder)
         finally:
-            self._close(run)
+            self._runs.end(run)
 
     def _outside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
         """Faults that come from outside, while all ranks wait; then a further run goes on in that folder."""
-        folder = self._copy(faults[0].name)
+        folder = self._runs.copy(faults[0].name)
         past: tuple[Life, ...] = ()
         runs: list[Run] = []
         at = plan.between
@@ -309,37 +260,37 @@ class Rehearsal:
         try:
             for fault, following in zip(faults, [*faults[1:], None]):
                 if fault.name == "node":
-                    self._kill_node(run, self._spec.nodes - 1)
-                    self._finish(run, 2)
-                    held, *after = self._lives(run) or (Life({}),)
+                    self._runs.kill_node(run, self._runs.spec.nodes - 1)
+                    self._runs.finish(run, 2)
+                    held, *after = self._runs.lives(run) or (Life({}),)
                     yield self._seen(fault, plan, (self._past(*past, held), *after), run, folder)
                     return
                 until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
-                took = self._notified(run, until) if until else None
-                self._close(run)
-                past = (self._past(*past, *self._lives(run)[:1]),)
+                took = self._runs.notified(run, until) if until else None
+                self._runs.end(run)
+                past = (self._past(*past, *self._runs.lives(run)[:1]),)
                 runs.append(run)
                 if plan.natural and past[0].last >= plan.steps:
                     took = None
                 damaged = cut_newest(past[0]) if fault.name == "damaged" else ()
-                nodes = self._spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
+                nodes = self._runs.spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
                 after_it = past[0].last + LATEST
                 goes_on: tuple[Life, ...] = ()
                 if following and after_it + LATEST <= plan.steps:
                     run = self._held(following, plan, after_it, folder, runs)
-                    goes_on = self._lives(run)
+                    goes_on = self._runs.lives(run)
                 if not any(life.last for life in goes_on):
                     run = self._gone_on(fault, plan, past[0], folder, runs, nodes)
-                    goes_on = self._lives(run)
+                    goes_on = self._runs.lives(run)
                 seen = self._seen(fault, plan, (*past, *goes_on), run, folder)
-                elastic = nodes != self._spec.nodes
+                elastic = nodes != self._runs.spec.nodes
                 damaged = (*seen.damaged, *damaged)
                 yield replace(seen, struck_at=at, until=until, took=took, damaged=damaged, elastic=elastic)
-                if self._over(run):
+                if self._runs.over(run):
                     return
                 at = after_it
         finally:
-            self._close(run)
+            self._runs.end(run)
 
     def _held(self, fault: Strike, plan: Schedule, at: int, folder: str, before: Sequence[Run]) -> Run:
         """A run whose ranks wait after step ``at``; it is over where they did not come that far."""
@@ -350,8 +301,8 @@ class Rehearsal:
             "strikes": [{"attempt": 0, "kind": "hold", "step": at}],
             "past": [run.paths.attempts for run in before],
         }
-        run = self._run(fault.name, folder, orders, restarts=3 if fault.name == "node" else 0)
-        self._wait_held(run)
+        run = self._runs.begin(fault.name, folder, orders, restarts=3 if fault.name == "node" else 0)
+        self._runs.wait_held(run)
         return run
 
     def _gone_on(
@@ -360,8 +311,8 @@ class Rehearsal:
         """A further run where others have ended, to its end."""
         limit = max(plan.steps, past.last + BEYOND)
         orders = {"steps": 0 if plan.natural else limit, "past": [run.paths.attempts for run in before]}
-        run = self._run(fault.name, folder, orders, nodes=nodes)
-        self._finish(run)
+        run = self._runs.begin(fault.name, folder, orders, nodes=nodes)
+        self._runs.finish(run)
         return run
 
     def _past(self, *lives: Life) -> Life:
@@ -380,134 +331,20 @@ class Rehearsal:
         assert self.control is not None and self._second_run is not None
         past = self.control[1]
         damaged = cut_newest(past)
-        folder = os.path.join(self._folder, "control-2")
+        folder = os.path.join(self._runs.folder, "control-2")
         run = self._gone_on(fault, plan, past, folder, [self._second_run])
-        return replace(self._seen(fault, plan, (past, *self._lives(run)), run, folder), damaged=damaged)
+        return replace(self._seen(fault, plan, (past, *self._runs.lives(run)), run, folder), damaged=damaged)
 
     def _seen(
         self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run, folder: str
     ) -> Observed:
         torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
-        damaged = torn_paths(torn, os.path.join(self._folder, "control-1"), folder)
+        damaged = torn_paths(torn, os.path.join(self._runs.folder, "control-1"), folder)
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
         return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
 
-    def _wait_held(self, run: Run) -> None:
-        """Return when every rank waits. Raises ``BudgetSpent``."""
-        folder = run.paths.attempt(0).folder
-        while True:
-            self._check_time(run)
-            names = (
-                [name for name in os.listdir(folder) if name.endswith(TRACE)] if os.path.isdir(folder) else []
-            )
-            held = sum('"t": "hold"' in text_of(os.path.join(folder, name)) for name in names)
-            if held >= self._spec.world_size or self._over(run):
-                return
-            time.sleep(LOOK_EVERY)
-
-    def _notified(self, run: Run, seconds: float) -> float | None:
-        """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
-        folder = run.paths.attempt(0)
-        self._give_notice(run)
-        began = time.monotonic()
-        while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
-            time.sleep(LOOK_EVERY / 4)
-        told = time.monotonic()
-        with open(folder.beside("rehearsal.go"), "w"):
-            pass
-        while not self._over(run) and time.monotonic() - told < min(seconds, WAIT_FOR_END):
-            self._check_time(run)
-            time.sleep(LOOK_EVERY / 4)
-        took = time.monotonic() - told
-        if not self._over(run):
-            self._end(run)
-            return None
-        life = read(folder.folder)
-        return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
-
-    def _give_notice(self, run: Run) -> None:
-        """As Slurm gives it: a signal to the coordinator."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
-
     # --- runs ---
-
-    def _run(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Run:
-        inside = os.path.join(folder, os.path.relpath(self._spec.cwd, self._root()))
-        spec = replace(
-            self._spec,
-            name=f"rehearse-{name}",
-            cwd=inside,
-            command=tuple(moved(word, self._root(), folder) for word in self._spec.command),
-            nodes=nodes or self._spec.nodes,
-            max_restarts=restarts,
-            environment=(*self._spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
-        )
-        run = self._launch(spec)
-        self._live.add(self._process(run))
-        return run
-
-    def _launch(self, spec: JobSpec) -> Run:
-        return launch(spec, self._context)
-
-    def _process(self, run: Run) -> str:
-        """The process of its coordinator, which is on this machine."""
-        return run.record.coordinator
-
-    def _kill_node(self, run: Run, node: int) -> None:
-        kill_node(run.job_id, node)
-
-    def _root(self) -> str:
-        return self._spec.cwd
-
-    def _copy(self, name: str) -> str:
-        target = os.path.join(self._folder, name)
-        copy_folder(self._root(), target)
-        return target
-
-    def _over(self, run: Run) -> bool:
-        return not processes.alive(self._process(run))
-
-    def _finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
-        """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
-
-        ``next_start``: wait only until they are started that time, counted from 0. Raises ``BudgetSpent``.
-        """
-        while not self._over(run):
-            self._check_time(run)
-            there = len(os.listdir(run.paths.attempts)) if os.path.isdir(run.paths.attempts) else 0
-            if there > starts + 1:
-                self._end(run)
-            if there > next_start > 0:
-                return
-            time.sleep(LOOK_EVERY)
-        self._live.discard(self._process(run))
-
-    def _end(self, run: Run) -> None:
-        processes.end(self._process(run), self._context.clock, END_SECONDS)
-        self._live.discard(self._process(run))
-
-    def _check_time(self, run: Run) -> None:
-        if time.monotonic() > self._until:
-            self._end(run)
-            raise BudgetSpent
-
-    def _close(self, run: Run) -> None:
-        if not self._over(run):
-            self._end(run)
-
-    def _starts(self, run: Run) -> tuple[Life, ...]:
-        folder = run.paths.attempts
-        return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
-
-    def _lives(self, run: Run) -> tuple[Life, ...]:
-        return tuple(life for life in self._starts(run) if life.ranks)
-
-    def end(self) -> None:
-        self._until = 0.0
-        for process in list(self._live):
-            processes.end(process, self._context.clock, END_SECONDS)
 
 
 def struck(life: Life) -> bool:
@@ -557,21 +394,3 @@ def torn_paths(planned: Sequence[SavedFile], control: str, folder: str) -> tuple
     if biggest is None or biggest.temp:
         return ()
     return (moved(biggest.path, control, folder),)
-
-
-def kill_node(job_id: str, node: int) -> None:
-    """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
-    agents = [one for one in proc.descendants(int(job_id.partition(".")[0])) if is_agent(one.pid)]
-    for agent in agents:
-        below = proc.descendants(agent.pid)
-        if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
-            for one in (agent, *below):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
-            return
-
-
-def is_agent(pid: int) -> bool:
-    """Whether a process is the agent of a node (or the shim below it)."""
-    words = text_of(f"/proc/{pid}/cmdline").split("\0")
-    return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)

@@ -1,0 +1,198 @@
+"""The runs of a rehearsal: each starts here in a copy of the working directory, and is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from typing import Any
+
+from clusterrun import proc
+from clusterrun.api import Run, launch
+from clusterrun.local import processes
+from clusterrun.local.gpus import count_gpus
+from clusterrun.model.contract import REHEARSAL_VARIABLE
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.operations.context import Context
+from clusterrun.rehearse.rank_trace import TRACE, Life, read
+from clusterrun.rehearse.working_copy import copy_folder, moved
+from clusterrun.system import text_of
+
+LOOK_EVERY = 0.1
+END_SECONDS = 20.0
+WAIT_FOR_END = 300.0
+"""Seconds for a save to end that a notice began."""
+
+
+class BudgetSpent(Exception):
+    """The budget is used up."""
+
+
+class RehearsedRuns:
+    """``spec`` is the run as the user means it, ``folder`` takes all copies; no wait outlasts the budget."""
+
+    at_once = 2
+    """Runs beside each other: part of a fault is waiting."""
+
+    def __init__(self, spec: JobSpec, folder: str, environ: dict[str, str], budget: float) -> None:
+        self.spec, self.folder, self.budget = spec, folder, budget
+        self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
+        self._until = time.monotonic() + budget
+        self._live: set[str] = set()
+
+    def is_late(self) -> bool:
+        """Whether the budget is used up."""
+        return time.monotonic() > self._until
+
+    def stop_waiting(self) -> None:
+        """Whoever waits for a run ends it."""
+        self._until = 0.0
+
+    def fit(self, nodes: int) -> None:
+        """Refuse what there is no place for, before anything is copied. Raises ``BadInput``."""
+        wanted = nodes * self.spec.gpus
+        there = count_gpus(self._context.environ) if wanted else 0
+        if wanted > there:
+            raise BadInput(
+                f"{nodes} nodes of {self.spec.gpus} GPUs are wanted; this machine has {there} GPUs",
+                "leave --gpus out for ranks on the CPU, or rehearse where GPUs are: --cluster slurm",
+            )
+
+    def begin(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Run:
+        """Start a run in a copy; its ranks read ``orders``."""
+        spec = replace(
+            self.spec,
+            name=f"rehearse-{name}",
+            cwd=folder,
+            command=tuple(moved(word, self.spec.cwd, folder) for word in self.spec.command),
+            nodes=nodes or self.spec.nodes,
+            max_restarts=restarts,
+            environment=(*self.spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
+        )
+        run = self._launch(spec)
+        self._live.add(self._process(run))
+        return run
+
+    def _launch(self, spec: JobSpec) -> Run:
+        return launch(spec, self._context)
+
+    def _process(self, run: Run) -> str:
+        """The process of its coordinator, which is on this machine."""
+        return run.record.coordinator
+
+    def kill_node(self, run: Run, node: int) -> None:
+        """Kill every process of one of its nodes."""
+        kill_node(run.job_id, node)
+
+    def copy(self, name: str) -> str:
+        """A fresh copy of the working directory."""
+        target = os.path.join(self.folder, name)
+        copy_folder(self.spec.cwd, target)
+        return target
+
+    def over(self, run: Run) -> bool:
+        """Whether it has ended."""
+        return not processes.alive(self._process(run))
+
+    def finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
+        """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
+
+        ``next_start``: wait only until they are started that time, counted from 0. Raises ``BudgetSpent``.
+        """
+        while not self.over(run):
+            self.check_time(run)
+            there = len(os.listdir(run.paths.attempts)) if os.path.isdir(run.paths.attempts) else 0
+            if there > starts + 1:
+                self.end(run)
+            if there > next_start > 0:
+                return
+            time.sleep(LOOK_EVERY)
+        self._live.discard(self._process(run))
+
+    def wait_held(self, run: Run) -> None:
+        """Return when every rank waits. Raises ``BudgetSpent``."""
+        folder = run.paths.attempt(0).folder
+        while True:
+            self.check_time(run)
+            names = (
+                [name for name in os.listdir(folder) if name.endswith(TRACE)] if os.path.isdir(folder) else []
+            )
+            held = sum('"t": "hold"' in text_of(os.path.join(folder, name)) for name in names)
+            if held >= self.spec.world_size or self.over(run):
+                return
+            time.sleep(LOOK_EVERY)
+
+    def notified(self, run: Run, seconds: float) -> float | None:
+        """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
+        folder = run.paths.attempt(0)
+        self._give_notice(run)
+        began = time.monotonic()
+        while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
+            time.sleep(LOOK_EVERY / 4)
+        told = time.monotonic()
+        with open(folder.beside("rehearsal.go"), "w"):
+            pass
+        while not self.over(run) and time.monotonic() - told < min(seconds, WAIT_FOR_END):
+            self.check_time(run)
+            time.sleep(LOOK_EVERY / 4)
+        took = time.monotonic() - told
+        if not self.over(run):
+            self.end(run)
+            return None
+        life = read(folder.folder)
+        return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
+
+    def _give_notice(self, run: Run) -> None:
+        """As Slurm gives it: a signal to the coordinator."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
+
+    def end(self, run: Run) -> None:
+        """End it, if it has not ended."""
+        if self.over(run):
+            return
+        processes.end(self._process(run), self._context.clock, END_SECONDS)
+        self._live.discard(self._process(run))
+
+    def check_time(self, run: Run) -> None:
+        """End the run where the budget is used up. Raises ``BudgetSpent``."""
+        if self.is_late():
+            self.end(run)
+            raise BudgetSpent
+
+    def starts(self, run: Run) -> tuple[Life, ...]:
+        """What each start of its ranks has shown so far."""
+        folder = run.paths.attempts
+        return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+
+    def lives(self, run: Run) -> tuple[Life, ...]:
+        """The same, without those in which no rank was seen."""
+        return tuple(life for life in self.starts(run) if life.ranks)
+
+    def end_all(self) -> None:
+        """End all that was begun; whoever still waits stops waiting."""
+        self.stop_waiting()
+        for process in list(self._live):
+            processes.end(process, self._context.clock, END_SECONDS)
+
+
+def kill_node(job_id: str, node: int) -> None:
+    """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
+    agents = [one for one in proc.descendants(int(job_id.partition(".")[0])) if is_agent(one.pid)]
+    for agent in agents:
+        below = proc.descendants(agent.pid)
+        if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
+            for one in (agent, *below):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+            return
+
+
+def is_agent(pid: int) -> bool:
+    """Whether a process is the agent of a node (or the shim below it)."""
+    words = text_of(f"/proc/{pid}/cmdline").split("\0")
+    return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)
