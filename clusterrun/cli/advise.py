@@ -116,4 +116,4 @@ def _show(asked: Any, advice: Any) -> None:
              f"{one.efficiency * one.gpus:.2f}×", f"{one.efficiency:.0%}"]
             for one in advice.expected
         ]  # fmt: skip
-        table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows, [""] * len(rows))
+        table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows)

@@ -28,9 +28,7 @@ SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 def show(study: Study, table: Table) -> None:
     """The table and what has to be known to read it, on stdout."""
-    rows = [_cells(row, study, table) for row in table.rows]
-    styles = [""] * len(rows)
-    print_table(HEADS, rows, styles, SPARE)
+    print_table(HEADS, [_cells(row, study, table) for row in table.rows], SPARE)
     print("\n" + "\n".join(legend(study, table)))
 
 

@@ -125,7 +125,7 @@ def _show(going: tuple[Ended, ...], now: float) -> None:
         for one in going
     ]
     if rows:
-        table(("RUN", "STATE", "ENDED", "SIZE"), rows, [""] * len(rows))
+        table(("RUN", "STATE", "ENDED", "SIZE"), rows)
 
 
 def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool, default: str) -> None:

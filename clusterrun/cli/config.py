@@ -47,7 +47,7 @@ def show(profile: str | None, as_json: bool) -> int:
         entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
         print(json.dumps({"options": entries, "files": files}))
         return ExitCode.DONE
-    table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found], [""] * len(found))
+    table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found])
     say("files read: " + (", ".join(files) or "none"))
     for sentence in settings.misspelt(os.environ):
         say(sentence)

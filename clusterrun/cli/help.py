@@ -44,7 +44,7 @@ def show(topic: tuple[str, ...]) -> int:
         print(skill(), end="")
         return ExitCode.DONE
     if not topic:
-        table(("TOPIC", "IS ABOUT"), [[name, _title(_read(name))] for name in pages], [""] * len(pages))
+        table(("TOPIC", "IS ABOUT"), [[name, _title(_read(name))] for name in pages])
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
     elif len(topic) == 1 and topic[0] in pages:
         _show(expanded(_NOT_FOR_A_TERMINAL.sub("", _read(topic[0]))))
@@ -85,7 +85,7 @@ def _found(words: str, pages: list[str]) -> None:
     if not rows:
         near = meant(words, [*pages, *DOORS])
         raise BadInput(f"no page is named {words!r} or holds it.{near}", "clusterrun help lists the pages")
-    table(("TOPIC", "SAYS"), rows, [""] * len(rows))
+    table(("TOPIC", "SAYS"), rows)
 
 
 def _show(text: str) -> None:

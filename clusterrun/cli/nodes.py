@@ -95,7 +95,7 @@ def _show(found: list[Offender], now: float) -> None:
         for one in found
     ]
     heads = ("NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
-    table(heads, rows, [""] * len(rows), spare=("FIRST", "WARNED"))
+    table(heads, rows, spare=("FIRST", "WARNED"))
 
 
 def _ago(at: float, now: float) -> str:

@@ -49,7 +49,7 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
         print(json.dumps({"asked_at": iso(now), "shapes": [_entry(one) for one in found]}))
         return ExitCode.DONE
     heads = ("SHAPE", "FOR", "STARTS", "IN", "NODES", "RUNS LIKE IT WAITED", "FORECASTS WERE")
-    table(heads, [_row(one, now) for one in found], [""] * len(found), spare=("FOR", "NODES"))
+    table(heads, [_row(one, now) for one in found], spare=("FOR", "NODES"))
     for sentence in dict.fromkeys(sentence for one in found for sentence in _doubts(one)):
         say(sentence)
     return ExitCode.DONE

@@ -258,7 +258,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
     else:
         from clusterrun.cli.terminal import table
 
-        table(found.heads, found.rows(), [""] * len(found.results))
+        table(found.heads, found.rows())
     return ExitCode.DONE
 
 
@@ -355,7 +355,7 @@ def listed(as_json: bool) -> int:
         ]
         print(json.dumps({"sweeps": named}))
     elif rows:
-        table(("SWEEP", "AGE", "POINTS", "RUNS"), rows, [""] * len(rows))
+        table(("SWEEP", "AGE", "POINTS", "RUNS"), rows)
     else:
         say("there are no sweeps yet: clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}' starts one")
     return ExitCode.DONE

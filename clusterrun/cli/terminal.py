@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from clusterrun.model import node_range
 from clusterrun.model.visible import visible
 
 ROOM = 30
-"""Columns of a terminal that the last column of a table should have."""
-PAINTED = "STATE"
+"""Columns of a terminal that the last column of a table should have beside the rest; else it stands below."""
+INDENT = "    "
 
 
 def coloured(stream: TextIO) -> bool:
@@ -76,55 +76,63 @@ def folded(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
-def table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], spare: Sequence[str] = ()
-) -> None:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print ``rows`` on stdout: plain aligned lines in a pipe, fitted to the width of a terminal.
 
-    ``styles`` has a colour for each row, '' for none; ``spare`` names the columns that a narrow
-    terminal does without, the first one first. What folds is the last column.
+    ``spare`` names the columns that a narrow terminal does without, the first one first, so that there is
+    ``ROOM`` for the last column.
     """
     cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
     if not sys.stdout.isatty():
-        print("\n".join(_plain(cells)))
+        print("\n".join(aligned(cells)))
         return
     width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    _fitted(_narrowed(cells, spare, width), styles, width)
+    styles = ["bold" if coloured(sys.stdout) else ""]
+    print("\n".join(fitted(narrowed(cells, spare, width, ROOM), width, styles)))
 
 
-def _plain(rows: list[list[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Every line whole, its cells below those of the line before."""
     widths = _widths(rows)
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 
-def _widths(rows: list[list[str]]) -> list[int]:
-    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-
-def _narrowed(rows: list[list[str]], spare: Sequence[str], width: int) -> list[list[str]]:
-    """``rows`` without as many of the spare columns as it takes to leave room for the last one."""
+def narrowed(rows: list[list[str]], spare: Sequence[str], width: int, room: int) -> list[list[str]]:
+    """``rows`` without as many of the spare columns as it takes to leave so much room for the last one."""
     for head in spare:
-        if sum(_widths(rows)[:-1]) + 2 * (len(rows[0]) - 1) + ROOM <= width:
+        if sum(_widths(rows)[:-1]) + 2 * (len(rows[0]) - 1) + room <= width:
             break
         place = rows[0].index(head)
         rows = [row[:place] + row[place + 1 :] for row in rows]
     return rows
 
 
-def _fitted(rows: list[list[str]], styles: Sequence[str], width: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def fitted(rows: Sequence[Sequence[str]], width: int, styles: Sequence[str], of: str = "") -> list[str]:
+    """A table for ``width`` columns; its last one folds, or stands below where there is no room for it.
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for head, widest in zip(rows[0], _widths(rows)):
-        last = head == rows[0][-1]
-        drawn.add_column(head, overflow="fold", no_wrap=not last, min_width=None if last else widest)
-    for row, style in zip(rows[1:], styles):
-        drawn.add_row(
-            *(Text(cell, style=style if head == PAINTED else "") for head, cell in zip(rows[0], row))
-        )
-    Console(force_terminal=coloured(sys.stdout), width=width, highlight=False).print(drawn)
+    Of the styles the first is for the heads, the others are for what stands below the head ``of``.
+    """
+    *widths, last = _widths(rows)
+    left = width - sum(widths) - 2 * len(widths)
+    lines = []
+    for number, row in enumerate(rows):
+        style = styles[number] if number < len(styles) else ""
+        shown = [
+            painted(padded(cell, wide), style if not number or head == of else "")
+            for cell, wide, head in zip(row, widths, rows[0])
+        ]
+        if left >= min(ROOM, last):
+            first, *more = folded(row[-1], left)
+            lines.append("  ".join([*shown, painted(first, "" if number else style)]).rstrip())
+            lines += [" " * (width - left) + part for part in more]
+        else:
+            lines.append("  ".join(shown).rstrip())
+            lines += [INDENT + part for part in folded(row[-1], width - len(INDENT)) if number and part]
+    return lines
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width_of, column)) for column in zip(*rows)]
 
 
 def iso(moment: float | None) -> str | None:

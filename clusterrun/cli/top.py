@@ -11,7 +11,7 @@ import click
 
 from clusterrun.cli.fullscreen import other_screen, picture
 from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.terminal import coloured, iso, padded, painted, width_of
+from clusterrun.cli.terminal import aligned, coloured, iso, painted
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import clock_time
@@ -153,9 +153,7 @@ def _table(shown: Shown, ranks: bool, paint: bool, columns: int = 0) -> list[str
         return []
     kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
     cells = [[row[place] for place in kept] for row in (HEADS, *rows)]
-    widths = [max(map(width_of, column)) for column in zip(*cells)]
-    lines = ["  ".join(map(padded, row, widths)).rstrip() for row in cells]
-    lines = [line[: columns - 1] for line in lines] if columns else lines
+    lines = [line[: columns - 1] if columns else line for line in aligned(cells)]
     return [painted(lines[0], "bold" if paint else ""), *lines[1:]]
 
 
