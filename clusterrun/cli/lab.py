@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from clusterrun.cli.lab_faults import fault
-from clusterrun.cli.lab_options import HELP, NAME, choice, say
+from clusterrun.cli.error_output import say
+from clusterrun.cli.lab_faults import HELP, NAME, fault
 from clusterrun.cli.shell_complete import files
 from clusterrun.lab import needs, roots
 from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState
 from clusterrun.lab.spec import LOGIN, LabSpec, Preempt, Proctrack
 from clusterrun.model.errors import BadInput
+
+
+def choice(option: str, words: type[enum.Enum], text: str) -> Callable[[Any], Any]:
+    """An option whose values are those of an enum, the first being the default."""
+    values = [word.value for word in words]
+    return click.option(option, default=values[0], show_default=True, type=click.Choice(values), help=text)
 
 
 @click.group(context_settings=HELP)
@@ -37,8 +46,7 @@ def lab() -> None:
 lab.add_command(fault)
 
 
-@lab.command(context_settings=HELP)
-@NAME
+@lab.command(context_settings=HELP, params=[NAME])
 @click.option("--nodes", default=4, show_default=True, help="How many nodes.")
 @click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
 @click.option("--cpus", default=16, show_default=True, help="CPUs of each node, as Slurm is told.")
@@ -81,8 +89,7 @@ def _pair(setting: str) -> tuple[str, str]:
     return key, value
 
 
-@lab.command(context_settings=HELP)
-@NAME
+@lab.command(context_settings=HELP, params=[NAME])
 def down(name: str) -> None:
     """End a lab, or what a crash or a reboot left of one. Safe at any time.
 
@@ -141,8 +148,7 @@ def _text(one: Lab, state: LabState, states: dict[str, str]) -> list[str]:
     return [head, *odd[:20], *faults, f"  SLURM_CONF={one.slurm_conf}"]
 
 
-@lab.command("exec", context_settings={**HELP, "ignore_unknown_options": True})
-@NAME
+@lab.command("exec", context_settings={**HELP, "ignore_unknown_options": True}, params=[NAME])
 @click.option("--host", default=LOGIN, show_default=True, help="login, ctl or a node.")
 @click.option("--user", default="", help="Run as this user: every lab has alice and bob.")
 @click.argument(
