@@ -51,8 +51,7 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
     context = Context()
     spec = to_spec(command or ("bash",), settled(given, profile))
     argv, notices = allocation_argv(spec, context, command)
-    for notice in notices:
-        say(notice)
+    say(*notices)
     if dry_run:
         print(shlex.join(argv))
         return ExitCode.DONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -52,7 +53,7 @@ def bench() -> None:
     "--oversubscribe", is_flag=True, help="Do not ask before more ranks than cores are started here."
 )
 @click.option("--no-probe", is_flag=True, help="Leave out the short job that measures all-reduce.")
-@click.option("--name", metavar="NAME", help="Name of the study, under which it is kept.")
+@click.option("--name", "study", metavar="NAME", help="Name of the study, under which it is kept.")
 @click.option("--fresh", is_flag=True, help="Throw away what an earlier call measured.")
 @click.option(
     "--plot", metavar="FILE", shell_complete=files, help="Draw the speed-up: .png or .svg (needs matplotlib)."
@@ -91,38 +92,22 @@ def scaling(
 
     if plot:
         picture.check(plot)
-    own = {name: given.pop(name) for name in _OWN}
     values = settled(given, profile)
     context = Context()
     spec = to_spec(("study",), {**values, **_unsized(values)}, preflight="off")
-    study = prepared(context, spec, script, words, own)
-    if own["dry_run"]:
-        return study.shown(own["as_json"])
-    if study.left() and not own["oversubscribe"] and not _wanted(study.crowded()):
+    study = prepared(context, spec, script, words, given)
+    if given["dry_run"]:
+        return study.shown(given["as_json"])
+    if study.left() and not given["oversubscribe"] and not _wanted(study.crowded()):
         say("nothing was measured")
         return ExitCode.FAILED
     try:
         study.measure(say)
     except KeyboardInterrupt:
         say("\nstopped; what is measured is kept, and a run under way continues. To continue the study:")
-        say(f"  {_again()}")
+        say(f"  {shlex.join(['clusterrun', *sys.argv[1:]])}")
         return ExitCode.INTERRUPTED
-    return _show(study, own["as_json"], plot)
-
-
-_OWN = (
-    "worlds",
-    "strategies",
-    "growth",
-    "repeats",
-    "parameters",
-    "oversubscribe",
-    "no_probe",
-    "name",
-    "fresh",
-    "dry_run",
-    "as_json",
-)
+    return _show(study, given["as_json"], plot)
 
 
 def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]:
@@ -146,12 +131,6 @@ def _wanted(crowded: str) -> bool:
             crowded, "--oversubscribe starts them anyway; smaller --worlds give comparable figures"
         )
     return agreed(f"{crowded}. Measure anyway?")
-
-
-def _again() -> str:
-    import shlex
-
-    return shlex.join(["clusterrun", *sys.argv[1:]])
 
 
 def _show(study: Any, as_json: bool, plot: str | None) -> int:

@@ -61,7 +61,7 @@ class Study:
         self.subject = subject
         self.cells = wanted
         self.here = here
-        self.name = own["name"] or f"{file_name(_called(subject.spec.command))}-{subject.digest}"
+        self.name = own["study"] or f"{file_name(_called(subject.spec.command))}-{subject.digest}"
         self.path = book.path_of(context.store.home, file_name(self.name))
         self.repeats: int = own["repeats"]
         self.parameters = round(count(own["parameters"], "--parameters")) if own["parameters"] else 0

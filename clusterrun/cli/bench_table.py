@@ -21,6 +21,9 @@ HEADS = (
     "RUNS",
     "ON",
 )
+FIGURES = (
+    *("time", "rate", "steps_per_second", "samples_per_second", "speed_up", "predicted", "efficiency"),
+)
 RESTLESS = 0.25
 """Spread above which the table warns of itself."""
 SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
@@ -184,13 +187,7 @@ def _row(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
         "strategy": row.cell.strategy or None,
         "world": row.cell.world,
         "runs": row.runs,
-        "time": row.time or None,
-        "rate": row.rate or None,
-        "steps_per_second": row.steps_per_second or None,
-        "samples_per_second": row.samples_per_second or None,
-        "speed_up": row.speed_up or None,
-        "predicted": row.predicted or None,
-        "efficiency": row.efficiency or None,
+        **{name: getattr(row, name) or None for name in FIGURES},
         "spread": row.spread if row.runs > 1 else None,
         "notes": list(row.notes),
         "failed": row.failed or None,

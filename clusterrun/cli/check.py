@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any
 
 import click
 
-from clusterrun.cli import selftest
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.report import outputs, put
@@ -16,11 +17,15 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.config import option_table
 from clusterrun.config.settings import DEFAULT, Setting
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
+from clusterrun.model.visible import visible
+from clusterrun.reports import selftest_findings
 
 COMMAND = ("check",)
+MOST_BYTES = 64 << 20
 MARGIN_SECONDS = 600
 """Asked of the scheduler beyond the budget, for agents to start and end: a short job starts sooner."""
 SECONDS_PER_NODE = 4
@@ -104,7 +109,7 @@ def check(
       clusterrun check --selftest-gpu --gpus 8 --partition gpu
     """
     if read:
-        return selftest.read(read)
+        return _read_selftest(read)
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
@@ -112,7 +117,7 @@ def check(
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
-        return selftest.make(spec, selftest_file or "", anonymous, bool(as_json or html or prometheus))
+        return _make_selftest(spec, selftest_file or "", anonymous, bool(as_json or html or prometheus))
     run = launch(spec, context, say)
     try:
         say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
@@ -154,3 +159,42 @@ def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     if all_pairs and values["preflight-budget"].origin == DEFAULT:
         budget += SECONDS_PER_NODE * spec.allocated
     return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)
+
+
+def _make_selftest(spec: JobSpec, path: str, anonymous: bool, otherwise: bool) -> int:
+    """Make the self-test, write its file (0600) and show what it found; ``otherwise``: as JSON or a page."""
+    if otherwise:
+        raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
+    from clusterrun.bench import gpu_selftest
+    from clusterrun.operations.context import Context
+    from clusterrun.runs.private_files import write_whole
+
+    context = Context()
+    spec = gpu_selftest.with_gpus(spec, context)
+    made = gpu_selftest.measure(replace(spec, name=spec.name or gpu_selftest.NAME), context, say)
+    path = os.path.abspath(path or f"selftest-{made['run']}.json")
+    write_whole(path, gpu_selftest.text_of(made, context, anonymous) + "\n")
+    say(f"written: {path} (attach it to a report; clusterrun check --read {os.path.basename(path)} shows it)")
+    return _show_selftest(made)
+
+
+def _read_selftest(path: str) -> int:
+    """Show what a file of a self-test says."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            made = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read: {error}", "name a file of check --selftest-gpu") from error
+    if not isinstance(made, dict) or not isinstance(made.get("format"), int):
+        raise BadInput(f"{path} is no file of a self-test", "name a file of check --selftest-gpu")
+    if made["format"] > selftest_findings.FORMAT:
+        seen = f"{path} has format {made['format']}; this clusterrun reads {selftest_findings.FORMAT}"
+        raise BadInput(seen, "read it with the clusterrun that wrote it")
+    return _show_selftest(made)
+
+
+def _show_selftest(made: dict[str, Any]) -> int:
+    """Print the findings; the exit code says the worst."""
+    print("\n".join(visible(line) for line in selftest_findings.lines(made)))
+    found = selftest_findings.grade(made)
+    return {Grade.FAIL: ExitCode.UNFIT, Grade.UNDETERMINED: ExitCode.FAILED}.get(found, ExitCode.DONE)

@@ -49,8 +49,7 @@ def show(profile: str | None, as_json: bool) -> int:
         return ExitCode.DONE
     table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found])
     say("files read: " + (", ".join(files) or "none"))
-    for sentence in settings.misspelt(os.environ):
-        say(sentence)
+    say(*settings.misspelt(os.environ))
     return ExitCode.DONE
 
 

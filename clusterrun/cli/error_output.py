@@ -122,12 +122,13 @@ def hints_for(host: str, commands: Iterable[str]) -> None:
     _hints[:] = [(pattern, f"clusterrun --host {shlex.quote(host)} ".replace("\\", r"\\"))]
 
 
-def say(sentence: str) -> None:
-    """A line for the person, on stderr, with foreign text made harmless."""
-    for pattern, instead in _hints:
-        sentence = pattern.sub(instead, sentence)
-    text = "\n".join(visible(line) for line in sentence.split("\n"))
-    print(text, file=sys.stderr, flush=True)
+def say(*sentences: str) -> None:
+    """Each in a line for the person, on stderr, with foreign text made harmless."""
+    for sentence in sentences:
+        for pattern, instead in _hints:
+            sentence = pattern.sub(instead, sentence)
+        text = "\n".join(visible(line) for line in sentence.split("\n"))
+        print(text, file=sys.stderr, flush=True)
 
 
 def agreed(question: str) -> bool:

@@ -164,8 +164,7 @@ def _tell_failure(context: Context, status: RunStatus) -> None:
         return
     if attempts[-1].failure.why not in status.reason:
         say(f"  first failure: {attempts[-1].failure.why}")
-    for line in words(attempts[-1]):
-        say(line)
+    say(*words(attempts[-1]))
     if status.world_size > 1:
         say("  all other ranks were ended because of it: errors that they print after that are consequences")
 

@@ -19,7 +19,7 @@ HOST = "clusterrun.host"
 
 @frozen
 class CommandEntry:
-    """Where a command's code is, and its one line in the list of commands."""
+    """The module of `cli` that has a command, its name there, and its one line in the list of commands."""
 
     module: str
     attribute: str
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        found: click.Command = getattr(import_module(entry.module), entry.attribute)
+        found: click.Command = getattr(import_module(f"clusterrun.cli.{entry.module}"), entry.attribute)
         found.params += [option for option in self._everywhere if option not in found.params]
         return found
 

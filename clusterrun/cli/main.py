@@ -17,50 +17,34 @@ from clusterrun.model import contract
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
 DOORS = {
-    "submit": CommandEntry("clusterrun.cli.submit", "submit", "Submit a training script to many nodes."),
-    "plan": CommandEntry(
-        "clusterrun.cli.queue_forecast", "plan", "Say when which shape of a run is expected to start."
-    ),
-    "run": CommandEntry(
-        "clusterrun.cli.run", "run", "Start a training script in an allocation that is there."
-    ),
-    "alloc": CommandEntry("clusterrun.cli.alloc", "alloc", "Open a shell in an allocation of its own."),
-    "status": CommandEntry("clusterrun.cli.status", "status", "Show the state of runs."),
-    "logs": CommandEntry("clusterrun.cli.logs", "logs", "Show what the ranks printed."),
-    "cancel": CommandEntry("clusterrun.cli.cancel", "cancel", "End runs."),
-    "sweep": CommandEntry("clusterrun.cli.sweep", "sweep", "Run a script with many values, and compare."),
-    "wait": CommandEntry("clusterrun.cli.wait", "wait", "Wait until runs have ended."),
-    "check": CommandEntry("clusterrun.cli.check", "check", "Check nodes without training on them."),
-    "report": CommandEntry(
-        "clusterrun.cli.report", "report", "Show what the pre-flight check of a run found."
-    ),
-    "nodes": CommandEntry("clusterrun.cli.nodes", "nodes", "Show the nodes that were found unfit before."),
-    "top": CommandEntry("clusterrun.cli.top", "top", "Show what a run uses of its nodes and GPUs, live."),
-    "diagnose": CommandEntry("clusterrun.cli.diagnose", "diagnose", "Say why a run hangs or has failed."),
-    "exec": CommandEntry(
-        "clusterrun.cli.exec", "execute", "Run a command beside a job, on one of its nodes."
-    ),
-    "shell": CommandEntry("clusterrun.cli.exec", "shell", "Open a shell beside a job, on one of its nodes."),
-    "forward": CommandEntry(
-        "clusterrun.cli.forward", "forward", "Bring a port of a run's node to your own machine."
-    ),
-    "bench": CommandEntry("clusterrun.cli.bench", "bench", "Measure how a script scales."),
-    "advise": CommandEntry(
-        "clusterrun.cli.advise", "advise", "Say which strategy fits, and what to expect of it."
-    ),
-    "clean": CommandEntry("clusterrun.cli.clean", "clean", "Remove old runs and say how much all runs hold."),
-    "config": CommandEntry(
-        "clusterrun.cli.config", "config", "Show the configuration and where it comes from."
-    ),
-    "completion": CommandEntry(
-        "clusterrun.cli.completion", "completion", "Print the completion script for a shell."
-    ),
+    "submit": CommandEntry("submit", "submit", "Submit a training script to many nodes."),
+    "plan": CommandEntry("queue_forecast", "plan", "Say when which shape of a run is expected to start."),
+    "run": CommandEntry("run", "run", "Start a training script in an allocation that is there."),
+    "alloc": CommandEntry("alloc", "alloc", "Open a shell in an allocation of its own."),
+    "status": CommandEntry("status", "status", "Show the state of runs."),
+    "logs": CommandEntry("logs", "logs", "Show what the ranks printed."),
+    "cancel": CommandEntry("cancel", "cancel", "End runs."),
+    "sweep": CommandEntry("sweep", "sweep", "Run a script with many values, and compare."),
+    "wait": CommandEntry("wait", "wait", "Wait until runs have ended."),
+    "check": CommandEntry("check", "check", "Check nodes without training on them."),
+    "report": CommandEntry("report", "report", "Show what the pre-flight check of a run found."),
+    "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before."),
+    "top": CommandEntry("top", "top", "Show what a run uses of its nodes and GPUs, live."),
+    "diagnose": CommandEntry("diagnose", "diagnose", "Say why a run hangs or has failed."),
+    "exec": CommandEntry("exec", "execute", "Run a command beside a job, on one of its nodes."),
+    "shell": CommandEntry("exec", "shell", "Open a shell beside a job, on one of its nodes."),
+    "forward": CommandEntry("forward", "forward", "Bring a port of a run's node to your own machine."),
+    "bench": CommandEntry("bench", "bench", "Measure how a script scales."),
+    "advise": CommandEntry("advise", "advise", "Say which strategy fits, and what to expect of it."),
+    "clean": CommandEntry("clean", "clean", "Remove old runs and say how much all runs hold."),
+    "config": CommandEntry("config", "config", "Show the configuration and where it comes from."),
+    "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),
     "rehearse": CommandEntry(
-        "clusterrun.cli.rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
+        "rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
     ),
-    "mcp": CommandEntry("clusterrun.cli.mcp", "serve", "Serve the commands as tools to an assistant."),
-    "help": CommandEntry("clusterrun.cli.help", "show", "Show a page of the documentation."),
-    "lab": CommandEntry("clusterrun.cli.lab", "lab", "A real Slurm cluster on this one machine."),
+    "mcp": CommandEntry("mcp", "serve", "Serve the commands as tools to an assistant."),
+    "help": CommandEntry("help", "show", "Show a page of the documentation."),
+    "lab": CommandEntry("lab", "lab", "A real Slurm cluster on this one machine."),
 }
 
 

@@ -50,8 +50,7 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
         return ExitCode.DONE
     heads = ("SHAPE", "FOR", "STARTS", "IN", "NODES", "RUNS LIKE IT WAITED", "FORECASTS WERE")
     table(heads, [_row(one, now) for one in found], spare=("FOR", "NODES"))
-    for sentence in dict.fromkeys(sentence for one in found for sentence in _doubts(one)):
-        say(sentence)
+    say(*dict.fromkeys(sentence for one in found for sentence in _doubts(one)))
     return ExitCode.DONE
 
 

@@ -143,8 +143,7 @@ def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
     again = (sys.executable, "-m", "clusterrun", *sys.argv[1:])
     spec = to_spec(again, settled(size, None))
     argv, notices = allocation_argv(replace(spec, name="rehearse"), context, again)
-    for notice in notices:
-        say(notice)
+    say(*notices)
     say(shlex.join(argv))
     become(argv, context)
 

@@ -78,8 +78,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
     said |= {"gpus"} if given.get("gres") else set()
     said |= {"preflight"} if given.get("preflight") is not None else set()
     values = _here(settled(given, profile), said)
-    for sentence in settings.misspelt(os.environ):
-        say(sentence)
+    say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values), Context()
     warn_astray(spec, "run")
     return _dry(spec, said, context) if dry_run else _run(spec, said, context)
@@ -117,8 +116,7 @@ def _dry(spec: JobSpec, said: set[str], context: Context) -> int:
     from clusterrun.operations.interactive import planned
 
     made, there = planned(spec, said, context)
-    for notice in made.notices:
-        say(notice)
+    say(*made.notices)
     say(
         f"would run {_what(made.plan.spec, there.job_id)}\nrun directory {made.plan.run_dir}\n"
         "with this script:"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -16,17 +17,15 @@ from clusterrun.runs.store import Store, name_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from clusterrun.config.profiles import Configuration
+    from clusterrun.runs.sweep_records import Sweeps
+
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The names and ids of the newest runs that begin with what was typed."""
     if context.meta.get(HOST):
         return []  # runs of another machine: a TAB asks nobody there
-    try:
-        ids = Store(settings.home(os.environ)).ids()[:200]
-    except ClusterrunError:
-        return []
-    words = dict.fromkeys(["last", *map(name_of, ids), *ids])
-    return [word for word in words if word.startswith(incomplete)]
+    return _named(Store(settings.home(os.environ)), incomplete)
 
 
 def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -35,11 +34,19 @@ def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) 
         return []
     from clusterrun.runs.sweep_records import Sweeps
 
+    return _named(Sweeps(Store(settings.home(os.environ))), incomplete)
+
+
+def _named(known: Store | Sweeps, incomplete: str) -> list[str]:
     try:
-        ids = Sweeps(Store(settings.home(os.environ))).ids()[:200]
+        ids = known.ids()[:200]
     except ClusterrunError:
         return []
-    return [word for word in dict.fromkeys(["last", *map(name_of, ids), *ids]) if word.startswith(incomplete)]
+    return _beginning(["last", *map(name_of, ids), *ids], incomplete)
+
+
+def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -51,29 +58,23 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The states that a filter knows, as people write them."""
-    words = [*(state.value.lower() for state in State), "live", "ended"]
-    return [word for word in words if word.startswith(incomplete.lower())]
+    return _beginning([*(state.value.lower() for state in State), "live", "ended"], incomplete.lower())
 
 
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The profiles of the configuration files that begin with what was typed."""
-    from clusterrun.config import profiles  # only here: many a command completes run names and reads no file
-
-    try:
-        read = profiles.load(os.getcwd(), os.environ)
-    except ClusterrunError:
-        return []
-    words = dict.fromkeys(name for one in read for name, _ in one.profiles)
-    return [word for word in words if word.startswith(incomplete)]
+    return _beginning((name for one in _configurations() for name, _ in one.profiles), incomplete)
 
 
 def host_names(incomplete: str) -> list[str]:
     """The hosts of the configuration files that begin with what was typed."""
-    from clusterrun.config import profiles
+    return _beginning((host.name for one in _configurations() for host in one.hosts), incomplete)
+
+
+def _configurations() -> list[Configuration]:
+    from clusterrun.config import profiles  # only here: many a command completes run names and reads no file
 
     try:
-        read = profiles.load(os.getcwd(), os.environ)
+        return profiles.load(os.getcwd(), os.environ)
     except ClusterrunError:
         return []
-    words = dict.fromkeys(host.name for one in read for host in one.hosts)
-    return [word for word in words if word.startswith(incomplete)]

@@ -69,8 +69,7 @@ def status(
         return watch(context, listing)
     inquiry = context.inquiry(say)
     found = listing.look(inquiry)
-    for notice in inquiry.notices:
-        say(notice)
+    say(*inquiry.notices)
     if as_json:
         from clusterrun.cli.status_json import document
 

@@ -119,8 +119,7 @@ def submit(
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
     if follow and as_json:
         raise click.UsageError("--json and --follow do not go together: both want stdout")
-    for sentence in settings.misspelt(os.environ):
-        say(sentence)
+    say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values, after), Context()
     warn_astray(spec, "submit")
     return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
@@ -145,8 +144,7 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     if spec.shapes:
         return _dry_shapes(spec, context, as_json)
     made = draft(spec, context)
-    for notice in made.notices:
-        say(notice)
+    say(*made.notices)
     if as_json:
         print(json.dumps({**_document(made.plan, ""), **_planned(made.plan)}))
         return ExitCode.DONE
@@ -158,8 +156,7 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
         say(in_words(made.plan.orders.container))
     if made.plan.cpus:
         say(f"CPUs per rank: {made.plan.cpus}")
-    for line in described(made.plan.spec):
-        say(line)
+    say(*described(made.plan.spec))
     if made.plan.script:
         say("would run " + shlex.join(made.plan.argv) + "\nwith this script:")
     print(made.plan.script or shlex.join(made.plan.orders.command), end="" if made.plan.script else "\n")
@@ -171,8 +168,7 @@ def _dry_shapes(spec: JobSpec, context: Context, as_json: bool) -> int:
     from clusterrun.operations.submit_shapes import drafts
 
     made = drafts(spec, context)
-    for notice in dict.fromkeys(notice for one in made for notice in one.notices):
-        say(notice)
+    say(*dict.fromkeys(notice for one in made for notice in one.notices))
     if as_json:
         shapes = [
             {"shape": word, "script": one.plan.script, "argv": one.plan.argv}

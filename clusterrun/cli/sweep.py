@@ -139,8 +139,7 @@ def begin(
             "a sweep needs --set NAME=VALUES or --points FILE; for one run: clusterrun submit"
         )
     values = settled(given, profile)
-    for sentence in settings.misspelt(os.environ):
-        say(sentence)
+    say(*settings.misspelt(os.environ))
     context, spec = Context(tell=say), to_spec(command, values, after)
     if trials:
         if file:
@@ -177,8 +176,7 @@ def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
     from clusterrun.operations.sweep import checked, run_name, run_spec
 
     found, _, notices = checked(made, context)
-    for notice in dict.fromkeys(notices):
-        say(notice)
+    say(*dict.fromkeys(notices))
     specs = [run_spec(made, found.spec, place) for place in range(len(made.points))]
     if as_json:
         rows = [

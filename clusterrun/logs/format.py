@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from clusterrun.diagnosis.verdict import folded
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import folded
 from clusterrun.model.visible import visible
 
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
@@ -71,7 +71,7 @@ class Headings:
 
     def of_many(self, ranks: set[int], stream: str) -> bytes:
         """The heading of a line that many ranks wrote."""
-        return (self._painted(f"[{folded(ranks)}]", min(ranks)) + _mark(stream)).encode()
+        return (self._painted(f"[{folded(tuple(ranks))}]", min(ranks)) + _mark(stream)).encode()
 
     def _painted(self, head: str, rank: int) -> str:
         return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{head}\x1b[0m" if self.colours else head

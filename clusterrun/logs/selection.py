@@ -33,14 +33,3 @@ def numbers(text: str, below: int, what: str) -> frozenset[int]:
             raise BadInput(f"there is no {what} {part.strip()}", f"the run has {what}s 0 to {below - 1}")
         found.update(range(low, high + 1))
     return frozenset(found)
-
-
-def folded(found: frozenset[int] | set[int]) -> str:
-    """Numbers as a short list: ``0-3,7``."""
-    parts: list[list[int]] = []
-    for number in sorted(found):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1] = [parts[-1][0], number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.diagnosis.verdict import folded
 from clusterrun.logs import attempt_logs
 from clusterrun.logs.attempt_logs import LogReading, end_of_lines, in_order, log_files, tail_start
 from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
-from clusterrun.logs.selection import LogSelection, folded, numbers
+from clusterrun.logs.selection import LogSelection, numbers
 from clusterrun.logs.timeline import began, looks, spread
 from clusterrun.model.errors import BadInput
 
@@ -161,7 +162,7 @@ def test_following_goes_on_at_the_last_unfinished_line(tmp_path: Path, data: byt
 
 @given(st.sets(st.integers(0, 300)))
 def test_numbers_fold_and_unfold(found: set[int]) -> None:
-    assert not found or numbers(folded(found), 301, "rank") == frozenset(found)
+    assert not found or numbers(folded(tuple(found)), 301, "rank") == frozenset(found)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "-1", "3-1", "8", "0-8", "1,,2", "١"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli.attempts_table import far, lineage
+from clusterrun.cli.run_detail import far, lineage
 from clusterrun.cli.runs_table import reason_of
 from clusterrun.cli.status_json import document
 from clusterrun.model.document import encode
