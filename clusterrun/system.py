@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, Any, NoReturn, Protocol
 
 from clusterrun.model.errors import ClusterrunError
@@ -219,6 +221,18 @@ def _end_all(process: subprocess.Popen[Any], number: int) -> None:
     except ProcessLookupError:
         pass
     process.communicate()
+
+
+@contextmanager
+def said_late(seconds: float, tell: Callable[[str], None], sentence: str) -> Iterator[None]:
+    """Tell ``sentence`` where what is done meanwhile takes longer than so many seconds."""
+    late = threading.Timer(seconds, tell, (sentence,))
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 class Clock(Protocol):

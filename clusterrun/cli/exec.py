@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -80,12 +80,16 @@ def shell(run: str, node: str, rank: int | None) -> NoReturn:
     _become(run, node, rank, (), sys.stdin.isatty())
 
 
-def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: Any) -> NoReturn:
+def target(node: str, rank: int | None) -> ExecTarget:
+    """What ``--node`` and ``--rank`` say. Raises ``UsageError`` where both do."""
     if node and rank is not None:
         raise click.UsageError("--node and --rank are two ways to say where: give one")
-    context = Context()
-    wish = ExecTarget(-1 if rank is None else rank, node)
-    argv = beside(context, context.store.find(run), wish, command, bool(terminal), say)
+    return ExecTarget(-1 if rank is None else rank, node)
+
+
+def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: bool) -> NoReturn:
+    context, wish = Context(), target(node, rank)
+    argv = beside(context, context.store.find(run), wish, command, terminal, say)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     system.become(argv, scrubbed(context.environ))

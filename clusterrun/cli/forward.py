@@ -10,11 +10,11 @@ import click
 
 from clusterrun import system
 from clusterrun.cli.error_output import say
+from clusterrun.cli.exec import target
 from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.operations.context import Context
-from clusterrun.operations.exec_in_job import ExecTarget
 from clusterrun.operations.forward import carries_on, node_port, relay_argv
 from clusterrun.script.environment import scrubbed
 
@@ -47,15 +47,12 @@ def forward(
       clusterrun --host cluster forward last 8888 --rank 3 --local 9999
       clusterrun forward last 6006
     """
-    if node and rank is not None:
-        raise click.UsageError("--node and --rank are two ways to say where: give one")
-    context = Context()
-    wish = ExecTarget(-1 if rank is None else rank, node)
+    context, wish = Context(), target(node, rank)
     chosen = context.store.find(run)
     if relay:
-        made = relay_argv(context, chosen, wish, port, say)
-        lives = partial(carries_on, context, chosen, made.attempt)
-        return system.attended(made.argv, scrubbed(context.environ), lives, LOOK_SECONDS)
+        argv, attempt = relay_argv(context, chosen, wish, port, say)
+        lives = partial(carries_on, context, chosen, attempt)
+        return system.attended(argv, scrubbed(context.environ), lives, LOOK_SECONDS)
     found = node_port(context, chosen, wish, port, say)
     if as_json:
         print(json.dumps({**fields(found), "local": local or port}))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Level, Preflight
 from clusterrun.model.preflight_report import Grade, Report
@@ -39,16 +39,6 @@ _OWN_MISTAKES = frozenset(
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Warning))(?::|$)")
 
 
-@frozen
-class EarlierCheck:
-    """A check that counts: of which run, when, and what it chose for the ranks."""
-
-    run_id: str
-    level: str
-    at: float
-    environment: tuple[tuple[str, str], ...]
-
-
 def key(plan: Plan, environ: Mapping[str, str]) -> str:
     """The same for runs whose checks would look at the same things in the same way, on whichever nodes."""
     spec, orders = plan.spec, plan.orders
@@ -64,8 +54,8 @@ def key(plan: Plan, environ: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(known).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Context) -> EarlierCheck | None:
-    """The newest check that says of these nodes what ``plan``'s would; None where one is to be made.
+def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Context) -> Report | None:
+    """What the newest check found that says of these nodes what ``plan``'s would; None: one is to be made.
 
     ``records`` are the other runs of the allocation, newest first. A run that failed on one of the nodes
     after the check, unless by its program's own mistake, or that needed another start, takes its word away.
@@ -82,19 +72,13 @@ def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Con
         if not undisturbed(state):
             return None
         if found and asked and asked.key == own_key and _says_as_much(found, plan, nodes):
-            return _recent(found, context.clock.now())
+            return found if context.clock.now() - found.at <= COUNTS_SECONDS else None
     return None
 
 
 def _says_as_much(found: Report, plan: Plan, nodes: set[str]) -> bool:
     enough = found.level in _ORDER and _ORDER.index(found.level) >= _ORDER.index(plan.orders.preflight.level)
     return enough and found.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(found.world)
-
-
-def _recent(found: Report, now: float) -> EarlierCheck | None:
-    if now - found.at > COUNTS_SECONDS:
-        return None
-    return EarlierCheck(found.run_id, found.level, found.at, found.environment)
 
 
 def undisturbed(state: RunState | None) -> bool:
@@ -116,7 +100,7 @@ def _own_mistake(failure: Failure) -> bool:
     return ended_itself and bool(raised) and raised <= _OWN_MISTAKES
 
 
-def relying(plan: Plan, check: EarlierCheck, environ: Mapping[str, str]) -> Plan:
+def relying(plan: Plan, check: Report, environ: Mapping[str, str]) -> Plan:
     """``plan`` without a check of its own; what the earlier one chose is for ranks whose user set nothing."""
     orders = plan.orders
     set_up = " ".join(plan.spec.setup)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -20,6 +19,7 @@ from clusterrun.runs import disk_usage, removal
 from clusterrun.runs.disk_usage import Usage
 from clusterrun.runs.store import inferred
 from clusterrun.runs.sweep_records import Sweeps
+from clusterrun.system import said_late
 
 MEASURE_SECONDS = 60.0
 """For the sizes of all runs; a home of 10,000 runs on a busy file server may take longer."""
@@ -175,17 +175,9 @@ def _measured(
     for folder in (store.home, store.runs):
         with suppress(FileNotFoundError):
             folders |= {one.path: one.path for one in os.scandir(folder) if one.path not in known}
-    late = threading.Timer(
-        SPEAK_AFTER,
-        tell,
-        (f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s",),
-    )
-    late.daemon = True
-    late.start()
-    try:
+    sentence = f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s"
+    with said_late(SPEAK_AFTER, tell, sentence):
         return disk_usage.measure(folders, MEASURE_SECONDS), folders
-    finally:
-        late.cancel()
 
 
 def _wanted(statuses: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:

@@ -13,7 +13,9 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.formed import spec_of
 from clusterrun.operations.live_usage import not_started
-from clusterrun.slurm.overlap_step import step
+
+STEP_SECONDS = 60
+"""How long Slurm may take to grant the step; it shares all that the job has, so it waits for nobody."""
 
 
 @frozen
@@ -40,8 +42,15 @@ def beside(
 
 def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:
     """What stands in front of a program so that it runs on ``node``; nothing where that is this machine."""
-    slurm = record.cluster == Cluster.SLURM.value
-    return step(_number(context, record), node, terminal) if slurm else ()
+    if record.cluster != Cluster.SLURM.value:
+        return ()
+    array = "_" in record.job_id  # srun knows no task of one
+    job_id = context.client().plain_number(record.job_id) if array else record.job_id
+    # Without --overlap the step would wait until the ranks end; one task on one node keeps Slurm from
+    # spreading it.
+    words = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
+    plain = ("--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
+    return ("srun", *words, *plain, "--pty" if terminal else "--unbuffered")
 
 
 def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
@@ -62,11 +71,6 @@ def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[
             f"it is not known yet which nodes {run_id} runs on", "try again in a moment: clusterrun status"
         )
     return record, node
-
-
-def _number(context: Context, record: RunRecord) -> str:
-    """The job's number as srun takes it, which knows no task of an array."""
-    return context.client().plain_number(record.job_id) if "_" in record.job_id else record.job_id
 
 
 def _refuse_absent(status: RunStatus, record: RunRecord) -> None:

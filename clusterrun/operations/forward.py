@@ -25,14 +25,6 @@ class NodePort:
     answers: bool
 
 
-@frozen
-class Carrier:
-    """A program that carries connections to a node, and the attempt of the run with which it ends."""
-
-    argv: tuple[str, ...]
-    attempt: int
-
-
 def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> NodePort:
     """The port ``port`` of the node that ``wish`` means. Raises ``BadInput`` where the run has no nodes."""
     record, node = where(context, run_id, wish, tell)
@@ -40,8 +32,10 @@ def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: 
     return NodePort(run_id, host, port, _answers(host, port))
 
 
-def relay_argv(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> Carrier:
-    """What carries connections to ``port`` between its standard input and output and the node.
+def relay_argv(
+    context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell
+) -> tuple[tuple[str, ...], int]:
+    """What carries connections to ``port`` of the node over its standard input and output, and its attempt.
 
     It is a step of the user's own in the job. Raises ``BadInput``.
     """
@@ -51,7 +45,7 @@ def relay_argv(context: Context, run_id: str, wish: ExecTarget, port: int, tell:
     mark = f"{contract.MARKER_VARIABLE}={run_id}.{attempt}"
     text = Path(port_relay.__file__).read_text(encoding="utf-8")
     marked = ("env", mark) if front else ()
-    return Carrier((*front, *marked, record.spec.python, "-I", "-S", "-c", text, str(port)), attempt)
+    return (*front, *marked, record.spec.python, "-I", "-S", "-c", text, str(port)), attempt
 
 
 def carries_on(context: Context, run_id: str, attempt: int) -> bool:

@@ -42,17 +42,12 @@ class Filter:
             return True
 
     def wants(self, status: RunStatus) -> bool:
-        return (
-            (not self.states or status.state in self.states)
-            and (not self.name or _matches(status.name, self.name))
-            and (not self.since or status.submitted_at >= self.since)
-        )
+        if self.name:
+            import fnmatch  # for this filter alone
 
-
-def _matches(name: str, pattern: str) -> bool:
-    import fnmatch  # for this filter alone
-
-    return fnmatch.fnmatchcase(name, pattern)
+            if not fnmatch.fnmatchcase(status.name, self.name):
+                return False
+        return (not self.states or status.state in self.states) and status.submitted_at >= self.since
 
 
 EVERYTHING = Filter()

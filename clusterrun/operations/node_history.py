@@ -33,14 +33,6 @@ class Offender:
     finding: Finding
 
 
-@frozen
-class NodesExcluded:
-    """A spec with the nodes to keep off, and what to say about that."""
-
-    spec: JobSpec
-    notices: tuple[str, ...] = ()
-
-
 def offenders(memory: NodeRecords) -> list[Offender]:
     """Every node with findings, the one that was unfit most often (and then last) first."""
     found: dict[str, Offender] = {}
@@ -98,7 +90,9 @@ def _added(known: Offender | None, node: str, report: Report, held: list[Finding
     )
 
 
-def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 0) -> NodesExcluded:
+def keep_off(
+    spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 0
+) -> tuple[JobSpec, tuple[str, ...]]:
     """``spec`` without the nodes that ``memory`` calls unfit, and why, in sentences.
 
     ``nodes_there``: how many the partition has (0: not known). At least as many as the job needs
@@ -118,12 +112,12 @@ def keep_off(spec: JobSpec, memory: NodeRecords, now: float, nodes_there: int = 
         notices.append(_too_many(chosen[max(room, 0) :], spec, nodes_there))
         chosen = chosen[: max(room, 0)]
     notices += [f"excludes {one.node}: {_why(one, now)}" for one in chosen]
+    if not bad:
+        notices.append("no node was found unfit lately: --avoid-bad excludes none")
     if not chosen:
-        return NodesExcluded(
-            spec, (*notices, *(() if bad else ("no node was found unfit lately: --avoid-bad excludes none",)))
-        )
+        return spec, tuple(notices)
     names = [*own, *sorted(one.node for one in chosen)]
-    return NodesExcluded(replace(spec, exclude=fold(names)), tuple(notices))
+    return replace(spec, exclude=fold(names)), tuple(notices)
 
 
 def _too_many(left: Sequence[Offender], spec: JobSpec, nodes_there: int) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.printed_errors import Error, heard
@@ -28,6 +29,7 @@ MOST_BYTES = 1 << 20
 MOST_OF_A_NODE = 8 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
 _STACKS = re.compile(r"node-\d{4,}\.stacks")
+_HALF_A_FILE = (OSError, ValueError, TypeError, LookupError, AttributeError)
 _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 
@@ -105,41 +107,41 @@ def errors(
 
 def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool]]:
     """What ranks left at their end: their last records, and whether they trained alone."""
-    try:
-        names = sorted(os.listdir(paths.folder))
-    except OSError:
-        return
-    matches = [match for match in map(_FAREWELL.fullmatch, names) if match]
-    for match in matches[:MOST_FAREWELLS]:
-        path, rank = os.path.join(paths.folder, match[0]), int(match[1])
+    for match in _files(paths, _FAREWELL):
         try:
-            said = json.loads(read_at(path, 0, MOST_BYTES))
-            node = nodes[rank] if rank < len(nodes) else ""
-            groups = tuple(_group(one) for one in said.get("groups", ()))
-            records = tuple(_record(one) for one in said.get("records", ()))
-            yield RankSeen(rank, node, 0, "", groups=groups, records=records), bool(said["alone"])
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            continue  # half a file, or not ours: the rest tells enough
+            said = json.loads(read_at(paths.beside(match[0]), 0, MOST_BYTES))
+            yield _seen(int(match[1]), "", said, nodes), bool(said["alone"])
+        except _HALF_A_FILE:
+            continue  # or not ours: the rest tells enough
 
 
 def stood(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
     """Where ranks stood when they were told to end."""
-    try:
-        names = sorted(filter(_STACKS.fullmatch, os.listdir(paths.folder)))
-    except OSError:
-        return
-    for name in names[:MOST_FAREWELLS]:
+    for match in _files(paths, _STACKS):
         try:
-            told = json.loads(read_at(os.path.join(paths.folder, name), 0, MOST_OF_A_NODE))
+            told = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
             for rank, said in sorted((int(rank), said) for rank, said in told.items()):
                 said = {"stack": said} if isinstance(said, list) else said  # as older releases left it
-                node = nodes[rank] if rank < len(nodes) else ""
-                groups = tuple(_group(one) for one in said.get("groups", ()))
-                records = tuple(_record(one) for one in said.get("records", ()))
-                stack = tuple(map(str, said["stack"]))
-                yield RankSeen(rank, node, 0, "S", stack=stack, groups=groups, records=records)
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+                yield _seen(rank, "S", said, nodes, tuple(map(str, said["stack"])))
+        except _HALF_A_FILE:
             continue
+
+
+def _files(paths: AttemptPaths, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    try:
+        names = sorted(os.listdir(paths.folder))
+    except OSError:
+        return []
+    return [match for match in map(pattern.fullmatch, names) if match][:MOST_FAREWELLS]
+
+
+def _seen(
+    rank: int, state: str, said: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
+) -> RankSeen:
+    node = nodes[rank] if rank < len(nodes) else ""
+    groups = tuple(_group(one) for one in said.get("groups", ()))
+    records = tuple(_record(one) for one in said.get("records", ()))
+    return RankSeen(rank, node, 0, state, stack=stack, groups=groups, records=records)
 
 
 def last_records(left: Iterable[RankSeen], still: Iterable[RankSeen]) -> tuple[RankSeen, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable
 
 from clusterrun.local.processes import alive
@@ -21,7 +20,7 @@ from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
 from clusterrun.slurm.job_cache import News, SharedJobs
 from clusterrun.slurm.queries import JobRow
-from clusterrun.system import Clock
+from clusterrun.system import Clock, said_late
 
 SPEAK_AFTER = 2.0
 
@@ -100,17 +99,9 @@ class StatusQuery:
         asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
         if not asked:
             return SchedulerReply()
-        late = threading.Timer(
-            SPEAK_AFTER,
-            self._tell,
-            (f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question",),
-        )
-        late.daemon = True
-        late.start()
-        try:
+        sentence = f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question"
+        with said_late(SPEAK_AFTER, self._tell, sentence):
             return self._asked(asked, oldest, since)
-        finally:
-            late.cancel()
 
     def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         began = self._clock.now()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
+from clusterrun.local.gpus import count_gpus
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
@@ -217,8 +219,7 @@ def _keeping_off(
         return spec, ()
     now = context.clock.now()
     known = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
-    kept = keep_off(spec, known, now, offered.nodes_for(spec))
-    return kept.spec, kept.notices
+    return keep_off(spec, known, now, offered.nodes_for(spec))
 
 
 def _sharing_cpus(
@@ -263,18 +264,12 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         why_python=why_python,
         about_python=about,
         why=why,
-        gpus=_gpus(context) if here and spec.gpus else 0,
+        gpus=count_gpus(context.environ) if here and spec.gpus else 0,
         cluster=name,
         findings=findings_folder(context.store.home, name),
         runtimes=runtimes_here(context.environ, slurm=not here) if spec.container else (),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
-
-
-def _gpus(context: Context) -> int:
-    from clusterrun.local.gpus import count_gpus
-
-    return count_gpus(context.environ)
 
 
 def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
@@ -392,22 +387,16 @@ def _must_understand(planned: Plan) -> tuple[str, ...]:
 
 
 def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
-    # Before Slurm makes it with the mode that the umask leaves.
-    empty_file(paths.job_output)
+    empty_file(paths.job_output)  # before Slurm makes it with the mode that the umask leaves
     for planned in plans:
-        _write_plan(planned, paths, sync)
-
-
-def _write_plan(planned: Plan, paths: RunPaths, sync: bool) -> None:
-    if planned.orders.preflight.findings:
-        private_folder(planned.orders.preflight.findings)
-    own = paths.shape(planned.shape) if planned.shape >= 0 else paths
-    if own is not paths:
-        private_folder(os.path.dirname(own.run_dir))
-        private_folder(own.run_dir)
-    write_whole(own.orders, _json(planned), sync=sync)
-    if planned.script:
-        write_whole(own.script, planned.script, 0o700, sync=False)
+        if planned.orders.preflight.findings:
+            private_folder(planned.orders.preflight.findings)
+        own = paths.shape(planned.shape) if planned.shape >= 0 else paths
+        if own is not paths:
+            private_folder(own.run_dir)
+        write_whole(own.orders, json.dumps(encode_set(planned.orders), indent=1) + "\n", sync=sync)
+        if planned.script:
+            write_whole(own.script, planned.script, 0o700, sync=False)
 
 
 def _without_secrets(spec: JobSpec) -> JobSpec:
@@ -424,12 +413,6 @@ def program_for_nodes(context: Context) -> str:
         return str(agent_program(cache))
     except OSError as error:
         raise refusal(cache, error) from error
-
-
-def _json(planned: Plan) -> str:
-    import json
-
-    return json.dumps(encode_set(planned.orders), indent=1) + "\n"
 
 
 def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
@@ -449,12 +432,10 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
 
 def queued(planned: Plan, context: Context, tell: Tell) -> str:
     """The number of the job that Slurm has taken. Raises as ``submit_once.send``."""
-    return submit_once.send(
-        SlurmClient(scrubbed(context.environ)),
-        planned.argv,
-        cwd=planned.spec.cwd,
-        token=marked(planned.token, planned.shape),
-        partition=planned.spec.partition,
-        clock=RealClock(),
-        log=tell,
-    )
+    return sent(planned.argv, planned.spec, marked(planned.token, planned.shape), context, tell)
+
+
+def sent(argv: Sequence[str], spec: JobSpec, token: str, context: Context, tell: Tell) -> str:
+    """The number of the job, or array, that Slurm has taken. Raises as ``submit_once.send``."""
+    slurm = SlurmClient(scrubbed(context.environ))
+    return submit_once.send(slurm, argv, spec.cwd, token, spec.partition, RealClock(), tell)

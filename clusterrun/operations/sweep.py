@@ -34,11 +34,7 @@ from clusterrun.runs.private_files import empty_file, own_content, private_folde
 from clusterrun.runs.store import run_id
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
-from clusterrun.script.environment import scrubbed
 from clusterrun.script.plan import Plan, default_name, plan
-from clusterrun.slurm import submit_once
-from clusterrun.slurm.client import SlurmClient
-from clusterrun.system import RealClock
 
 LONGEST_NAME = 24
 """Characters: with the number of its point the name of a run still fits its id."""
@@ -291,17 +287,8 @@ class _Arrays(_Feeder):
         return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
 
     def _send(self, argv: tuple[str, ...], token: str) -> str:
-        spec = self._facts.spec
         try:
-            return submit_once.send(
-                SlurmClient(scrubbed(self._context.environ)),
-                argv,
-                cwd=spec.cwd,
-                token=token,
-                partition=spec.partition,
-                clock=RealClock(),
-                log=self._tell,
-            )
+            return submit.sent(argv, self._facts.spec, token, self._context, self._tell)
         except SchedulerUnreachable:
             raise
         except SchedulerError as error:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
@@ -41,18 +40,8 @@ NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
 
-class ProgramRunner(Protocol):
-    """What runs a program: ``system.run``, or a stand-in with recorded answers."""
-
-    def __call__(
-        self,
-        argv: Sequence[str],
-        timeout: float,
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> system.Completed:
-        """Run ``argv`` with a limit in seconds."""
+ProgramRunner = Callable[..., system.Completed]
+"""``system.run``, or a stand-in with recorded answers."""
 
 
 @frozen

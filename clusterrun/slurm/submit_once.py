@@ -7,16 +7,14 @@ by looking for the token that stands in the job's comment.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.slurm import sbatch_errors
-from clusterrun.slurm.client import SubmitAnswer
+from clusterrun.slurm.client import SlurmClient, SubmitAnswer
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
-from clusterrun.system import Clock
+from clusterrun.system import Clock, said_late
 
 LOOK_SECONDS = 90.0
 """How long the queue is searched before the question is left to a later ``status``."""
@@ -28,21 +26,8 @@ Log = Callable[[str], None]
 """Takes one line for the person who waits."""
 
 
-class SubmitBackend(Protocol):
-    """What of the client is needed here."""
-
-    def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
-        """Run sbatch once."""
-
-    def find(self, token: str) -> str:
-        """The id of the job with that token, or ''."""
-
-    def partitions(self) -> tuple[PartitionOffer, ...]:
-        """What the partitions offer."""
-
-
 def send(
-    slurm: SubmitBackend, argv: Sequence[str], cwd: str, token: str, partition: str, clock: Clock, log: Log
+    slurm: SlurmClient, argv: Sequence[str], cwd: str, token: str, partition: str, clock: Clock, log: Log
 ) -> str:
     """Submit once and return the job's id.
 
@@ -64,22 +49,18 @@ def send(
     return _refused(slurm, token, partition, answer.said)
 
 
-def _asked(slurm: SubmitBackend, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:
+def _asked(slurm: SlurmClient, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:
     """One sbatch; a long wait for it is said, and what an interrupted one means."""
     waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
-    patience = threading.Timer(QUIET_SECONDS, log, (waiting,))
-    patience.daemon = True
-    patience.start()
     try:
-        return slurm.sbatch(argv, cwd)
+        with said_late(QUIET_SECONDS, log, waiting):
+            return slurm.sbatch(argv, cwd)
     except KeyboardInterrupt:
         log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")
         raise
-    finally:
-        patience.cancel()
 
 
-def _look(slurm: SubmitBackend, token: str, said: str, clock: Clock, log: Log) -> str:
+def _look(slurm: SlurmClient, token: str, said: str, clock: Clock, log: Log) -> str:
     """Search the queue, ever more slowly: after one clear "no" the message may still be on its way."""
     began, pause, seen = clock.monotonic(), FIRST_PAUSE, "Slurm did not answer that either"
     log(f"waiting for an answer until {LOOK_SECONDS:g} s are over; nothing is submitted again")
@@ -101,7 +82,7 @@ def _look(slurm: SubmitBackend, token: str, said: str, clock: Clock, log: Log) -
     )
 
 
-def _refused(slurm: SubmitBackend, token: str, partition: str, said: str) -> str:
+def _refused(slurm: SlurmClient, token: str, partition: str, said: str) -> str:
     """Words that are not known might be no refusal at all: one look at the queue makes sure."""
     row = sbatch_errors.refusal(said)
     if row is None or not row.sure:
@@ -119,7 +100,7 @@ def _refused(slurm: SubmitBackend, token: str, partition: str, said: str) -> str
     raise SchedulerError(f"Slurm refused the job: {said}", remedy)
 
 
-def _offer(slurm: SubmitBackend, wanted: str) -> str:
+def _offer(slurm: SlurmClient, wanted: str) -> str:
     """What there is to choose from, the wanted partition alone where it exists."""
     try:
         found = slurm.partitions()

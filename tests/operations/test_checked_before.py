@@ -19,7 +19,6 @@ from clusterrun.model.states import State
 from clusterrun.operations import checked_before
 from clusterrun.operations.checked_before import (
     COUNTS_SECONDS,
-    EarlierCheck,
     earlier,
     key,
     recent_ids,
@@ -77,7 +76,7 @@ def checked(
     return chosen
 
 
-def answer(context: Context, made: Plan, own_key: str = "key") -> EarlierCheck | None:
+def answer(context: Context, made: Plan, own_key: str = "key") -> Report | None:
     records = [context.store.read(one) for one in context.store.ids()]
     return earlier(made, own_key, records, context)
 
@@ -101,8 +100,7 @@ def test_a_check_counts_for_the_same_nodes_and_no_more_than_it_looked_at(
     context: Context, made: dict[str, Any], changes: dict[str, Any], counts: bool
 ) -> None:
     by = checked(context, **made)
-    at = made.get("at", NOW - 90)
-    expected = EarlierCheck(by, made.get("level", "full"), at, CHOSEN) if counts else None
+    expected = context.store.report(by, 0) if counts else None
     assert answer(context, planned(**changes)) == expected
     assert answer(context, planned(**changes), "another key") is None
 
@@ -194,7 +192,8 @@ def test_another_python_container_environment_or_allocation_is_checked_anew(tmp_
 
 
 def test_ranks_get_what_the_earlier_check_chose_where_their_user_set_nothing() -> None:
-    check = EarlierCheck("x", "full", NOW, (*CHOSEN, ("GLOO_SOCKET_IFNAME", "ib0")))
+    chosen = (*CHOSEN, ("GLOO_SOCKET_IFNAME", "ib0"))
+    check = Report("x", "c", "full", Grade.PASS, NOW, 9, 60, 1, "", (), (), (), (), environment=chosen)
     made = relying(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
     assert made.orders.environment == (("A", "1"), *CHOSEN)
     assert (made.orders.preflight, made.orders.preflight.level) == (Preflight(), Level.OFF)

@@ -95,8 +95,8 @@ def test_a_forgotten_node_is_as_new_until_something_is_found_again(tmp_path: Pat
 
 def test_nodes_that_were_unfit_are_kept_off_and_that_is_said_with_the_reason() -> None:
     kept = keep_off(replace(SPEC, exclude="n8"), memory(bad(3, "n1"), bad(1, "n1", "n2")), AT)
-    assert kept.spec.exclude == "n[8,1-2]"
-    assert kept.notices == (
+    assert kept[0].exclude == "n[8,1-2]"
+    assert kept[1] == (
         "excludes n1: unfit 2 times, last 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
         "excludes n2: unfit 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
     )
@@ -104,29 +104,29 @@ def test_nodes_that_were_unfit_are_kept_off_and_that_is_said_with_the_reason() -
 
 def test_a_warning_keeps_off_nobody() -> None:
     kept = keep_off(SPEC, memory(bad(1, "n1", finding=SLOW)), AT)
-    assert (kept.spec, kept.notices) == (SPEC, ("no node was found unfit lately: --avoid-bad excludes none",))
+    assert (kept[0], kept[1]) == (SPEC, ("no node was found unfit lately: --avoid-bad excludes none",))
 
 
 def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() -> None:
     known = memory(bad(3, "n2"), bad(2, "n2", "n3"), bad(1, "n1", "n2"))
     kept = keep_off(replace(SPEC, spares=1), known, AT, nodes_there=5)
-    assert kept.spec.exclude == "n[1-2]"
-    assert kept.notices[0] == (
+    assert kept[0].exclude == "n[1-2]"
+    assert kept[1][0] == (
         "n3 would be excluded too, but of 5 nodes the run needs 3: without them it could never start"
     )
     none = keep_off(SPEC, known, AT, nodes_there=2)
-    assert (none.spec.exclude, len(none.notices)) == ("", 1)
+    assert (none[0].exclude, len(none[1])) == ("", 1)
 
 
 def test_a_node_that_is_asked_for_by_name_is_not_kept_off() -> None:
     kept = keep_off(replace(SPEC, nodelist="n[1-2]"), memory(bad(1, "n1", "n3")), AT)
-    assert kept.spec.exclude == "n3"
-    assert kept.notices[0] == "n1 was lately unfit, but --nodelist asks for it"
+    assert kept[0].exclude == "n3"
+    assert kept[1][0] == "n1 was lately unfit, but --nodelist asks for it"
 
 
 def test_a_name_that_is_none_never_reaches_sbatch() -> None:
     hostile = replace(HEALTHY, nodes=(node("n1"), node("--wrap=x", XID), node("a,b", XID)))
-    assert keep_off(SPEC, memory(hostile), AT).spec == SPEC
+    assert keep_off(SPEC, memory(hostile), AT)[0] == SPEC
 
 
 @pytest.mark.parametrize("more", [{"sbatch": ("exclude=n1",)}, {"exclude": "/etc/bad-nodes"}])
