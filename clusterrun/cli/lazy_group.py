@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.model.frozen import frozen
+from clusterrun.model.nearest import nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -78,7 +79,5 @@ class LazyGroup(click.Group):
 
 def meant(word: str, known: Any) -> str:
     """`` Did you mean …?`` with the nearest of ``known``, or nothing."""
-    import difflib  # only for a wrong word: every TAB is a start
-
-    near = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    near = nearest(word, known, most=2)
     return f" Did you mean {' or '.join(near)}?" if near else ""

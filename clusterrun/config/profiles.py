@@ -18,6 +18,7 @@ from clusterrun.config.option_table import CONFIGURABLE, TRUST, Value
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.nearest import did_you_mean
 
 PROJECT_FILE = "clusterrun.toml"
 
@@ -156,16 +157,8 @@ def _source(table: dict[str, Any], path: str, origin: str) -> Source:
 def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, kind: str) -> None:
     for name in found:
         if name not in known:
-            hint = _nearest(name, known) or f"known are {', '.join(known)}"
+            hint = did_you_mean(name, known, f"known are {', '.join(known)}")
             raise BadInput(f"{where}: unknown {kind} {name!r}", hint)
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    """A guess at what a wrong word meant; '' where nothing is near."""
-    import difflib  # only for a wrong word: every command reads the configuration
-
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
@@ -178,5 +171,5 @@ def sources(configurations: Iterable[Configuration], profile: str) -> list[Sourc
     if profile and not chosen:
         names = tuple(dict.fromkeys(name for c in configured for name, _ in c.profiles))
         known = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
-        raise BadInput(f"there is no profile {profile!r}", _nearest(profile, names) or known)
+        raise BadInput(f"there is no profile {profile!r}", did_you_mean(profile, names, known))
     return chosen + [c.defaults for c in configured]

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
 from clusterrun.model.errors import BadInput
+from clusterrun.model.nearest import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., object])
 AFTER = Option("after", "list", "Start when these runs have succeeded.", "RUN", ())
@@ -45,12 +46,8 @@ def check(function: str, given: Mapping[str, object], options: Iterable[Option])
     known = [name_of(option) for option in options]
     for name in given:
         if name not in known:
-            import difflib  # only for a wrong word
-
-            near = difflib.get_close_matches(name, known, n=1)
-            all_of_them = f"help(clusterrun.{function}) shows every option"
-            guess = INSTEAD.get(name) or (f"did you mean {near[0]!r}?" if near else all_of_them)
-            raise BadInput(f"{function}() has no option {name!r}", guess)
+            guess = did_you_mean(name, known, f"help(clusterrun.{function}) shows every option")
+            raise BadInput(f"{function}() has no option {name!r}", INSTEAD.get(name, guess))
 
 
 def annotation(option: Option) -> str:

@@ -10,6 +10,7 @@ from clusterrun.config.option_table import CONFIGURABLE, Option, Value
 from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.nearest import nearest
 
 DEFAULT = "default"
 """The origin of a value that nobody gave."""
@@ -127,17 +128,10 @@ def _number(given: Any) -> int | None:
 def _switch(given: Any) -> bool | None:
     if isinstance(given, bool):
         return given
-    words = {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }
-    return words.get(given.strip().lower()) if isinstance(given, str) else None
+    word = given.strip().lower() if isinstance(given, str) else ""
+    return (
+        True if word in ("1", "true", "yes", "on") else False if word in ("0", "false", "no", "off") else None
+    )
 
 
 def _list(given: Any) -> tuple[str, ...] | None:
@@ -149,15 +143,13 @@ def _list(given: Any) -> tuple[str, ...] | None:
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each ``CLUSTERRUN_*`` variable that is none of ours but looks much like one."""
-    import difflib
-
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
     known = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
     said = []
     for name in sorted(environ):
         if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            near = nearest(name, known, alike=0.85)
             said += [f"{name} is set but means nothing; did you mean {near[0]}?"] if near else []
     return said
 

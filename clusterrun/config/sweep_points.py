@@ -15,6 +15,7 @@ from typing import Any
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 
 MOST_POINTS = 10_000
@@ -236,8 +237,6 @@ def check_places(spec: JobSpec, point: Point) -> None:
             f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same",
             f"write {{{idle[0]}}} where its value goes: train.py --{idle[0]} '{{{idle[0]}}}'",
         )
-    import difflib
-
     for place in sorted(places - set(names)):
-        if near := difflib.get_close_matches(place, names, 1, 0.75):
+        if near := nearest(place, names, alike=0.75):
             raise BadInput(f"{{{place}}} is no name of this sweep", f"did you mean {{{near[0]}}}?")

@@ -159,14 +159,20 @@ def _beyond(reading: LogReading) -> Iterator[Piece]:
         yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
 
 
-def read_at(path: str, offset: int, size: int) -> bytes:
-    """At most ``size`` bytes from ``offset``; nothing where the file is gone. Raises ``Unreadable``."""
+def opened(path: str) -> int | None:
+    """A handle for reading a file; None where it is gone. Raises ``Unreadable``."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return b""
+        return None
     except PermissionError as error:
         raise Unreadable(path) from error
+
+
+def read_at(path: str, offset: int, size: int) -> bytes:
+    """At most ``size`` bytes from ``offset``; nothing where the file is gone. Raises ``Unreadable``."""
+    if (handle := opened(path)) is None:
+        return b""
     try:
         return os.pread(handle, size, offset)
     finally:
@@ -178,12 +184,8 @@ def size_of(path: str) -> int:
 
     Raises ``Unreadable``.
     """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if (handle := opened(path)) is None:
         return 0
-    except PermissionError as error:
-        raise Unreadable(path) from error
     try:
         return os.fstat(handle).st_size
     finally:

@@ -74,9 +74,7 @@ class Growing:
         return self._rest
 
     def _read(self) -> bytes:
-        try:
-            handle = os.open(self.file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        if (handle := attempt_logs.opened(self.file.path)) is None:
             return b""
         try:
             found = os.fstat(handle)

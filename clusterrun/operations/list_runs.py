@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
+from clusterrun.model.nearest import nearest
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
@@ -109,9 +110,7 @@ def states(words: Sequence[str]) -> tuple[State, ...]:
             found.append(State[word])
         else:
             names = [*State.__members__, *groups]
-            import difflib
-
-            near = difflib.get_close_matches(word, names, n=1)
+            near = nearest(word, names)
             hint = f"did you mean {near[0]}? " if near else ""
             raise BadInput(f"there is no state {word!r}", f"{hint}there are {', '.join(names)}")
     return tuple(dict.fromkeys(found))

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from clusterrun.atomic_file import end_of
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.printed_errors import Error, heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
-from clusterrun.logs.attempt_logs import attempts, read_at, size_of
+from clusterrun.logs.attempt_logs import attempts, read_at
 from clusterrun.logs.log_reader import so_far
 from clusterrun.logs.selection import STREAMS, LogSelection
 from clusterrun.model.paths import AttemptPaths, RunPaths
@@ -188,10 +189,5 @@ def _alone(said: list[tuple[RankSeen, bool]], failed: bool) -> Iterator[str]:
 
 def _memory(paths: RunPaths) -> Iterator[str]:
     """What the batch step's own output says of memory that ran out: slurmstepd writes it there."""
-    path = paths.job_output
-    try:
-        size = size_of(path)
-        text = read_at(path, max(0, size - 8192), 8192).decode("utf-8", "replace")
-    except OSError:
-        return
+    text = end_of(paths.job_output, 8192)[0].decode("utf-8", "replace")
     yield from [line.strip()[:300] for line in text.splitlines() if _MEMORY.search(line)][:2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from clusterrun.logs.attempt_logs import attempts
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Level
@@ -35,14 +36,11 @@ def report_of(context: Context, run_id: str, attempt: int | None = None) -> Repo
 
 def attempts_with_report(context: Context, run_id: str) -> list[int]:
     """The attempts of which there is a report; a restart inside the allocation is not checked anew."""
-
-    folder = context.store.paths(run_id).attempts
+    paths = context.store.paths(run_id)
     try:
-        names = [name for name in os.listdir(folder) if name.isdecimal()]
-    except OSError:
+        return [n for n in attempts(paths.attempts) if os.path.exists(paths.attempt(n).preflight)]
+    except (OSError, ClusterrunError):
         return []
-    numbers = sorted(map(int, names))
-    return [n for n in numbers if os.path.exists(context.store.paths(run_id).attempt(n).preflight)]
 
 
 def _missing(context: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:

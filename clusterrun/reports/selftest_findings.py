@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from clusterrun.model.frozen import frozen
-from clusterrun.model.preflight_report import Grade, worst
+from clusterrun.model.preflight_report import WORST_FIRST, Grade, worst
 
 FORMAT = 1
 STALLED_AT = "stalls_on_purpose"
@@ -30,8 +31,7 @@ class SelftestFinding:
 def lines(document: dict[str, Any]) -> list[str]:
     """The findings as text, each part at least once."""
     found = findings(document)
-    order = (Grade.FAIL, Grade.UNDETERMINED, Grade.WARN, Grade.PASS)
-    ranked = sorted(found, key=lambda one: order.index(one.grade))
+    ranked = sorted(found, key=lambda one: WORST_FIRST.index(one.grade))
     marks = {Grade.PASS: "ok", Grade.WARN: "WARN", Grade.FAIL: "FAIL", Grade.UNDETERMINED: "unknown"}
     shown = []
     for one in ranked:
@@ -51,9 +51,10 @@ def findings(document: dict[str, Any]) -> list[SelftestFinding]:
     found: list[SelftestFinding] = []
     for name, judge in _PARTS.items():
         try:
-            found += judge(document)
+            found += list(judge(document))  # all of a part, or nothing
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            why = _text(document, "ended") or "the file does not hold it"
+            ended = document.get("ended")
+            why = ended if ended and isinstance(ended, str) else "the file does not hold it"
             found.append(SelftestFinding(name, Grade.UNDETERMINED, f"was not reached: {why}", _LOOK))
     return found
 
@@ -61,71 +62,53 @@ def findings(document: dict[str, Any]) -> list[SelftestFinding]:
 _LOOK = "clusterrun logs and clusterrun diagnose, with the run ids in the file, say more"
 
 
-def _devices(document: dict[str, Any]) -> list[SelftestFinding]:
+def _devices(document: dict[str, Any]) -> Iterator[SelftestFinding]:
     seen, wanted = document["devices"], int(document["gpus"])
     names, kinds = seen["names"], sorted(set(seen["names"]))
     what = f"{len(names)} × {', '.join(kinds) or 'nothing'}, torch {seen['torch']}"
     version = seen["cuda"] or seen["hip"] or "none"
     if seen["device"] != "cuda" or len(names) < wanted:
         remedy = "install a build of torch for these GPUs; compare nvidia-smi -L with CUDA_VISIBLE_DEVICES"
-        return [
-            SelftestFinding(
-                "devices", Grade.FAIL, f"torch sees {what}, not {wanted} GPUs (CUDA {version})", remedy
-            )
-        ]
-    said = f"{what}, CUDA or HIP {version}, NCCL {seen['nccl']}"
-    told = [SelftestFinding("devices", Grade.PASS, said)]
+        said = f"torch sees {what}, not {wanted} GPUs (CUDA {version})"
+        yield SelftestFinding("devices", Grade.FAIL, said, remedy)
+        return
+    yield SelftestFinding("devices", Grade.PASS, f"{what}, CUDA or HIP {version}, NCCL {seen['nccl']}")
     answered = [name for name, text in seen["listing"].items() if text and "no answer" not in text[:40]]
     if answered:
-        return [*told, SelftestFinding("driver", Grade.PASS, f"{', '.join(answered)} answered")]
+        yield SelftestFinding("driver", Grade.PASS, f"{', '.join(answered)} answered")
+        return
     remedy = "put the driver's program on the PATH of the nodes: checks of memory, clocks and PCIe read it"
-    return [
-        *told,
-        SelftestFinding("driver", Grade.WARN, "neither nvidia-smi, amd-smi nor rocm-smi answered", remedy),
-    ]
+    yield SelftestFinding("driver", Grade.WARN, "neither nvidia-smi, amd-smi nor rocm-smi answered", remedy)
 
 
-def _check(document: dict[str, Any]) -> list[SelftestFinding]:
+def _check(document: dict[str, Any]) -> Iterator[SelftestFinding]:
     report = document["check"]
-    verdict = Grade(report["verdict"])
-    told = [
-        SelftestFinding(
-            "check", verdict, f"{report['verdict']} after {report['seconds']:.0f} s by {report['backend']}"
-        )
-    ]
+    said = f"{report['verdict']} after {report['seconds']:.0f} s by {report['backend']}"
+    yield SelftestFinding("check", Grade(report["verdict"]), said)
     if report["backend"] != "nccl":
         said = f"collectives were tested with {report['backend'] or 'nothing'}, not with NCCL"
-        told.append(SelftestFinding("check", Grade.FAIL, said, "; ".join(report["notices"])[:300]))
+        yield SelftestFinding("check", Grade.FAIL, said, "; ".join(report["notices"])[:300])
     for name, node in report["nodes"].items():
-        told += [
-            SelftestFinding(
-                "check", Grade(one["verdict"]), f"{name}: {one['check']}: {one['said']}", one["remedy"]
-            )
-            for one in node["findings"]
-        ]
-    return told
+        for one in node["findings"]:
+            said = f"{name}: {one['check']}: {one['said']}"
+            yield SelftestFinding("check", Grade(one["verdict"]), said, one["remedy"])
 
 
-def _sums(document: dict[str, Any]) -> list[SelftestFinding]:
-    wrong = document["sums"]["wrong"]
-    if wrong:
+def _sums(document: dict[str, Any]) -> Iterator[SelftestFinding]:
+    if wrong := document["sums"]["wrong"]:
         remedy = "drain the node: what it computes or sends is wrong without any error"
-        return [
-            SelftestFinding(
-                "sums", Grade.FAIL, f"all-reduce is wrong: {', '.join(map(str, wrong))[:300]}", remedy
-            )
-        ]
-    return [
-        SelftestFinding(
-            "sums", Grade.PASS, "all-reduces of int64, float32 and bfloat16 are exact on every rank"
-        )
-    ]
+        said = f"all-reduce is wrong: {', '.join(map(str, wrong))[:300]}"
+        yield SelftestFinding("sums", Grade.FAIL, said, remedy)
+    else:
+        said = "all-reduces of int64, float32 and bfloat16 are exact on every rank"
+        yield SelftestFinding("sums", Grade.PASS, said)
 
 
-def _rates(document: dict[str, Any]) -> list[SelftestFinding]:
+def _rates(document: dict[str, Any]) -> Iterator[SelftestFinding]:
     rates = {int(size): float(rate) for size, rate in document["rates"].items()}
     if int(document["ranks"]) < 2:
-        return [SelftestFinding("bandwidth", Grade.PASS, "one rank: there is nothing to measure")]
+        yield SelftestFinding("bandwidth", Grade.PASS, "one rank: there is nothing to measure")
+        return
     most = max(rates.values())
     shown = ", ".join(f"{rate:.4g} GB/s with {size >> 20} MiB" for size, rate in sorted(rates.items()))
     sets = [one for one in document["check"]["tests"] if one["test"] == "set"]
@@ -134,59 +117,52 @@ def _rates(document: dict[str, Any]) -> list[SelftestFinding]:
     known = [one["said"] for one in document["check"]["nodes"].get("", {"findings": []})["findings"]]
     slow = [said for said in known if "limit" in said]
     if most <= 0:
-        return [SelftestFinding("bandwidth", Grade.FAIL, told, "NCCL_DEBUG=INFO says which way NCCL takes")]
-    if measured and most < 0.5 * measured:
+        remedy = "NCCL_DEBUG=INFO says which way NCCL takes"
+        yield SelftestFinding("bandwidth", Grade.FAIL, told, remedy)
+    elif measured and most < 0.5 * measured:
         said = f"{told}: less than half under the agent"
-        return [SelftestFinding("bandwidth", Grade.WARN, said, "compare the NCCL_* variables of both runs")]
-    return [
-        SelftestFinding(
-            "bandwidth", Grade.WARN if slow else Grade.PASS, told + "".join(f"; {one}" for one in slow)
-        )
-    ]
+        yield SelftestFinding("bandwidth", Grade.WARN, said, "compare the NCCL_* variables of both runs")
+    else:
+        yield SelftestFinding("bandwidth", Grade.WARN if slow else Grade.PASS, "; ".join([told, *slow]))
 
 
-def _training(document: dict[str, Any]) -> list[SelftestFinding]:
+def _training(document: dict[str, Any]) -> Iterator[SelftestFinding]:
     seen = document["training"]
     said = f"DDP: loss {seen['first']} to {seen['last']} in {1000 * seen['seconds']:.1f} ms a step"
     if seen["equal"] is not True:
         remedy = "drain the node whose sums are wrong; look for ranks that run other code"
-        return [SelftestFinding("training", Grade.FAIL, f"{said}; the ranks' weights differ", remedy)]
-    if not float(seen["last"]) < LEAST_FALL * float(seen["first"]):
-        return [
-            SelftestFinding("training", Grade.FAIL, f"{said}: it does not learn", "compare with --gpus 0")
-        ]
-    return [SelftestFinding("training", Grade.PASS, f"{said}; the same weights on every rank")]
+        yield SelftestFinding("training", Grade.FAIL, f"{said}; the ranks' weights differ", remedy)
+    elif not float(seen["last"]) < LEAST_FALL * float(seen["first"]):
+        yield SelftestFinding("training", Grade.FAIL, f"{said}: it does not learn", "compare with --gpus 0")
+    else:
+        yield SelftestFinding("training", Grade.PASS, f"{said}; the same weights on every rank")
 
 
-def _hang(document: dict[str, Any]) -> list[SelftestFinding]:
+def _hang(document: dict[str, Any]) -> Iterator[SelftestFinding]:
     if int(document["ranks"]) < 2:
-        return [SelftestFinding("hang", Grade.PASS, "one rank: no other would wait for it")]
+        yield SelftestFinding("hang", Grade.PASS, "one rank: no other would wait for it")
+        return
     stalled, found = int(document["stall"]["rank"]), document["hang"]
     named = [one["rank"] for one in found["culprits"]]
-    after = (
-        f"{float(found['at']) - float(document['stall']['at']):.0f} s after rank {stalled} stopped on purpose"
-    )
+    seconds = float(found["at"]) - float(document["stall"]["at"])
+    after = f"{seconds:.0f} s after rank {stalled} stopped on purpose"
     if named != [stalled]:
         whom = f"named rank {', '.join(map(str, named))}" if named else "named no rank"
         said = f"the diagnosis {after} {whom}: {found['said']}"
-        return [SelftestFinding("hang", Grade.FAIL, said, "please report it with this file")]
-    told = [SelftestFinding("hang", Grade.PASS, f"{after} it was named: {found['said']}")]
-    texts = json.dumps([found["groups"], found["culprits"]])
-    if STALLED_AT not in texts:
-        said = "no stack shows where the stalled rank stood"
-        told.append(
-            SelftestFinding(
-                "stacks", Grade.WARN, said, "ptrace may be forbidden: py-spy dump --pid on a node"
-            )
-        )
+        yield SelftestFinding("hang", Grade.FAIL, said, "please report it with this file")
+        return
+    yield SelftestFinding("hang", Grade.PASS, f"{after} it was named: {found['said']}")
+    if STALLED_AT in json.dumps([found["groups"], found["culprits"]]):
+        said = "the stalled rank's stack names the line where it stood"
+        yield SelftestFinding("stacks", Grade.PASS, said)
     else:
-        told.append(
-            SelftestFinding("stacks", Grade.PASS, "the stalled rank's stack names the line where it stood")
-        )
+        remedy = "ptrace may be forbidden: py-spy dump --pid on a node"
+        yield SelftestFinding("stacks", Grade.WARN, "no stack shows where the stalled rank stood", remedy)
     if _NUMBERED.search(json.dumps([found["said"], found["evidence"]])):
-        return [*told, SelftestFinding("flight records", Grade.PASS, "the collective was told by its number")]
-    said = "no collective was told by its number: torch's flight records could not be read"
-    return [*told, SelftestFinding("flight records", Grade.WARN, said, "TORCH_FR_BUFFER_SIZE must not be 0")]
+        yield SelftestFinding("flight records", Grade.PASS, "the collective was told by its number")
+    else:
+        said = "no collective was told by its number: torch's flight records could not be read"
+        yield SelftestFinding("flight records", Grade.WARN, said, "TORCH_FR_BUFFER_SIZE must not be 0")
 
 
 _PARTS = {
@@ -201,8 +177,3 @@ _PARTS = {
 
 def _size(document: dict[str, Any]) -> str:
     return f"{document.get('nodes')} nodes with {document.get('gpus')} GPUs each"
-
-
-def _text(document: dict[str, Any], name: str) -> str:
-    found = document.get(name)
-    return found if isinstance(found, str) else ""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Report
-from clusterrun.runs.private_files import refusal, write_whole
+from clusterrun.runs.private_files import names_in, write_whole
 from clusterrun.runs.run_documents import read_document
 
 FORGOTTEN = ".forgotten"
@@ -49,13 +49,13 @@ def _safe(name: str) -> str:
 def clusters(home: str) -> tuple[str, ...]:
     """The clusters of which something is known, by the names of their folders."""
     folder = os.path.join(home, "findings")
-    return tuple(name for name in _names(folder) if os.path.isdir(os.path.join(folder, name)))
+    return tuple(name for name in sorted(names_in(folder)) if os.path.isdir(os.path.join(folder, name)))
 
 
 def recall(folder: str, since: float) -> NodeRecords:
     """The reports in ``folder`` from ``since`` (seconds since the epoch) on; no folder: nothing is known."""
     reports, damaged = [], []
-    for name in _names(folder):
+    for name in sorted(names_in(folder)):
         path = os.path.join(folder, name)
         if not name.endswith(".json") or _written(path) < since - SLACK:
             continue
@@ -76,7 +76,7 @@ def forget(folder: str, node: str, now: float) -> None:
 
 
 def _forgotten(folder: str) -> Iterator[tuple[str, float]]:
-    for name in _names(folder):
+    for name in sorted(names_in(folder)):
         if name.endswith(FORGOTTEN):
             yield name.removesuffix(FORGOTTEN), _moment_in(os.path.join(folder, name))
 
@@ -99,12 +99,3 @@ def _written(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise refusal(folder, error) from error

@@ -139,11 +139,21 @@ def refusal(path: str, error: OSError) -> DiskRefused:
     return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, elsewhere))
 
 
+def removed(path: str) -> None:
+    """Remove a file that is there. Raises ``DiskRefused``."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
 def names_in(folder: str) -> list[str]:
     """What lies in a folder of ours; nothing where there is none. Raises ``DiskRefused``."""
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise refusal(folder, error) from error

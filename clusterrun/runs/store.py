@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.nearest import nearest
 from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
@@ -132,12 +134,7 @@ class Store:
         return removed
 
     def _forget_live(self, run_id: str) -> None:
-        try:
-            os.unlink(os.path.join(self.live, run_id))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise private_files.refusal(self.live, error) from error
+        private_files.removed(os.path.join(self.live, run_id))
 
     def save(self, record: RunRecord, sync: bool = True) -> None:
         """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
@@ -211,12 +208,7 @@ class Store:
     def reopen(self, run_id: str) -> None:
         """Take back the last word on a run: it lives. Raises ``DiskRefused``."""
         private_files.empty_file(os.path.join(self.live, run_id))
-        try:
-            os.unlink(self.paths(run_id).ended)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise private_files.refusal(self.paths(run_id).ended, error) from error
+        private_files.removed(self.paths(run_id).ended)
 
     def left_behind(self, run_id: str) -> LeftBehind | None:
         """The newest word of agents whose coordinator is gone; None where there is none that can be read."""
@@ -227,12 +219,8 @@ class Store:
 
     def script_error(self, run_id: str) -> str:
         """What the batch script printed last, where it is the script's own word on why it ended; else ''."""
-        try:
-            with open(self.paths(run_id).job_output, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_BYTES))
-                last = file.read().decode("utf-8", "replace").rstrip("\n").rpartition("\n")[2]
-        except OSError:
-            return ""
+        told = end_of(self.paths(run_id).job_output, LAST_BYTES)[0].decode("utf-8", "replace")
+        last = told.rstrip("\n").rpartition("\n")[2]
         return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
     def ask_cancel(self, run_id: str) -> None:
@@ -318,15 +306,13 @@ class Store:
 
 
 def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
-    import difflib
-
     if starts:
         shown = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
         return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
     if not known:
         return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
     words = dict.fromkeys([name_of(one) for one in known] + known + ["last"])
-    near = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
+    near = nearest(word, words, most=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 

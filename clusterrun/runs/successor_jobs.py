@@ -44,15 +44,13 @@ class SuccessorJobs:
 
 def further_jobs(paths: RunPaths) -> SuccessorJobs:
     """What the files say; one that is damaged says nothing and takes nothing from the other."""
-    started, waiting, damage = "", "", ""
-    try:
-        found = read_document(SuccessorJob, paths.successor)
-        started = found.job_id if found else ""
-    except ClusterrunError as error:
-        damage = error.seen
-    try:
-        found = read_document(SuccessorJob, paths.next)
-        waiting = found.job_id if found else ""
-    except ClusterrunError as error:
-        damage = damage or error.seen
+    jobs, damage = [], ""
+    for path in (paths.successor, paths.next):
+        try:
+            found = read_document(SuccessorJob, path)
+            jobs.append(found.job_id if found else "")
+        except ClusterrunError as error:
+            jobs.append("")
+            damage = damage or error.seen
+    started, waiting = jobs
     return SuccessorJobs(started, "" if waiting == started else waiting, damage)

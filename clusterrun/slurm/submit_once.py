@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
+from clusterrun.model.nearest import nearest
 from clusterrun.slurm import sbatch_errors
 from clusterrun.slurm.client import SlurmClient, SubmitAnswer
 from clusterrun.slurm.queries import PartitionOffer
@@ -107,9 +108,7 @@ def _offer(slurm: SlurmClient, wanted: str) -> str:
     except SchedulerError:
         return ""
     names = [partition.name for partition in found]
-    import difflib  # for a refused submission alone
-
-    near = difflib.get_close_matches(wanted, names, 1) if wanted and wanted not in names else []
+    near = nearest(wanted, names) if wanted and wanted not in names else []
     meant = [f"did you mean {near[0]}?"] if near else []
     chosen = [one for one in found if one.name == wanted or (not wanted and one.default)] or found
     return "\n".join([*meant, *map(describe, chosen)])
