@@ -11,7 +11,7 @@ DURATIONS = {"time": 60, "seconds": 1}
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
 Value: TypeAlias = "str | int | bool | tuple[str, ...]"
 
@@ -60,6 +60,18 @@ class Option:
         return self.otherwise or ("" if self.default in ("", (), False) else str(self.default))
 
 
+def _switch(name: str, help_: str, **more: Any) -> Option:
+    return Option(name, "switch", help_, default=False, **more)
+
+
+def _list(name: str, help_: str, metavar: str, **more: Any) -> Option:
+    return Option(name, "list", help_, metavar, (), **more)
+
+
+def _choice(name: str, help_: str, choices: tuple[str, ...], default: str = "", **more: Any) -> Option:
+    return Option(name, "text", help_, default=default, choices=choices, **more)
+
+
 def _of(group: str, *found: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=group) for option in found)
 
@@ -77,22 +89,14 @@ RESOURCES = (
             common=True,
             also=("--gpus-per-node",),
         ),
-        Option(
+        _choice(
             "gpus-from",
-            "text",
             "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
-            "",
-            "slurm",
             ("slurm", "node"),
+            "slurm",
         ),
         Option(
-            "ranks-per-node",
-            "number",
-            "Ranks per node without GPUs.",
-            "R",
-            0,
-            common=True,
-            otherwise="1",
+            "ranks-per-node", "number", "Ranks per node without GPUs.", "R", 0, common=True, otherwise="1"
         ),
         Option(
             "cpus-per-rank",
@@ -103,14 +107,7 @@ RESOURCES = (
             common=True,
             otherwise="the GPU's share, else 1",
         ),
-        Option(
-            "mem",
-            "text",
-            "Memory per node: 64G.",
-            "SIZE",
-            common=True,
-            otherwise="the partition's",
-        ),
+        Option("mem", "text", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
         Option(
             "time",
             "time",
@@ -158,43 +155,20 @@ RESOURCES = (
             short="-J",
             also=("--job-name",),
         ),
-        Option(
-            "sbatch",
-            "list",
-            "Any other sbatch option: nice=10.",
-            "KEY[=VALUE]",
-            (),
-            common=True,
-        ),
-        Option("srun", "list", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]", ()),
+        _list("sbatch", "Any other sbatch option: nice=10.", "KEY[=VALUE]", common=True),
+        _list("srun", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]"),
         Option("template", "text", "Your own sbatch template.", "FILE", otherwise="the shipped one"),
-        Option(
+        _choice(
             "cluster",
-            "text",
             "Where to run; auto: Slurm where its programs are, else this machine.",
-            "",
-            "auto",
             ("auto", "slurm", "local"),
+            "auto",
         ),
     ),
     *_of(
         "environment",
-        Option(
-            "setup",
-            "list",
-            "Shell line to run first: 'module load cuda'.",
-            "LINE",
-            (),
-            common=True,
-        ),
-        Option(
-            "env",
-            "list",
-            "Variable for the ranks; KEY alone: as it is here.",
-            "KEY[=VALUE]",
-            (),
-            common=True,
-        ),
+        _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
+        _list("env", "Variable for the ranks; KEY alone: as it is here.", "KEY[=VALUE]", common=True),
         Option(
             "python",
             "text",
@@ -203,14 +177,12 @@ RESOURCES = (
             otherwise="what --setup activates, else the active environment's, else ours",
         ),
         Option("container", "text", "Container image that ranks run in.", "IMAGE", otherwise="none"),
-        Option("mount", "list", "With --container: a folder to mount there.", "SRC[:DST[:ro]]", ()),
-        Option(
+        _list("mount", "With --container: a folder to mount there.", "SRC[:DST[:ro]]"),
+        _choice(
             "container-runtime",
-            "text",
             "What starts it: pyxis, apptainer, charliecloud, podman or slurm.",
-            "NAME",
-            "",
             RUNTIMES,
+            metavar="NAME",
             otherwise="what is here and takes the image",
         ),
     ),
@@ -220,14 +192,12 @@ RESOURCES = (
 PREFLIGHT = _of(
     "check",
     Option("preflight-budget", "seconds", "Time that the pre-flight check may take.", "TIME", "60s"),
-    Option(
+    _list(
         "preflight-limit",
-        "list",
         "A limit of the pre-flight check, as clusterrun help preflight names them.",
         "NAME=NUMBER",
-        (),
     ),
-    Option("avoid-bad", "switch", "Exclude nodes that were lately found unfit.", "", False),
+    _switch("avoid-bad", "Exclude nodes that were lately found unfit."),
     Option("bad-since", "seconds", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
 )
 """Options of every command that starts with a pre-flight check."""
@@ -241,51 +211,33 @@ SUBMISSION = (
             "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
             "LIST",
         ),
-        Option("per-node", "switch", "Start COMMAND once per node, not once per rank.", "", False),
-        Option(
-            "elastic",
-            "switch",
-            "With --nodes MIN-MAX: each job of the run may have more or fewer.",
-            "",
-            False,
-        ),
+        _switch("per-node", "Start COMMAND once per node, not once per rank."),
+        _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer."),
     ),
     *_of(
         "environment",
-        Option(
-            "snapshot",
-            "switch",
-            "Copy the code into the run directory, and run the copy in that directory.",
-            "",
-            False,
-        ),
-        Option(
+        _switch("snapshot", "Copy the code into the run directory, and run the copy in that directory."),
+        _list(
             "snapshot-include",
-            "list",
             "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
             "PATH",
-            (),
         ),
     ),
     *_of(
         "check",
-        Option(
+        _choice(
             "preflight",
-            "text",
             "Check the nodes first: full, quick or off.",
-            "LEVEL",
-            "",
             ("full", "quick", "off"),
+            metavar="LEVEL",
             common=True,
             otherwise="full for several nodes, else quick",
         ),
-        Option(
+        _choice(
             "on-unfit",
-            "text",
             "With too few fit nodes: end, or queue the run again without the unfit ones.",
-            "",
-            "fail",
             ("fail", "resubmit"),
+            "fail",
         ),
     ),
     *_of(
@@ -299,31 +251,17 @@ SUBMISSION = (
             common=True,
             otherwise="0; 3 with --spares or --requeue",
         ),
-        Option(
-            "requeue",
-            "switch",
-            "Go on in a new job after time limit or preemption.",
-            "",
-            False,
-            common=True,
-        ),
-        Option(
+        _switch("requeue", "Go on in a new job after time limit or preemption.", common=True),
+        _choice(
             "requeue-by",
-            "text",
             "How to go on: Slurm queues the same job again, or the next one is queued when this one starts.",
-            "",
-            "",
             contract.REQUEUE_WORDS,
             otherwise="requeue",
         ),
         Option("max-preemptions", "number", "With --requeue: how many preemptions are survived.", "N", 20),
         Option("max-time-limits", "number", "With --requeue: how many time limits are survived.", "N", 20),
         Option(
-            "notice",
-            "seconds",
-            "With --requeue: how long before its end the job is told.",
-            "TIME",
-            "120s",
+            "notice", "seconds", "With --requeue: how long before its end the job is told.", "TIME", "120s"
         ),
         Option(
             "no-progress",
@@ -339,27 +277,17 @@ SUBMISSION = (
             "TIME",
             "10m",
         ),
-        Option(
+        _choice(
             "on-hang",
-            "text",
             "When a run hangs: report the cause, restart all ranks, or end the run.",
-            "",
-            "report",
             ("report", "restart", "kill"),
+            "report",
         ),
     ),
     *_of(
         "output",
-        Option(
-            "follow",
-            "switch",
-            "Show what the ranks print, until the run has ended.",
-            "",
-            False,
-            common=True,
-            short="-f",
-        ),
-        Option("wait", "switch", "Return when the run has ended, with its exit code.", "", False),
+        _switch("follow", "Show what the ranks print, until the run has ended.", common=True, short="-f"),
+        _switch("wait", "Return when the run has ended, with its exit code."),
         Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
     ),
 )
@@ -368,12 +296,8 @@ SUBMISSION = (
 UNSAID = {"ranks-per-node": 0, "cpus-per-rank": 0, "max-restarts": -1}
 """The number that stands there where nobody said anything: what holds then depends on other options."""
 
-TRUST = Option(
-    "trust",
-    "list",
-    "Configuration files, or folders of them, to read though another user may write them.",
-    "PATH",
-    (),
+TRUST = _list(
+    "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"
 )
 
 SITE = (
