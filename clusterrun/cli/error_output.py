@@ -58,44 +58,31 @@ def _run(program: Callable[[ErrorOptions], object], wishes: ErrorOptions) -> int
         return _usage(error)
 
 
-OTHER_NAMES = {
-    "-G": "Use --gpus, which counts the GPUs of one node",
-    "-c": "Did you mean --cpus-per-rank?",
-    "-n": "Use --nodes and --gpus (or --ranks-per-node)",
-    "-o": "Use clusterrun logs: the ranks' output is kept in the run directory",
-    "-e": "Use clusterrun logs: the ranks' output is kept in the run directory",
-    "-d": "Use --after RUN",
-    "-D": "Use cd: ranks start where submit is called",
-    "--ntasks": "Use --nodes and --gpus (or --ranks-per-node)",
-    "--ntasks-per-node": "Use --gpus (or --ranks-per-node for CPU ranks)",
-    "--nproc-per-node": "Use --gpus (or --ranks-per-node for CPU ranks)",
-    "--nproc_per_node": "Use --gpus (or --ranks-per-node for CPU ranks)",
-    "--gpus-per-task": "Use --gpus: every GPU has one rank",
-    "--cpus-per-task": "Did you mean --cpus-per-rank?",
-    "--cpus-per-gpu": "Use --cpus-per-rank: every GPU has one rank",
-    "--mem-per-gpu": "Use --mem, or --sbatch mem-per-gpu=SIZE",
-    "--mem-per-cpu": "Use --mem, or --sbatch mem-per-cpu=SIZE",
-    "--cpus": "Did you mean --cpus-per-rank?",
-    "--memory": "Did you mean --mem?",
-    "--nnodes": "Did you mean --nodes?",
-    "--queue": "Did you mean --partition?",
-    "--restarts": "Did you mean --max-restarts?",
-    "--retries": "Did you mean --max-restarts?",
-    "--time-limit": "Did you mean --time?",
-    "--walltime": "Did you mean --time?",
-    "--host": "It stands before the command: clusterrun --host NAME …; for nodes: --nodelist",
-    "--image": "Did you mean --container?",
-    "--container-image": "Did you mean --container?",
-    "--dependency": "Use --after RUN",
-    "--export": "Use --env KEY=VALUE: all other variables are exported anyway",
-    "--output": "Use clusterrun logs: the ranks' output is kept in the run directory",
-    "--error": "Use clusterrun logs: the ranks' output is kept in the run directory",
-    "--chdir": "Use cd: ranks start where submit is called",
-    "--master-addr": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
-    "--master_addr": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
-    "--rdzv-endpoint": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
-    "--rdzv_endpoint": "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT",
+_INSTEAD = {
+    "Use --gpus, which counts the GPUs of one node": "-G",
+    "Did you mean --cpus-per-rank?": "-c --cpus-per-task --cpus",
+    "Use --nodes and --gpus (or --ranks-per-node)": "-n --ntasks",
+    "Use clusterrun logs: the ranks' output is kept in the run directory": "-o -e --output --error",
+    "Use --after RUN": "-d --dependency",
+    "Use cd: ranks start where submit is called": "-D --chdir",
+    "Use --gpus (or --ranks-per-node for CPU ranks)": "--ntasks-per-node --nproc-per-node --nproc_per_node",
+    "Use --gpus: every GPU has one rank": "--gpus-per-task",
+    "Use --cpus-per-rank: every GPU has one rank": "--cpus-per-gpu",
+    "Use --mem, or --sbatch mem-per-gpu=SIZE": "--mem-per-gpu",
+    "Use --mem, or --sbatch mem-per-cpu=SIZE": "--mem-per-cpu",
+    "Did you mean --mem?": "--memory",
+    "Did you mean --nodes?": "--nnodes",
+    "Did you mean --partition?": "--queue",
+    "Did you mean --max-restarts?": "--restarts --retries",
+    "Did you mean --time?": "--time-limit --walltime",
+    "It stands before the command: clusterrun --host NAME …; for nodes: --nodelist": "--host",
+    "Did you mean --container?": "--image --container-image",
+    "Use --env KEY=VALUE: all other variables are exported anyway": "--export",
+    "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT": (
+        "--master-addr --master_addr --rdzv-endpoint --rdzv_endpoint"
+    ),
 }
+OTHER_NAMES = {name: text for text, names in _INSTEAD.items() for name in names.split()}
 """What stands here for an option of sbatch or torchrun."""
 
 PASSED_ON = frozenset(

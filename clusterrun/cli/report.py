@@ -85,16 +85,13 @@ def _write(path: str, text: str) -> None:
     say(f"written: {path}")
 
 
-def painted(report: Report, most: int = 0) -> list[str]:
-    """The report as lines for stdout, at most ``most`` of them (0: all), coloured where that is wanted."""
+def painted(report: Report) -> list[str]:
+    """The report as lines for stdout, coloured where that is wanted."""
     from clusterrun.reports.text_report import screen
 
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else WIDTH
-    lines = screen(report, width or WIDTH)
-    if most and len(lines) > most:
-        lines = lines[:most]
     colours = coloured(sys.stdout)
     return [
         click.style(line.text, fg=COLOURS[line.grade], bold=True) if colours and line.grade else line.text
-        for line in lines
+        for line in screen(report, width or WIDTH)
     ]

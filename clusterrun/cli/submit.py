@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -138,49 +139,39 @@ def warn_astray(spec: JobSpec, verb: str) -> None:
 def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     """Print what would be submitted; touch nothing."""
     from clusterrun.operations.submit import draft
+    from clusterrun.operations.submit_shapes import drafts
+
+    made = drafts(spec, context) if spec.shapes else [draft(spec, context)]
+    plans, words = [one.plan for one in made], spec.shape_words
+    first = plans[0]
+    say(*dict.fromkeys(notice for one in made for notice in one.notices))
+    if as_json:
+        shapes = [{"shape": w, "script": one.script, "argv": one.argv} for w, one in zip(words, plans)]
+        print(
+            json.dumps({**_document(first, ""), **_planned(first), **({"shapes": shapes} if words else {})})
+        )
+        return ExitCode.DONE
+    say(f"would submit {_what(first.spec)}\nrun directory {first.run_dir}")
+    say(*(() if words else _details(first)))
+    for word, one in zip(words or ("",), plans):
+        say(f"{word}{': ' if word else ''}would run {shlex.join(one.argv)}\nwith this script:")
+        print(one.script, end="")
+    return ExitCode.DONE
+
+
+def _details(plan: Plan) -> Iterator[str]:
+    """What ranks get, and what the run survives."""
     from clusterrun.script.containers import in_words
     from clusterrun.script.requeue_options import described
 
-    if spec.shapes:
-        return _dry_shapes(spec, context, as_json)
-    made = draft(spec, context)
-    say(*made.notices)
-    if as_json:
-        print(json.dumps({**_document(made.plan, ""), **_planned(made.plan)}))
-        return ExitCode.DONE
-    say(f"would submit {_what(made.plan.spec)}\nrun directory {made.plan.run_dir}")
-    python = made.plan.orders.interpreter
+    python = plan.orders.interpreter
     if python.path and not python.by_setup:
-        say(f"ranks run in {python}")
-    if made.plan.orders.container.image:
-        say(in_words(made.plan.orders.container))
-    if made.plan.cpus:
-        say(f"CPUs per rank: {made.plan.cpus}")
-    say(*described(made.plan.spec))
-    if made.plan.script:
-        say("would run " + shlex.join(made.plan.argv) + "\nwith this script:")
-    print(made.plan.script or shlex.join(made.plan.orders.command), end="" if made.plan.script else "\n")
-    return ExitCode.DONE
-
-
-def _dry_shapes(spec: JobSpec, context: Context, as_json: bool) -> int:
-    """Print the script of each shape, one of which would run."""
-    from clusterrun.operations.submit_shapes import drafts
-
-    made = drafts(spec, context)
-    say(*dict.fromkeys(notice for one in made for notice in one.notices))
-    if as_json:
-        shapes = [
-            {"shape": word, "script": one.plan.script, "argv": one.plan.argv}
-            for word, one in zip(spec.shape_words, made)
-        ]
-        print(json.dumps({**_document(made[0].plan, ""), **_planned(made[0].plan), "shapes": shapes}))
-        return ExitCode.DONE
-    say(f"would submit {_what(made[0].plan.spec)}\nrun directory {made[0].plan.run_dir}")
-    for word, one in zip(spec.shape_words, made):
-        say(f"{word}: would run {shlex.join(one.plan.argv)}\nwith this script:")
-        print(one.plan.script, end="")
-    return ExitCode.DONE
+        yield f"ranks run in {python}"
+    if plan.orders.container.image:
+        yield in_words(plan.orders.container)
+    if plan.cpus:
+        yield f"CPUs per rank: {plan.cpus}"
+    yield from described(plan.spec)
 
 
 def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:

@@ -395,8 +395,7 @@ def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
         if own is not paths:
             private_folder(own.run_dir)
         write_whole(own.orders, json.dumps(encode_set(planned.orders), indent=1) + "\n", sync=sync)
-        if planned.script:
-            write_whole(own.script, planned.script, 0o700, sync=False)
+        write_whole(own.script, planned.script, 0o700, sync=False)
 
 
 def _without_secrets(spec: JobSpec) -> JobSpec:

@@ -6,31 +6,22 @@ import time
 from typing import Any
 
 from clusterrun.model.document import encode
-from clusterrun.model.preflight_report import NodeReport, Report
+from clusterrun.model.preflight_report import Report
+
+FIELDS = (
+    *("verdict", "seconds", "rounds", "world", "excluded", "nodes", "links", "tests", "run_id", "cluster"),
+    *("level", "at", "budget", "backend", "spares", "notices"),
+)
 
 
 def document(report: Report) -> dict[str, Any]:
     """The report with its nodes by name; the fields that scripts rely on come first."""
+    told = {name: encode(getattr(report, name)) for name in FIELDS}
+    for node in told["nodes"]:
+        node.pop("node")
     return {
-        "verdict": report.verdict.value,
-        "seconds": report.seconds,
-        "rounds": report.rounds,
-        "world": list(report.world),
-        "excluded": list(report.excluded),
-        "nodes": {node.node: _node(node) for node in report.nodes},
-        "links": encode(report.links),
-        "tests": encode(report.tests),
-        "run_id": report.run_id,
-        "cluster": report.cluster,
-        "level": report.level,
+        **told,
+        "nodes": dict(zip((node.node for node in report.nodes), told["nodes"])),
         "at": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(report.at)),
-        "budget": report.budget,
-        "backend": report.backend,
-        "spares": list(report.spares),
         "set": report.set_said,
-        "notices": list(report.notices),
     }
-
-
-def _node(node: NodeReport) -> dict[str, Any]:
-    return {"verdict": node.verdict.value, "role": node.role, "findings": encode(node.findings)}

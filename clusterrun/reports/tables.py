@@ -25,8 +25,8 @@ def stragglers(rates: Rates) -> Markup:
     rows = [_straggler(name, rates) for name in slowest]
     title = "Slowest nodes" if len(timed) > MOST_STRAGGLERS else "Nodes, slowest first"
     text = "The rate with the best third of its partners, a matrix product, the worse of both in shares."
-    heads = (("node", ""), ("GB/s", "n"), ("product", "n"), ("", "n"), ("", ""))
-    return tag("section", tag("h2", title), tag("p", text, class_="soft"), _table(heads, rows))
+    table = _table("node|GB/s:n|product:n|:n|", rows)
+    return tag("section", tag("h2", title), tag("p", text, class_="soft"), table)
 
 
 def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
@@ -40,19 +40,11 @@ def nodes(report: Report, rates: Rates) -> Markup:
     ordered = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     ranks = {name: str(at) for at, name in enumerate(report.world)}
     rows = [_node(node, ranks.get(node.node, "–"), rates) for node in ordered[:MOST_NODES]]
-    heads = (
-        ("node", ""),
-        ("verdict", ""),
-        ("role", ""),
-        ("rank", "n"),
-        ("GB/s", "n"),
-        ("tests", "n"),
-        ("", ""),
-    )
+    table = _table("node|verdict|role|rank:n|GB/s:n|tests:n|", rows)
     title = tag("summary", f"All {len(report.nodes)} nodes")
     left = _left_out(len(report.nodes), MOST_NODES)
     is_open = "" if len(report.nodes) < OPEN_BELOW else None
-    return tag("details", title, _table(heads, rows), *left, open=is_open)
+    return tag("details", title, table, *left, open=is_open)
 
 
 def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
@@ -73,17 +65,9 @@ def tests(report: Report) -> Markup:
     """Every test that was made, failures first, folded away."""
     ordered = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
     rows = [_test(test) for test in ordered[:MOST_TESTS]]
-    heads = (
-        ("round", "n"),
-        ("test", ""),
-        ("nodes", ""),
-        ("outcome", ""),
-        ("s", "n"),
-        ("GB/s", "n"),
-        ("", ""),
-    )
+    table = _table("round:n|test|nodes|outcome|s:n|GB/s:n|", rows)
     left = _left_out(len(report.tests), MOST_TESTS)
-    return tag("details", tag("summary", f"All {len(report.tests)} tests"), _table(heads, rows), *left)
+    return tag("details", tag("summary", f"All {len(report.tests)} tests"), table, *left)
 
 
 def _test(test: Measurement) -> tuple[Content, ...]:
@@ -96,9 +80,9 @@ def _left_out(count: int, most: int) -> list[Markup]:
     return [tag("p", f"and {count - most} more in the report's JSON", class_="soft")] if count > most else []
 
 
-def _table(heads: Iterable[tuple[str, str]], rows: Iterable[tuple[Content, ...]]) -> Markup:
-    """A table; a head is its word and its column's class (``n``: numbers, to the right)."""
-    columns = [(word, kind or None) for word, kind in heads]
+def _table(heads: str, rows: Iterable[tuple[Content, ...]]) -> Markup:
+    """A table; each head is its word and its column's class: ``node|rank:n`` (numbers, to the right)."""
+    columns = [(word, kind or None) for word, _, kind in (head.partition(":") for head in heads.split("|"))]
     head = tag("tr", *(tag("th", word, class_=kind) for word, kind in columns))
     body = [
         tag("tr", *(tag("td", cell, class_=kind) for cell, (_, kind) in zip(row, columns))) for row in rows

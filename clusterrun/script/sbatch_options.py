@@ -30,13 +30,8 @@ class SbatchOption:
 
 
 WISHES = (
-    SbatchOption("partition", "partition"),
-    SbatchOption("account", "account"),
-    SbatchOption("qos", "qos"),
-    SbatchOption("reservation", "reservation"),
-    SbatchOption("constraint", "constraint"),
-    SbatchOption("exclude", "exclude"),
-    SbatchOption("nodelist", "nodelist"),
+    *(SbatchOption(name, name) for name in ("partition", "account", "qos", "reservation")),
+    *(SbatchOption(name, name) for name in ("constraint", "exclude", "nodelist")),
     SbatchOption("time", "time", duration.slurm_form),
     SbatchOption("time_min", "time-min", duration.slurm_form),
     SbatchOption("gpus_asked", "gpus-per-node"),

@@ -15,8 +15,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.training import post, script, surroundings
 from clusterrun.training.post import Post
-from clusterrun.training.questions import BETWEEN, MOST_CALLS, AgreedQuestion
-from clusterrun.training.script import Script
+from clusterrun.training.script import BETWEEN, MOST_CALLS, AgreedQuestion, Script
 from clusterrun.training.surroundings import Surroundings
 
 LONG = 60.0
