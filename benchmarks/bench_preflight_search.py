@@ -15,7 +15,7 @@ from benchmarks import group_world
 from benchmarks.group_world import GroupWorld, nodes_world, other_world
 from benchmarks.pair_world import PairWorld, exact, link, neighbours_then_fastest, searched
 from benchmarks.parted_world import Tree, judged
-from clusterrun.preflight.search.search import PairOutcome, Search, SearchResult
+from clusterrun.preflight.search.search import GroupTest, Search, SearchResult
 
 MOST_ROUNDS = 10
 MOST_FALSE = 0.003
@@ -241,7 +241,7 @@ def deciding(world: PairWorld, count: int, **options: bool) -> tuple[float, int]
         began = time.perf_counter()
         pairs = search.next_round()
         spent += time.perf_counter() - began
-        outcomes: list[PairOutcome] = [world.test(one.a, one.b) for one in pairs]
+        outcomes: list[GroupTest] = [world.test(one.a, one.b) for one in pairs]
         began = time.perf_counter()
         search.take(outcomes)
         said = search.result() if not pairs else None

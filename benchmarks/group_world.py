@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clusterrun.preflight.search.bisect import GroupOutcome
 from clusterrun.preflight.search.group_search import GroupSearch, GroupsSaid
+from clusterrun.preflight.search.schedule import GroupTest
 
 
 @dataclass
@@ -40,12 +40,12 @@ class GroupWorld:
             return True
         return bool(len(group) >= self.size and group & self.across and group - self.across)
 
-    def test(self, nodes: tuple[int, ...]) -> GroupOutcome:
+    def test(self, nodes: tuple[int, ...]) -> GroupTest:
         """One test of a group."""
         failed = self.fails(frozenset(nodes)) or self._luck.random() < self.flakes
         self.tests += 1
         self.failed += failed
-        return GroupOutcome(nodes, not failed)
+        return GroupTest(nodes, not failed)
 
 
 def searched(world: GroupWorld) -> GroupsSaid:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.preflight.search.search import PairOutcome, Search, SearchResult
+from clusterrun.preflight.search.search import GroupTest, Search, SearchResult
 
 Link = frozenset[int]
 
@@ -40,20 +40,20 @@ class PairWorld:
     def __post_init__(self) -> None:
         self._luck = random.Random(self.seed)
 
-    def test(self, a: int, b: int) -> PairOutcome:
+    def test(self, a: int, b: int) -> GroupTest:
         """One test of the pair."""
         link = frozenset((a, b))
         if self.silent & link:
-            return PairOutcome(a, b, None)
+            return GroupTest((a, b), None)
         broken = self.broken & link and self._luck.random() >= self.lucky
         if broken or link in self.cut or self._luck.random() < self.flakes:
-            return PairOutcome(a, b, False)
+            return GroupTest((a, b), False)
         speed = min(self.speeds.get(a, 1.0), self.speeds.get(b, 1.0), self.link_speeds.get(link, 1.0))
         if self.rack:
             speed *= self.across if a // self.rack != b // self.rack else 1.0
         luck = max(0.1, min(1 + 3 * self.jitter, self._luck.gauss(1.0, self.jitter)))
         dip = 0.5 if self._luck.random() < self.dips else 1.0
-        return PairOutcome(a, b, True, self.full * speed * luck * dip)
+        return GroupTest((a, b), True, self.full * speed * luck * dip)
 
 
 def searched(

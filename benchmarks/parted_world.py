@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.pair_world import PairWorld
-from clusterrun.preflight.search.search import PairOutcome, SearchResult
+from clusterrun.preflight.search.search import GroupTest, SearchResult
 
 Place = tuple[int, ...]
 SHARES = (0.5, 0.25, 0.1)
@@ -32,12 +32,12 @@ class TreeWorld(PairWorld):
         way = [place[:depth] for place in (one, other) for depth in range(common + 1, len(one) + 1)]
         return min((self.uplinks.get(switch, 1.0) for switch in way), default=1.0)
 
-    def test(self, a: int, b: int) -> PairOutcome:
+    def test(self, a: int, b: int) -> GroupTest:
         said = super().test(a, b)
         through = self.share(a, b)
         if said.passed and not through:
-            return PairOutcome(a, b, False)
-        return PairOutcome(a, b, said.passed, said.rate * through) if said.rate else said
+            return GroupTest((a, b), False)
+        return GroupTest((a, b), said.passed, said.rate * through) if said.rate else said
 
     def groups(self, least: float) -> list[tuple[int, ...]]:
         """Who of the healthy reach each other with at least that share, the largest group first."""

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from clusterrun.preflight.search.bisect import GroupOutcome
+    from clusterrun.preflight.search.schedule import GroupTest
 
     Group = frozenset[int]
 
@@ -82,7 +82,7 @@ class GroupSearch:
             self._asked = tuple(map(self._in_order, groups))
         return self._asked
 
-    def take(self, outcomes: Iterable[GroupOutcome]) -> None:
+    def take(self, outcomes: Iterable[GroupTest]) -> None:
         """What became of the groups asked for last; one that is missing told nothing."""
         asked, self._asked = self._asked or (), None
         self._rounds += bool(asked)

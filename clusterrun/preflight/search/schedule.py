@@ -1,8 +1,10 @@
-"""Which pairs are tested in which round before anything is known: matchings of a ring, and of all pairs."""
+"""Which pairs are tested in which round: those of a ring, all, or what is most needed; no verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +30,27 @@ def pair(a: int, b: int) -> Pair:
     return Pair(min(a, b), max(a, b))
 
 
+@frozen
+class GroupTest:
+    """How the test of a group went. ``passed`` is None where it told nothing: a member was lost.
+
+    ``rate`` is bus bandwidth in GB/s, ``wrong`` how a sum differed, ``why`` another reason to fail.
+    ``starved``: its ranks waited for processors, so that its network is at least so fast. ``ways`` of a pair
+    are the rates of what each node sent; ``transports`` the networks that NCCL chose.
+    """
+
+    nodes: tuple[int, ...]
+    passed: bool | None
+    rate: float | None = None
+    wrong: str = ""
+    starved: bool = False
+    kind: str = ""
+    seconds: float = 0.0
+    ways: tuple[tuple[int, float], ...] = ()
+    why: str = ""
+    transports: tuple[str, ...] = ()
+
+
 def ring_rounds(nodes: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
     """The links of the ring, each once, in the fewest rounds: 2 if it is even, 3 if odd, 1 for two nodes."""
     count = len(nodes)
@@ -49,3 +72,90 @@ def all_rounds(nodes: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
         rounds.append(tuple(pair(a, b) for a, b in across if a is not None and b is not None))
         seats = [seats[0], seats[-1], *seats[1:-1]]
     return tuple(one for one in rounds if one)
+
+
+class MatchingRound:
+    """The pairs of one round as it grows; ``free`` are the nodes that have no partner in it yet, in order."""
+
+    def __init__(self, free: Iterable[int], tries: dict[Pair, int], confirm: int, most: int) -> None:
+        self.free = dict.fromkeys(free)
+        self.pairs: list[Pair] = []
+        self._tries = tries
+        self._confirm = confirm
+        self._most = most
+
+    def put(self, link: Pair) -> bool:
+        """Take both nodes of ``link``, where both are free."""
+        if link.a not in self.free or link.b not in self.free:
+            return False
+        del self.free[link.a], self.free[link.b]
+        self.pairs.append(link)
+        return True
+
+    def repeat(self, links: Iterable[Pair]) -> None:
+        """Take each of these links whose ends are free; one that keeps telling nothing is given up."""
+        for link in links:
+            if self._tries.get(link, 0) < self._most:
+                self.put(link)
+
+    def assign(self, nodes: Iterable[int], partners: Sequence[int]) -> None:
+        """Give each of ``nodes`` a partner it has not met; one it has met only where it has met them all."""
+        waiting = [node for node in nodes if node in self.free]
+        pool = [node for node in partners if node in self.free]
+        given: dict[int, int] = {}
+        left = []
+        for node in waiting:
+            at = next((at for at, one in enumerate(pool) if self._new(node, one)), None)
+            if at is not None:
+                given[node] = pool.pop(at)
+            elif not self._exchange(node, pool, given):
+                left.append(node)
+        for node in left:
+            self._again(node, pool, partners, given)
+        for node, partner in given.items():
+            self.put(pair(node, partner))
+
+    def _exchange(self, node: int, pool: list[int], given: dict[int, int]) -> bool:
+        """Take over the partner of another that can go on with one of the pool."""
+        for spare in pool:
+            for other, partner in given.items():
+                if self._new(node, partner) and self._new(other, spare):
+                    given[node], given[other] = partner, spare
+                    pool.remove(spare)
+                    return True
+        return False
+
+    def _again(self, node: int, pool: list[int], partners: Sequence[int], given: dict[int, int]) -> None:
+        if any(self._new(node, one) for one in partners):
+            return  # it waits for one that is busy
+        known = [one for one in pool if one != node and self._tried(node, one) < self._confirm]
+        if known:
+            given[node] = min(known, key=lambda one: self._tried(node, one))
+            pool.remove(given[node])
+
+    def among(self, nodes: Iterable[int], *, again: bool) -> None:
+        """Pair these with each other where they have not met; ``again``: else the least tried, in turn."""
+        waiting = [node for node in nodes if node in self.free]
+        before = len(self.pairs)
+        self._introduce(waiting)
+        if again and len(self.pairs) == before:
+            here = set(waiting)
+            for link in sorted(self._tries, key=self._tries.__getitem__):
+                if self._tries[link] < self._confirm and here.issuperset(link):
+                    self.put(link)
+
+    def _introduce(self, waiting: list[int]) -> None:
+        """Pair those that have not met; each with one far from it first."""
+        for node in waiting:
+            waiting = [one for one in waiting if one in self.free]
+            half = len(waiting) // 2
+            others = (*waiting[half:], *waiting[:half])
+            partner = next((one for one in others if one != node and self._new(node, one)), None)
+            if node in self.free and partner is not None:
+                self.put(pair(node, partner))
+
+    def _tried(self, a: int, b: int) -> int:
+        return self._tries.get(pair(a, b), 0)
+
+    def _new(self, a: int, b: int) -> bool:
+        return a != b and pair(a, b) not in self._tries

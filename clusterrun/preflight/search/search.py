@@ -7,22 +7,18 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from clusterrun.model.frozen import frozen
-from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, TimedPair
-from clusterrun.preflight.search.blame import Blame, failures_needed
-from clusterrun.preflight.search.flakiness import Flakiness
-from clusterrun.preflight.search.link_distance import same
-from clusterrun.preflight.search.pair_matching import MatchingRound, least_known_first
+from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, TimedPair, same
+from clusterrun.preflight.search.blame import Blame, Flakiness, failures_needed
 from clusterrun.preflight.search.partition import LEAST_BALANCE, NetworkPartition, blamed
-from clusterrun.preflight.search.schedule import Pair, all_rounds, pair, ring_rounds
+from clusterrun.preflight.search.schedule import GroupTest, MatchingRound, Pair, all_rounds, pair, ring_rounds
 from clusterrun.preflight.search.verdicts import Evidence, SearchResult, Standing, verdicts
 from clusterrun.preflight.thresholds import Thresholds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from clusterrun.preflight.search.link_distance import Distance
+    from clusterrun.preflight.search.bandwidth_blame import Distance
 
-__all__ = ["Evidence", "Pair", "PairOutcome", "Search", "SearchResult"]
+__all__ = ["Evidence", "GroupTest", "Pair", "Search", "SearchResult"]
 
 TESTS_OF_A_SPARE = 2
 """A spare that takes a node's place has been tested with as many others as that node."""
@@ -38,22 +34,6 @@ FEW = 16
 """Among so few, chance is seldom: where a link is bad, whoever is free meets somebody new meanwhile."""
 FREE_RETESTS_FROM = 2
 """From the third round of a ring on, all but one link has been tested: who is free is tested again."""
-
-
-@frozen
-class PairOutcome:
-    """How the test of a pair went. ``passed`` is None where it told nothing (a member was lost).
-
-    ``rate`` is bus bandwidth in GB/s, of a test that passed. ``wrong``: a sum differed (it then failed).
-    ``starved``: the machines were busy with other work: it was at least so fast.
-    """
-
-    a: int
-    b: int
-    passed: bool | None
-    rate: float | None = None
-    wrong: bool = False
-    starved: bool = False
 
 
 class Search:
@@ -111,11 +91,11 @@ class Search:
             self._asked = self._make_up()
         return self._asked
 
-    def take(self, outcomes: Sequence[PairOutcome]) -> None:
+    def take(self, outcomes: Sequence[GroupTest]) -> None:
         """What became of the pairs asked for last; one that is missing told nothing, others are ignored."""
         asked, self._asked = self._asked or (), None
         self._rounds += bool(asked)
-        found = {pair(one.a, one.b): one for one in outcomes}
+        found = {pair(*one.nodes): one for one in outcomes}
         for link in asked:
             self._tries[link] = self._tries.get(link, 0) + 1
             outcome = found.get(link)
@@ -168,11 +148,11 @@ class Search:
             self._part = NetworkPartition(self._works, self._there, self._bad, wary=True)
         return self._part
 
-    def _enter(self, link: Pair, outcome: PairOutcome) -> None:
+    def _enter(self, link: Pair, outcome: GroupTest) -> None:
         again = link not in self._scheduled
         passed = bool(outcome.passed) and not outcome.wrong
         self._told.update((link.a, link.b))
-        self._works.note(link, passed, again, outcome.wrong)
+        self._works.note(link, passed, again, bool(outcome.wrong))
         self._steady.note(link, passed)
         if passed and outcome.rate is not None and math.isfinite(outcome.rate):
             self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
@@ -254,7 +234,8 @@ class Search:
         among = [node for node in suspects if node in known_well or partition.met_nobody(node)]
         among = [node for node in among if partition.meetings(node)]
         made.among(among, again=True)
-        waiting = least_known_first(ledger, suspects)
+        # Those of whom least is known may be healthy, and partners for the others.
+        waiting = sorted(suspects, key=lambda node: len(ledger.counted(node)))
         if len(partition.groups) < 2:
             made.assign(waiting, partners)
             return

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame
+from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, LinkDistance
 from clusterrun.preflight.search.blame import Blame, FailedTest
-from clusterrun.preflight.search.link_distance import LinkDistance
 from clusterrun.preflight.search.partition import NetworkPartition, blamed
 from clusterrun.preflight.search.schedule import Pair
 from clusterrun.preflight.thresholds import Thresholds

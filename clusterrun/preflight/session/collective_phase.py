@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
-from clusterrun.preflight.search.bisect import Bisect, GroupOutcome
+from clusterrun.preflight.search.bandwidth_blame import levels
+from clusterrun.preflight.search.bisect import slow_parts
 from clusterrun.preflight.search.group_search import GroupSearch
-from clusterrun.preflight.search.link_distance import levels
-from clusterrun.preflight.search.search import PairOutcome, Search
+from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.search.search import Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from clusterrun.preflight.search.search import Pair
-    from clusterrun.preflight.session.group_test import GroupTest
     from clusterrun.preflight.session.group_tests import GroupTests
     from clusterrun.preflight.session.state import SessionState
 
@@ -133,7 +133,7 @@ class PairTests:
         case.rounds += 1
         for trial in done:
             self._keep(trial)
-        search.take([_outcome(trial) for trial in done] + [PairOutcome(one.a, one.b, False) for one in cut])
+        search.take(done + [GroupTest(one, False) for one in cut])
 
     def _keep(self, trial: GroupTest) -> None:
         key = frozenset(trial.nodes)
@@ -161,12 +161,6 @@ class PairTests:
         if self.search is None:
             return None
         return pair_findings.PairFindings(self._case, self.search.result(), self._last, self._ways)
-
-
-def _outcome(trial: GroupTest) -> PairOutcome:
-    a, b = trial.nodes
-    rate = trial.rate if trial.passed else None
-    return PairOutcome(a, b, trial.passed, rate, bool(trial.wrong), trial.starved)
 
 
 def warm_again(state: SessionState) -> Waits:
@@ -278,8 +272,7 @@ class WholeSet:
             case.label = f"parts of the set that failed: {len(groups)}"
             self._trials.begin(HALF, groups)
             yield (GroupTask,)
-            done = self._trials.finish()
-            search.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
+            search.take(self._trials.finish())
             pair_findings.of_set(case, failed, search.result(), bool(search.next_round()))
 
 
@@ -309,14 +302,14 @@ def _below_floor(state: SessionState, trial: GroupTest) -> bool:
 def _slow_parts(state: SessionState, trials: GroupTests, trial: GroupTest) -> Waits:
     """Which parts of it are below the floor as well: both halves at once, then the halves of those."""
     floor = expected_bandwidth.floor_of(state, trial.nodes)[0]
-    bisect = Bisect(trial.nodes, floor)
-    while len(trial.nodes) > 2 and state.left > 1.0:
-        groups = bisect.next_round()
-        if not groups:
-            break
-        done = yield from _tested(state, trials, groups)
-        bisect.take([GroupOutcome(one.nodes, one.passed, one.rate, bool(one.wrong)) for one in done])
-    found = [nodes for nodes in bisect.result().subsets if len(nodes) < len(trial.nodes)]
+    search = slow_parts(trial.nodes, floor)
+    found: tuple[tuple[int, ...], ...] = ()
+    try:
+        groups = next(search)
+        while state.left > 1.0:
+            groups = search.send((yield from _tested(state, trials, groups)))
+    except StopIteration as end:
+        found = end.value
     state.write("slow parts", (NodeFinding(None, _slow_part(state, nodes, floor)) for nodes in found))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.search import bandwidth_table
 from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.untrusted import entries, number, text
 
@@ -14,17 +14,73 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from clusterrun.preflight.search.bandwidth_table import KnownBandwidth
-    from clusterrun.preflight.session.group_test import GroupTest
+    from clusterrun.preflight.search.schedule import GroupTest
     from clusterrun.preflight.session.node_state import NodeState
     from clusterrun.preflight.session.state import SessionState
 
+LARGE_MEGABYTES = 1074.0
+"""What the table is about, 1 GiB and more. Smaller messages reach less: two sound nodes with 8 H20 each reach
+245 GB/s with 256 MiB and 343 with large ones (nccl#1244)."""
 SET_MEGABYTES = 256.0
 """Messages of the whole set where there are GPUs, but where the table knows what larger ones reach."""
 _SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
 _SOCKETS = (
     "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
 )
+
+
+@frozen
+class KnownBandwidth:
+    """All-reduce of 8 (or ``gpus``) such GPUs a node, in GB/s of bus bandwidth.
+
+    ``gigabits`` is the line rate of all network ports of each of two nodes; 0: inside one node. Nothing is
+    known of more than two: two use trees, which reach more than their network does. ``floor``: less than
+    this is worth a look.
+    """
+
+    gpu: str
+    gpus: int
+    gigabits: int
+    floor: float
+    source: str
+
+
+TABLE = (
+    KnownBandwidth("A100", 8, 0, 182, "Azure node health checks: 228 with 16 GiB; four fifths"),
+    KnownBandwidth(
+        "H100", 8, 0, 296, "ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"
+    ),
+    KnownBandwidth(
+        "H200", 8, 0, 292, "ml-engineering: 365.6 without NVLink SHARP, 473 with it; four fifths of the lower"
+    ),
+    KnownBandwidth("H100", 4, 0, 290, "ml-engineering: 363; four fifths"),
+    KnownBandwidth("H200", 4, 0, 290, "ml-engineering: 363; four fifths"),
+    KnownBandwidth(
+        "B200", 8, 0, 545, "ml-engineering: 682 without NVLink SHARP, 838 with it; four fifths of the lower"
+    ),
+    KnownBandwidth("A100", 8, 1600, 185, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("H100", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("H200", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("B200", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("B300", 8, 6400, 750, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("MI300X", 8, 3200, 350, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("H100", 8, 1600, 100, "GCP a3-mega: 126 seen; four fifths"),
+    KnownBandwidth("H100", 8, 800, 60, "GCP a3-high: floor of its start-up test"),
+)
+"""One row per kind of node and network."""
+
+
+_BESIDE_NVSWITCH = {"PCIE", "NVL", "MIG"}
+"""In names of GPUs of the same kind on a card of their own, which reach a tenth of what the table says."""
+
+
+def row(gpu: str, gpus: int, gigabits: int, nodes: int) -> KnownBandwidth | None:
+    """The row of this hardware; ``gpu`` is the device's whole name ("NVIDIA H100 80GB HBM3")."""
+    words = gpu.upper().replace("-", " ").split()
+    if nodes > 2 or (nodes > 1) != (gigabits > 0) or _BESIDE_NVSWITCH.intersection(words):
+        return None
+    fitting = (one for one in TABLE if (one.gpus, one.gigabits) == (gpus, gigabits) and one.gpu in words)
+    return next(fitting, None)
 
 
 def of_set(state: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
@@ -42,7 +98,7 @@ def of_set(state: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
 
 def megabytes(state: SessionState, nodes: Sequence[int]) -> float:
     """The size of messages for a set with GPUs: that of which the table speaks, where it does."""
-    return bandwidth_table.LARGE_MEGABYTES if _known(state, nodes) else SET_MEGABYTES
+    return LARGE_MEGABYTES if _known(state, nodes) else SET_MEGABYTES
 
 
 def floor_of(state: SessionState, nodes: Sequence[int]) -> tuple[float, str]:
@@ -59,7 +115,7 @@ def _known(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
     if state.backend != "nccl" or len(models) != 1:
         return None
     gigabits = int(min(sum(_active(state.subjects[node])) for node in nodes)) if len(nodes) > 1 else 0
-    return bandwidth_table.row(models.pop(), state.orders.gpus_per_node, gigabits, len(nodes))
+    return row(models.pop(), state.orders.gpus_per_node, gigabits, len(nodes))
 
 
 def _active(node: NodeState) -> list[float]:

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from clusterrun.model.preflight_report import Measurement
+from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
-from clusterrun.preflight.session.group_test import GroupTest
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.task_codec import Alike
@@ -133,22 +133,22 @@ class GroupTests:
         answers = {node: result for node, result in results.items() if result is not None}
         seconds = max((one.seconds for one in answers.values()), default=self._case.now - began)
         if len(answers) < len(nodes):
-            return GroupTest(kind, nodes, None, seconds, why="a member was lost")
+            return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
         passed = all(one.passed for one in answers.values())
         rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
         known = [rate for rate in rates if rate is not None]
         waited = max((dict(one.rates).get(CPU_WAIT, 0.0) for one in answers.values()), default=0.0)
         return GroupTest(
-            kind,
             nodes,
             passed,
-            seconds,
             (max if kind == PAIR else min)(known) if known else None,
-            _ways(answers) if kind == PAIR else (),
             most_telling(one.wrong for one in answers.values()),
+            waited >= STARVED,
+            kind,
+            seconds,
+            _ways(answers) if kind == PAIR else (),
             "" if passed else _first_why(answers),
             tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
-            waited >= STARVED,
         )
 
     def _measure(self, trial: GroupTest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterrun.model.preflight_report import Finding, Grade, worst
-from clusterrun.preflight.search.link_distance import switches
+from clusterrun.preflight.search.bandwidth_blame import switches
 from clusterrun.preflight.tasks import GroupResult, Interface, ListenAnswer, LocalAnswer, WarmUp
 
 

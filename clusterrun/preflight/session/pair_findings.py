@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.group_search import GroupsSaid
+from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.search.search import Evidence, SearchResult
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.group_test import GroupTest
 from clusterrun.preflight.session.state import FaultyLink, SessionState
 from clusterrun.preflight.thresholds import median_of
 

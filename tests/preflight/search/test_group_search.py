@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.group_world import GroupWorld, judged, nodes_world, other_world, searched
-from clusterrun.preflight.search.bisect import GroupOutcome
 from clusterrun.preflight.search.group_search import SMALLEST, GroupSearch, most_rounds
+from clusterrun.preflight.search.schedule import GroupTest
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 COUNTS = (6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
@@ -72,7 +72,7 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
         told = [node for group in groups for node in group]
         assert len(set(told)) == len(told), "groups of a round are disjoint"
         assert min(map(len, groups)) >= SMALLEST
-        search.take([GroupOutcome(group, luck.choice(answers)) for group in groups])
+        search.take([GroupTest(group, luck.choice(answers)) for group in groups])
         rounds += 1
         assert rounds <= most_rounds(count)
     assert not {*search.result().bad} & {*search.result().apart}
@@ -80,9 +80,9 @@ def test_whatever_it_is_told_it_ends_in_time_and_its_groups_are_sound(count, ans
 
 def test_a_wrong_sum_is_a_failure_and_what_was_not_asked_for_is_ignored():
     search = GroupSearch(range(8))
-    search.take([GroupOutcome((0, 1, 2), False)])
+    search.take([GroupTest((0, 1, 2), False)])
     while groups := search.next_round():
-        search.take([GroupOutcome(one, True, wrong=6 in one and len(one) > 3) for one in groups])
+        search.take([GroupTest(one, True, wrong="sum" * (6 in one and len(one) > 3)) for one in groups])
     assert search.result().bad == (6,)
 
 

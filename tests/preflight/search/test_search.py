@@ -11,7 +11,7 @@ from benchmarks.pair_world import PairWorld, exact, link, searched
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.search.blame import Blame, failures_needed
-from clusterrun.preflight.search.search import Evidence, Pair, PairOutcome, Search
+from clusterrun.preflight.search.search import Evidence, GroupTest, Pair, Search
 from clusterrun.preflight.thresholds import Thresholds, for_backend
 
 
@@ -57,9 +57,9 @@ def test_a_bad_link_is_named_after_three_failures_and_both_ends_are_certified():
 class Moody(PairWorld):
     """Node 0 passes its first test, and no other."""
 
-    def test(self, a: int, b: int) -> PairOutcome:
+    def test(self, a: int, b: int) -> GroupTest:
         self.met = getattr(self, "met", 0) + (a == 0)
-        return PairOutcome(a, b, a != 0 or self.met == 1)
+        return GroupTest((a, b), a != 0 or self.met == 1)
 
 
 @pytest.mark.parametrize(("nodes", "tests"), [(6, 5), (12, 5), (64, 5)])
@@ -74,11 +74,11 @@ def test_a_node_that_passed_once_and_fails_with_all_others_is_bad_and_no_link_is
 def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
     search = Search(range(4))
     search.next_round()
-    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
     search.next_round()
-    search.take([PairOutcome(1, 2, True), PairOutcome(0, 3, True)])
+    search.take([GroupTest((1, 2), True), GroupTest((0, 3), True)])
     assert search.next_round() == (Pair(0, 1),)
-    search.take([PairOutcome(1, 0, True)])
+    search.take([GroupTest((1, 0), True)])
     assert search.next_round() == ()
     assert search.result().bad_links == search.result().undetermined_links == ()
     assert search.result().evidence == (Evidence((0, 1), "flaky", Grade.PASS, tests=2, failed=1),)
@@ -86,7 +86,7 @@ def test_a_link_that_passes_when_repeated_is_worth_a_line_and_no_blame():
 
 def test_nothing_is_known_of_outcomes_that_were_not_asked_for():
     search = Search(range(4))
-    search.take([PairOutcome(0, 1, False)])
+    search.take([GroupTest((0, 1), False)])
     assert search.result().rounds == 0
     assert search.next_round() == (Pair(0, 1), Pair(2, 3))
 
@@ -104,9 +104,9 @@ def test_of_two_nodes_that_fail_without_a_third_neither_is_blamed():
 def test_two_nodes_that_failed_once_by_chance_are_certified_by_the_repeat():
     search = Search([4, 7])
     search.next_round()
-    search.take([PairOutcome(4, 7, False)])
+    search.take([GroupTest((4, 7), False)])
     search.next_round()
-    search.take([PairOutcome(4, 7, True)])
+    search.take([GroupTest((4, 7), True)])
     assert search.next_round() == ()
     assert search.result().certified == (4, 7)
 
@@ -159,7 +159,7 @@ def test_with_one_link_cut_one_flake_does_not_make_a_node_bad():
         outcomes = [world.test(one.a, one.b) for one in pairs]
         for at, one in enumerate(pairs):
             if one == Pair(1, 3) and not flaked:
-                outcomes[at], flaked = PairOutcome(1, 3, False), True
+                outcomes[at], flaked = GroupTest((1, 3), False), True
         search.take(outcomes)
     assert flaked
     assert exact(world, search.result())
@@ -175,7 +175,7 @@ def test_a_node_with_two_cut_links_works_and_both_links_are_named():
 def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
     search = Search(range(6))
     while pairs := search.next_round():
-        search.take([PairOutcome(one.a, one.b, passed=True, wrong=2 in one) for one in pairs])
+        search.take([GroupTest(one, passed=True, wrong="sum" * (2 in one)) for one in pairs])
     (why,) = search.result().evidence
     assert (search.result().bad, why.failed, why.wrong) == ((2,), 3, 3)
 
@@ -183,15 +183,15 @@ def test_a_node_that_corrupts_sums_is_bad_however_its_tests_ended():
 def test_a_test_whose_partner_was_lost_tells_nothing_and_the_other_is_tested_again():
     search = Search(range(4))
     search.next_round()
-    search.take([PairOutcome(0, 1, None), PairOutcome(2, 3, True)])
+    search.take([GroupTest((0, 1), None), GroupTest((2, 3), True)])
     search.drop(1)
     assert search.next_round() == (Pair(0, 3),)
-    search.take([PairOutcome(0, 3, None)])
+    search.take([GroupTest((0, 3), None)])
     retest = search.next_round()
     assert retest in ((Pair(0, 2),), (Pair(0, 3),))
-    search.take([PairOutcome(one.a, one.b, True) for one in retest])
+    search.take([GroupTest(one, True) for one in retest])
     while pairs := search.next_round():
-        search.take([PairOutcome(one.a, one.b, True) for one in pairs])
+        search.take([GroupTest(one, True) for one in pairs])
     said = search.result()
     assert (said.certified, said.bad, said.undetermined, said.bad_links) == ((0, 2, 3), (), (), ())
 
@@ -281,7 +281,7 @@ def test_one_slow_test_is_no_slow_link():
     search = Search(range(8))
     once = True
     while pairs := search.next_round():
-        outcomes = [PairOutcome(one.a, one.b, True, 100.0) for one in pairs]
+        outcomes = [GroupTest(one, True, 100.0) for one in pairs]
         if once:
             outcomes[0], once = replace(outcomes[0], rate=30.0), False
         search.take(outcomes)
@@ -307,7 +307,7 @@ def test_a_link_that_is_fast_enough_once_is_not_slow_however_often_it_was_slow()
     while pairs := search.next_round():
         met += Pair(2, 3) in pairs
         odd = 92.0 if met == 2 else 30.0
-        search.take([PairOutcome(*one, True, odd if one == Pair(2, 3) else 100.0) for one in pairs])
+        search.take([GroupTest(one, True, odd if one == Pair(2, 3) else 100.0) for one in pairs])
     assert met > 1
     assert search.result().slow_links == ()
 
@@ -321,14 +321,14 @@ def test_where_all_are_slow_alike_nobody_is():
 def test_rates_that_are_no_numbers_are_left_out():
     search = Search(range(4))
     while pairs := search.next_round():
-        search.take([PairOutcome(one.a, one.b, True, float("nan")) for one in pairs])
+        search.take([GroupTest(one, True, float("nan")) for one in pairs])
     assert (search.result().median, search.result().certified) == (None, (0, 1, 2, 3))
 
 
 def test_the_result_may_be_asked_before_the_end():
     search = Search(range(4))
     search.next_round()
-    search.take([PairOutcome(0, 1, False), PairOutcome(2, 3, True)])
+    search.take([GroupTest((0, 1), False), GroupTest((2, 3), True)])
     said = search.result()
     assert (said.undetermined, said.certified, said.rounds) == ((0, 1), (2, 3), 1)
 
@@ -379,7 +379,7 @@ def test_the_one_sound_pair_of_four_is_found_though_it_failed_by_chance_at_first
     while pairs := search.next_round():
         outcomes = [world.test(*one) for one in pairs]
         if first:
-            outcomes, first = [PairOutcome(*one, False) for one in pairs], False
+            outcomes, first = [GroupTest(one, False) for one in pairs], False
         search.take(outcomes)
     assert set(search.result().bad) == {0, 1}
     assert set(search.result().certified) == {2, 3}

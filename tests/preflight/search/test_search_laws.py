@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bench_preflight_search import MOST_ROUNDS, Mix, cut_link, faulty_sets, healthy, wrongly
 from benchmarks.pair_world import PairWorld, exact, link, searched
-from clusterrun.preflight.search.search import PairOutcome, Search
+from clusterrun.preflight.search.search import GroupTest, Search
 
 ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
 
@@ -17,8 +17,8 @@ ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), m
 def outcome(pair, said):
     """What a drawn answer means: nothing, failed, passed, or passed with a rate."""
     if isinstance(said, float):
-        return PairOutcome(pair.a, pair.b, True, said)
-    return PairOutcome(pair.a, pair.b, said)
+        return GroupTest(pair, True, said)
+    return GroupTest(pair, said)
 
 
 def driven(search, answers, drop=()):
@@ -131,7 +131,7 @@ def test_no_retest_meets_a_partner_again_while_there_is_a_certified_one_it_has_n
                 assert others <= {frozenset(seen) for seen in met}
         outcomes = [world.test(*one) for one in pairs]
         met |= set(pairs)
-        certified |= {node for said in outcomes if said.passed for node in (said.a, said.b)}
+        certified |= {node for said in outcomes if said.passed for node in said.nodes}
         search.take(outcomes)
 
 

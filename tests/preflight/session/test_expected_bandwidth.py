@@ -7,9 +7,9 @@ import json
 import pytest
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.search.bandwidth_table import LARGE_MEGABYTES
+from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
-from clusterrun.preflight.session.group_test import GroupTest
+from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.group_tests import SET
 from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.state import SessionState
@@ -33,7 +33,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
 
 
 def said(made: SessionState, rate: float, transports: tuple[str, ...] = ()) -> list[str]:
-    trial = GroupTest(SET, tuple(made.subjects), True, 1.0, rate, transports=transports)
+    trial = GroupTest(tuple(made.subjects), True, rate, kind=SET, transports=transports)
     return [one.finding.said for one in expected_bandwidth.of_set(made, trial)]
 
 

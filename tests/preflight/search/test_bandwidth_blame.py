@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, link, searched
-from clusterrun.preflight.search.link_distance import LinkDistance, kinds_of, levels, same, switches
+from clusterrun.preflight.search.bandwidth_blame import LinkDistance, kinds_of, levels, same, switches
 from clusterrun.preflight.search.schedule import Pair
 
 

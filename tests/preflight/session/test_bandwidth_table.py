@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.preflight.search import bandwidth_table
+from clusterrun.preflight.session import expected_bandwidth
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from clusterrun.preflight.search import bandwidth_table
     ],
 )
 def test_the_floor_is_that_of_the_hardware(gpu, gpus, gigabits, nodes, floor):
-    found = bandwidth_table.row(gpu, gpus, gigabits, nodes)
+    found = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
     assert (found and found.floor) == floor
 
 
@@ -60,24 +60,24 @@ MACHINES = [
 def test_no_machine_that_somebody_measured_is_below_the_floor_of_its_kind(
     gpu, gpus, gigabits, nodes, rate, source
 ):
-    known = bandwidth_table.row(gpu, gpus, gigabits, nodes)
+    known = expected_bandwidth.row(gpu, gpus, gigabits, nodes)
     assert known is None or known.floor <= rate, (known, source)
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"])
 def test_a_card_for_pcie_has_not_the_floor_of_its_kind_on_nvswitch(gpu):
     """Eight A100 80GB PCIe are a machine that people build (nccl#841)."""
-    assert [bandwidth_table.row(gpu, gpus, 0, 1) for gpus in (4, 8)] == [None, None]
-    assert bandwidth_table.row(f"{gpu.split()[1].split('-')[0]} SXM MIG 1g.10gb", 8, 0, 1) is None
+    assert [expected_bandwidth.row(gpu, gpus, 0, 1) for gpus in (4, 8)] == [None, None]
+    assert expected_bandwidth.row(f"{gpu.split()[1].split('-')[0]} SXM MIG 1g.10gb", 8, 0, 1) is None
 
 
 @pytest.mark.parametrize(("gpu", "nodes", "rate", "source"), REACHED, ids=[one[3] for one in REACHED])
 def test_no_set_of_more_than_two_nodes_that_somebody_measured_is_below_a_floor(gpu, nodes, rate, source):
-    rows = [bandwidth_table.row(gpu, 8, gigabits, nodes) for gigabits in (0, 800, 1600, 3200, 6400)]
+    rows = [expected_bandwidth.row(gpu, 8, gigabits, nodes) for gigabits in (0, 800, 1600, 3200, 6400)]
     assert [one for one in rows if one is not None and one.floor > rate] == []
 
 
 def test_no_hardware_stands_twice_and_every_row_says_where_it_comes_from():
-    keys = [(one.gpu, one.gpus, one.gigabits) for one in bandwidth_table.TABLE]
+    keys = [(one.gpu, one.gpus, one.gigabits) for one in expected_bandwidth.TABLE]
     assert len(set(keys)) == len(keys)
-    assert all(one.source and one.floor > 0 for one in bandwidth_table.TABLE)
+    assert all(one.source and one.floor > 0 for one in expected_bandwidth.TABLE)
