@@ -36,34 +36,27 @@ def _resolved(name: str) -> list[str]:
 
 def _is_mine(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    probe = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        probe.bind((address, 0))
-    except OSError:
-        return False
-    finally:
-        probe.close()
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
     return True
 
 
 def _way_out() -> str:
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        probe.connect((_ELSEWHERE, 9))
-        return str(probe.getsockname()[0])
-    except OSError:
-        return ""
-    finally:
-        probe.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return ""
 
 
 def interface_of(address: str) -> str:
     """The name of the interface that has ``address``; '' where none is found."""
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return next((name for _, name in socket.if_nameindex() if _has(probe, name, address)), "")
-    finally:
-        probe.close()
 
 
 def _has(probe: socket.socket, name: str, address: str) -> bool:
@@ -80,19 +73,25 @@ def held_port() -> socket.socket:
     While it is bound, nobody gets the port by chance, and only a program that sets SO_REUSEADDR,
     as rank 0's store does, can bind and listen on it. Raises ``OSError``.
     """
+    return bound(0, reuse=True)
+
+
+def bound(port: int, kind: int = socket.SOCK_STREAM, reuse: bool = False) -> socket.socket:
+    """A socket on every address, of IPv6 too where there is such a thing. Raises ``OSError``."""
     try:
-        holder = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        return _bound(socket.AF_INET6, "::", port, kind, reuse)
+    except OSError:  # IPv6 is not there or switched off, or the port is taken
+        return _bound(socket.AF_INET, "0.0.0.0", port, kind, reuse)
+
+
+def _bound(family: int, address: str, port: int, kind: int, reuse: bool) -> socket.socket:
+    one = socket.socket(family, kind)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        one.bind((address, port))
     except OSError:
-        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
-    try:
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _bound(holder, "::")
-    except OSError:  # IPv6 is compiled in but switched off
-        holder.close()
-        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), "0.0.0.0")
-
-
-def _bound(holder: socket.socket, address: str) -> socket.socket:
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((address, 0))
-    return holder
+        one.close()
+        raise
+    return one

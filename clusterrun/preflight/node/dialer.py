@@ -7,10 +7,10 @@ import os
 import socket
 import time
 from collections import deque
+from contextlib import suppress
 from itertools import zip_longest
 
-from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, greeting
-from clusterrun.preflight.node.packet_sizes import Sizes
+from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, greeting, outgoing
 from clusterrun.preflight.probes.tcp_counts import dropped_again
 from clusterrun.preflight.tasks import Dialled
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _DATAGRAMS_AT = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_AT_ONCE = 512
+_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14, 28), socket.AF_INET6: (socket.IPPROTO_IPV6, 24, 48)}
+"""The level and option that tell the MTU of a connected socket's way, and the bytes of all headers."""
+ENOUGH = 5
+"""How often a large one must go unanswered where a small one was refused: kernels refuse few a second."""
 _REFUSED = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -94,9 +98,7 @@ class Dialer:
             self._dial(self._waiting.popleft())
 
     def _dial(self, call: _Call) -> None:
-        family = socket.AF_INET6 if ":" in call.target.address else socket.AF_INET
-        one = socket.socket(family, socket.SOCK_STREAM)
-        one.setblocking(False)
+        one = outgoing(call.target.address, socket.SOCK_STREAM)
         call.began = time.monotonic()
         code = one.connect_ex((call.target.address, call.port))
         if code not in (0, errno.EINPROGRESS):
@@ -175,13 +177,11 @@ class _Call:
 
 
 def _send_datagram(target: Target, hello: bytes) -> None:
-    family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as one:
-        one.setblocking(False)
-        try:
-            one.sendto(hello, (target.address, target.datagrams))
-        except OSError:  # no way there: the calls say so
-            pass
+    with (
+        outgoing(target.address, socket.SOCK_DGRAM) as one,
+        suppress(OSError),
+    ):  # no way there: the calls say so
+        one.sendto(hello, (target.address, target.datagrams))
 
 
 def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
@@ -209,3 +209,72 @@ def _why(calls: list[_Call]) -> str:
         if call.connected and not call.welcome:
             return "the connection was accepted, but nothing answered"
     return ""
+
+
+class Sizes:
+    """Whether large packets get to a machine on which nothing of ours runs: a closed UDP port refuses them.
+
+    The refusal is a small packet of the kernel's, whatever the size of what it refuses; no program sees
+    either. ``send`` is called again and again, with time between for what comes back.
+    """
+
+    def __init__(self, address: str, port: int) -> None:
+        self._sent = 0
+        self._got = {True: False, False: False}
+        self._sockets: dict[bool, socket.socket] = {}
+        self._large = 0
+        try:
+            for large in (True, False):
+                self._sockets[large] = outgoing(address, socket.SOCK_DGRAM)
+                self._sockets[large].connect((address, port))
+            self._large = max(_payload(self._sockets[True]), 0)
+        except OSError:  # no way there: the calls say so
+            self.close()
+
+    @property
+    def lost(self) -> bool:
+        """Small ones are refused and large ones never: these do not arrive."""
+        self._look()
+        return self._got[False] and not self._got[True] and self._sent >= ENOUGH
+
+    @property
+    def done(self) -> bool:
+        """A large one was refused, or none can be sent."""
+        self._look()
+        return self._got[True] or not self._large
+
+    def send(self) -> None:
+        """Send a large one, and a small one until that is refused."""
+        if self.done:
+            return
+        self._sent += 1
+        for large, one in self._sockets.items():
+            if not self._got[large]:
+                try:
+                    one.send(bytes(self._large if large else 1))
+                except ConnectionRefusedError:
+                    self._got[large] = True
+                except OSError:  # its own queue is full, or it is larger than this machine may send
+                    pass
+
+    def close(self) -> None:
+        """Leave the sockets; what is known stays."""
+        self._look()
+        for one in self._sockets.values():
+            one.close()
+        self._sockets, self._large = {}, 0
+
+    def _look(self) -> None:
+        for large, one in self._sockets.items():
+            try:
+                one.recv(1)
+            except ConnectionRefusedError:
+                self._got[large] = True
+            except OSError:
+                pass
+
+
+def _payload(sock: socket.socket) -> int:
+    """Bytes that fill one packet of the way's MTU."""
+    level, option, headers = _MTU[sock.family]
+    return sock.getsockopt(level, option) - headers

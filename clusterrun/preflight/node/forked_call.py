@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_all
@@ -25,9 +25,12 @@ class ForkedCall:
         self.began = time.monotonic()
         self.closed = False
         self._half = b""
+        self._code: int | None = None
 
     def lines(self) -> list[bytes]:
         """The whole lines that came since the last time; ``closed`` is set once no more can come."""
+        if self.closed:
+            return []
         try:
             data = os.read(self.output, _PIECE)
         except BlockingIOError:
@@ -55,13 +58,14 @@ class ForkedCall:
 
     def code(self) -> int | None:
         """What it exited with (negative: the signal that ended it); None while it lives."""
-        try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:
-            return 0
-        if not pid:
-            return None
-        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                return 0
+            if pid:
+                self._code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self._code
 
 
 def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
@@ -70,7 +74,7 @@ def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
     What it raises is a last line ``{"why": …}``. Raises ``OSError`` where no process can be made.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
-    pid = _started(lambda: _make(work, writable), readable, writable)
+    pid = started(lambda: _make(work, writable), readable, writable)
     return ForkedCall(pid, readable, time.monotonic() + seconds)
 
 
@@ -79,7 +83,7 @@ def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tu
     given, to_give = os.pipe2(os.O_CLOEXEC)
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = _started(lambda: _become(argv, environment, cwd, given, writable), readable, writable)
+        pid = started(lambda: _become(argv, environment, cwd, given, writable), readable, writable)
     except OSError:
         os.close(to_give)
         raise
@@ -88,7 +92,7 @@ def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tu
     return ForkedCall(pid, readable), to_give
 
 
-def _started(body: Callable[[], None], readable: int, writable: int) -> int:
+def started(body: Callable[[], None], readable: int, writable: int) -> int:
     """A child that writes to one end of a pipe, and we read the other one, without waiting for it."""
     try:
         pid = fork(body)
@@ -105,14 +109,19 @@ def _make(work: Callable[[], Iterable[object]], output: int) -> None:
     """In the child. What the work prints goes to the log."""
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(2, 1)
-        close_all_but((output,))
+        settle(2, (output,))
         for value in work():
             _write(output, json.dumps({"value": value}))
     except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
         _write(output, json.dumps({"why": f"{type(error).__name__}: {error}"[:500]}))
+
+
+def settle(printed: int, kept: Collection[int]) -> None:
+    """In a child: give it no input, let it print to ``printed``, and close all but what it uses."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (printed, 1), (printed, 2)):
+        os.dup2(source, target)
+    close_all_but(kept)
 
 
 def _write(output: int, line: str) -> None:

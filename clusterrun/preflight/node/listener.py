@@ -11,6 +11,7 @@ import time
 from clusterrun import proc
 from clusterrun.preflight.probes.tcp_counts import sent_and_resent
 from clusterrun.preflight.tasks import Exchanged
+from clusterrun.runtime.network import bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,24 +192,13 @@ def _port_range() -> tuple[int, int]:
 
 
 def _bound(kind: int, port: int) -> socket.socket:
-    """A non-blocking socket on all addresses, of IPv6 too where there is such a thing. Raises ``OSError``."""
-    try:
-        one = socket.socket(socket.AF_INET6, kind)
-    except OSError:
-        return _bind(socket.socket(socket.AF_INET, kind), "0.0.0.0", port)
-    try:
-        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        return _bind(one, "::", port)
-    except OSError:  # IPv6 is compiled in but switched off, or the port is taken
-        one.close()
-        return _bind(socket.socket(socket.AF_INET, kind), "0.0.0.0", port)
+    one = bound(port, kind)
+    one.setblocking(False)
+    return one
 
 
-def _bind(sock: socket.socket, address: str, port: int) -> socket.socket:
-    sock.setblocking(False)
-    try:
-        sock.bind((address, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
+def outgoing(address: str, kind: int) -> socket.socket:
+    """A socket that never blocks, of the family of ``address``. Raises ``OSError``."""
+    one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+    one.setblocking(False)
+    return one

@@ -8,7 +8,7 @@ import socket
 import time
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, greeting
+from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, greeting, outgoing
 from clusterrun.preflight.probes.tcp_counts import sent_and_resent, transmitted_again
 from clusterrun.preflight.tasks import Exchanged, WatchAnswer
 
@@ -85,9 +85,7 @@ class _Line:
         self._began: float | None = None
         self._resent_at_begin = 0
         self._connected = False
-        family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
-        self._socket: socket.socket | None = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setblocking(False)
+        self._socket: socket.socket | None = outgoing(target.address, socket.SOCK_STREAM)
         if self._socket.connect_ex((target.address, target.ports[0])) in (0, errno.EINPROGRESS):
             watch(self._socket, WRITE, lambda _: self._ready())
         else:

@@ -10,62 +10,42 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from clusterrun.atomic_file import write_all
-from clusterrun.runtime import forked_child
+from clusterrun.preflight.node.forked_call import ForkedCall, settle, started
 
 _MOST_OUTPUT = 256 * 1024
 
 
-class ForkedRank:
-    """One forked child: ``lines`` takes what it said, ``output`` what its libraries printed."""
+class ForkedRank(ForkedCall):
+    """One forked child; what its libraries print goes to ``printed``, a descriptor of a file in memory."""
 
-    def __init__(self, pid: int, pipe: int, output: int) -> None:
-        self.pid = pid
-        self.pipe = pipe
-        self.closed = False
-        """It ended, or closed its pipe: nothing more will come."""
-        self._output = output
-        self._rest = b""
-        self._reaped = False
+    def __init__(self, pid: int, output: int, printed: int) -> None:
+        super().__init__(pid, output)
+        self._printed = printed
 
-    def lines(self) -> list[str]:
-        """Whole lines that came since the last call; blocks never."""
-        while not self.closed:
-            try:
-                data = os.read(self.pipe, 65536)
-            except BlockingIOError:
-                break
-            self.closed = not data
-            self._rest += data
-        *whole, self._rest = self._rest.split(b"\n")
-        return [line.decode("utf-8", "replace") for line in whole]
-
-    def output(self) -> str:
+    def printed(self) -> str:
         """The end of what was printed on its stdout and stderr, by whatever library."""
-        size = os.fstat(self._output).st_size
-        data = os.pread(self._output, _MOST_OUTPUT, max(0, size - _MOST_OUTPUT))
+        size = os.fstat(self._printed).st_size
+        data = os.pread(self._printed, _MOST_OUTPUT, max(0, size - _MOST_OUTPUT))
         return data.decode("utf-8", "replace")
 
-    def kill(self) -> None:
-        """Kill it and all of its session, and give its descriptors back; ``output`` is gone then."""
-        if self._output < 0:
+    def end(self) -> None:
+        """Kill it and all of its session, and give its descriptors back; ``printed`` is gone then."""
+        if self._printed < 0:
             return
         if not self.gone():
             for end in (os.killpg, os.kill):  # its session, and itself if it has none yet
-                try:
+                with suppress(OSError):
                     end(self.pid, signal.SIGKILL)
-                except OSError:
-                    pass
-        os.close(self.pipe)
-        os.close(self._output)
-        self._output, self.closed = -1, True
+        os.close(self.output)
+        os.close(self._printed)
+        self._printed, self.closed = -1, True
 
     def gone(self) -> bool:
         """Whether it has ended; it leaves the process table then. Blocks never."""
-        if not self._reaped:
-            self._reaped = os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
-        return self._reaped
+        return self.code() is not None
 
 
 def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = ()) -> ForkedRank:
@@ -75,39 +55,27 @@ def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = 
     without unwinding into the code of this process. Raises ``OSError`` where no process can be made.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
-    output = os.memfd_create("output", os.MFD_CLOEXEC)
-    os.set_blocking(readable, False)
+    printed = os.memfd_create("output", os.MFD_CLOEXEC)
 
     def speak() -> None:
-        _settle_descriptors(output, {writable, *keep})
+        settle(printed, {writable, *keep})  # a peer must see ports of other tests close when they close
         body(lambda line: write_all(writable, line.encode() + b"\n"))
 
     try:
-        pid = forked_child.fork(speak)
+        return ForkedRank(started(speak, readable, writable), readable, printed)
     except OSError:
-        os.close(readable)
-        os.close(output)
+        os.close(printed)
         raise
-    finally:
-        os.close(writable)
-    return ForkedRank(pid, readable, output)
 
 
-def _settle_descriptors(output: int, keep: set[int]) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    forked_child.close_all_but(keep)  # a peer must see ports of other tests close when they close
-
-
-def await_lines(child: ForkedRank, seconds: float) -> list[str]:
+def await_lines(child: ForkedRank, seconds: float) -> list[bytes]:
     """All that a child says until it ends or ``seconds`` have passed; it is killed then."""
-    said: list[str] = []
+    said: list[bytes] = []
     until = time.monotonic() + seconds
     poll = select.poll()
-    poll.register(child.pipe, select.POLLIN)
+    poll.register(child.output, select.POLLIN)
     while not child.closed and time.monotonic() < until:
         poll.poll(max(0.0, until - time.monotonic()) * 1000)
         said += child.lines()
-    child.kill()
+    child.end()
     return said

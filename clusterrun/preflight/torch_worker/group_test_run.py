@@ -5,6 +5,7 @@ Every word of a child counts when it comes, so that nothing depends on how the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterrun.model.document import BadDocument
@@ -12,13 +13,19 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
-from clusterrun.preflight.torch_worker.nccl_log import chosen
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 
 _OTHERS_SECONDS = 1.0
 """After the first rank failed: the others' own words, if they come, say more than their silence."""
 _LEAVE_SECONDS = 3.0
 """After the result: until the peers have what they need."""
+_CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
+_DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
+_DEVICE = re.compile(r"\[\d+\] ?([\w.-]+)")
+"""``[0]mlx5_0:1/IB``; ports that NCCL merges: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``."""
+_MELLANOX_PLUGIN = "IBext"
+"""``IBext``, ``IBext_v8``: its devices NCCL lists as those of IB."""
+_DIRECT = re.compile(r"via NET/.+/GDRDMA")
 
 
 class RankPart:
@@ -33,7 +40,7 @@ class RankPart:
         for line in self.child.lines():
             self._take(line)
         if self.child.closed and not self.word.ended:
-            told = error_text.of_end(self.child.output())
+            told = error_text.of_end(self.child.printed())
             self._end(f"the test's process died{': ' + told if told else ''}")
 
     def give_up(self, why: str) -> None:
@@ -41,7 +48,7 @@ class RankPart:
         if not self.word.ended:
             self._end(why)
 
-    def _take(self, line: str) -> None:
+    def _take(self, line: bytes) -> None:
         if self.word.ended:
             return
         try:
@@ -68,7 +75,7 @@ class GroupTestRun:
     @property
     def pipes(self) -> list[int]:
         """Where its children's words come in."""
-        return [part.child.pipe for part in self._parts if not part.child.closed]
+        return [part.child.output for part in self._parts if not part.child.closed]
 
     def wakes_at(self) -> float:
         """When it must be looked at, whatever comes."""
@@ -97,7 +104,7 @@ class GroupTestRun:
         told = error_text.most_telling(part.word.why for part in self._parts)
         for rank, part in enumerate(self._parts):
             part.give_up(self._silent(rank, now))
-        transport = next(filter(None, (chosen(part.child.output()) for part in self._parts)), "")
+        transport = next(filter(None, (chosen(part.child.printed()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)
         return replace(result, late=late, why=told or result.why)
@@ -122,4 +129,16 @@ class GroupTestRun:
 
     def kill(self) -> None:
         for part in self._parts:
-            part.child.kill()
+            part.child.end()
+
+
+def chosen(log: str) -> str:
+    """The network in NCCL's log: ``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty."""
+    named = _CHOSEN.search(log)
+    if not named:
+        return ""
+    network = (named[1] or named[2]).strip()
+    of = "IB" if network.startswith(_MELLANOX_PLUGIN) else network
+    devices = [name for kind, using in _DEVICES.findall(log) if kind == of for name in _DEVICE.findall(using)]
+    direct = ["GDRDMA"] if _DIRECT.search(log) else []
+    return " ".join([f"NET/{network}", *dict.fromkeys(devices), *direct])

@@ -19,9 +19,13 @@ from clusterrun.preflight.torch_worker.backend import dress, on, variables
 from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankWord
-from clusterrun.preflight.torch_worker.store import guest, lead
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _COUNT = 16384
+_LOOPBACK = "127.0.0.1"
 _MOST_GATHERED = 1 << 20
 _PART_SECONDS = 2.0
 _OWN_SHARE = 0.75
@@ -186,3 +190,29 @@ class Rank:
             store.set("all left", "1")
         elif self._duty.listening >= 0:
             store.wait(["all left"], limit)
+
+
+# --- the store at which the ranks of a test meet ---
+
+
+def lead(listening: int, port: int, world: int, seconds: float) -> dist.Store:
+    """The store itself, on a socket that listens already; what dialled it before is served. Raises as torch.
+
+    The lead reaches itself by loopback: what becomes of its address is for the others to see.
+    """
+    given = {"is_master": True, "master_listen_fd": listening}
+    try:
+        return _store(_LOOPBACK, port, world, seconds, **given)
+    except NotImplementedError:
+        # Before torch 2.8 only the older of its two servers takes a socket over.
+        return _store(_LOOPBACK, port, world, seconds, **given, use_libuv=False)
+
+
+def guest(address: str, port: int, world: int, seconds: float) -> dist.Store:
+    """The lead's store, dialled for so many seconds. Raises as torch."""
+    return _store(address, port, world, seconds, is_master=False)
+
+
+def _store(address: str, port: int, world: int, seconds: float, **given: Any) -> dist.Store:
+    limit = timedelta(seconds=seconds)
+    return dist.TCPStore(address, port, world, timeout=limit, wait_for_workers=False, **given)

@@ -36,7 +36,7 @@ def line(word: RankWord) -> str:
     return json.dumps(encode(word), separators=(",", ":"))
 
 
-def read(text: str) -> RankWord:
+def read(text: bytes) -> RankWord:
     """The word of a line. Raises ``BadDocument`` or ``ValueError``."""
     return decode(RankWord, json.loads(text))
 

@@ -11,21 +11,12 @@ import torch.distributed as dist
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
 from clusterrun.model.visible_gpus import instances
+from clusterrun.preflight.tasks import WarmUp
 from clusterrun.preflight.torch_worker.backend import GLOO, NCCL
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
 
 _SECONDS = 60.0
-
-
-@frozen
-class TorchInfo:
-    """``backend`` is what tests use; ``why`` says what kept torch or NCCL from GPUs it was built for."""
-
-    backend: str
-    devices: int
-    versions: tuple[tuple[str, str], ...]
-    why: str = ""
 
 
 @frozen
@@ -38,8 +29,10 @@ class Devices:
     why: str = ""
 
 
-def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchInfo:
+def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> WarmUp:
     """What there is, but for ``gpus`` where they are not wanted; ``visible`` is ``CUDA_VISIBLE_DEVICES``.
+
+    ``why`` says what kept torch or NCCL from GPUs it was built for.
 
     A driver that does not answer within ``seconds`` counts as no GPU, and is said.
     """
@@ -48,13 +41,14 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> Tor
     usable = nccls and devices.count > 0 and dist.is_nccl_available()
     divided = instances(visible) if usable else []
     several = len(divided) > 1
-    return TorchInfo(
-        NCCL if usable and not several else GLOO,
-        len(divided) if several else devices.count,
-        tuple((what, version) for what, version in _versions(devices).items() if version),
-        f"NCCL takes no two instances (MIG) of a GPU: ranks on all {len(divided)} need gloo"
-        if several
-        else devices.why,
+    mixed = f"NCCL takes no two instances (MIG) of a GPU: ranks on all {len(divided)} need gloo"
+    return WarmUp(
+        up=True,
+        seconds=0.0,
+        why=mixed if several else devices.why,
+        backend=NCCL if usable and not several else GLOO,
+        devices=len(divided) if several else devices.count,
+        versions=tuple((what, version) for what, version in _versions(devices).items() if version),
     )
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import signal
+import socket
 import time
 from functools import partial
 
@@ -22,7 +23,7 @@ from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import fork
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
-from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+from clusterrun.runtime.network import bound
 from clusterrun.runtime.processes import on_parents_death
 
 TYPE_CHECKING = False
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 CORRUPT_VARIABLE = "CLUSTERRUN_TEST_CORRUPT_NODE"
 """A hook for tests: nodes of these names (separated by commas) give a wrong summand in exact sums."""
 _SHORTEST_WAIT = 0.02
+_READY = 4
 
 
 def main(environment: Mapping[str, str], gpus: bool = True) -> int:
@@ -74,14 +76,7 @@ def _warmed(began: float, gpus: bool, visible: str) -> WarmUp:
     from clusterrun.preflight.torch_worker import matmul, rank, torch_info  # noqa: F401
 
     seen = torch_info.look(gpus, visible)
-    return WarmUp(
-        up=True,
-        seconds=round(time.monotonic() - began, 3),
-        why=seen.why,
-        backend=seen.backend,
-        devices=seen.devices,
-        versions=seen.versions,
-    )
+    return replace(seen, seconds=round(time.monotonic() - began, 3))
 
 
 def _last_line(error: BaseException) -> str:
@@ -91,6 +86,32 @@ def _last_line(error: BaseException) -> str:
 
 def _write(descriptor: int, value: object) -> None:
     write_all(descriptor, json.dumps(encode(value), separators=(",", ":")).encode() + b"\n")
+
+
+class ListeningPorts:
+    """A few sockets that listen before a test needs one for its store; each is given away once."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[int, socket.socket] = {}
+
+    def fill(self) -> tuple[int, ...]:
+        """Open as many as are missing; the numbers of the new ones."""
+        new = {one.getsockname()[1]: one for one in map(_listening, [0] * (_READY - len(self._sockets)))}
+        self._sockets.update(new)
+        return tuple(new)
+
+    def take(self, port: int) -> socket.socket:
+        """The socket that listens on ``port``; one that is not among ours is opened now.
+
+        Raises ``OSError`` where that port cannot be had.
+        """
+        return self._sockets.pop(port, None) or _listening(port)
+
+
+def _listening(port: int) -> socket.socket:
+    one = bound(port)
+    one.listen(socket.SOMAXCONN)
+    return one
 
 
 class TorchServer:
@@ -224,6 +245,6 @@ def _all_or_none(forks: list[Callable[[], ForkedRank]]) -> list[ForkedRank]:
         children.extend(start() for start in forks)
     except OSError:
         for child in children:
-            child.kill()
+            child.end()
         raise
     return children

@@ -13,8 +13,7 @@ import pytest
 
 from clusterrun.preflight.node import dialer
 from clusterrun.preflight.node import listener as listener_module
-from clusterrun.preflight.node.dialer import Dialer
-from clusterrun.preflight.node.packet_sizes import ENOUGH, Sizes
+from clusterrun.preflight.node.dialer import ENOUGH, Dialer, Sizes
 from clusterrun.preflight.node.task_runner import DialErrand
 from clusterrun.preflight.session.consistency import LATE_NAME_SECONDS
 from clusterrun.preflight.tasks import Dialled, DialTask, Target

@@ -7,9 +7,8 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupMember, GroupTask, WarmUp
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
-from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
 from clusterrun.preflight.torch_worker.rank_report import RankWord, line
-from clusterrun.preflight.torch_worker.torch_server import TorchServer
+from clusterrun.preflight.torch_worker.torch_server import ListeningPorts, TorchServer
 
 TASK = GroupTask(
     9, "pair", (GroupMember(0, "a", "10.0.0.1"), GroupMember(1, "b", "10.0.0.2")), 0, 2, 1, "", 10.0
@@ -21,9 +20,9 @@ class Child:
     """A child that says what it is told to; stands for a process."""
 
     def __init__(self) -> None:
-        self.pipe, self.closed, self.killed = 5, False, False
+        self.output, self.closed, self.killed = 5, False, False
         self.said: list[str] = []
-        self.printed = ""
+        self.log = ""
 
     def say(self, *words: RankWord) -> None:
         self.said += [line(word) for word in words]
@@ -32,10 +31,10 @@ class Child:
         said, self.said = self.said, []
         return said
 
-    def output(self) -> str:
-        return self.printed
+    def printed(self) -> str:
+        return self.log
 
-    def kill(self) -> None:
+    def end(self) -> None:
         self.killed = self.closed = True
 
     def gone(self) -> bool:
@@ -87,7 +86,7 @@ def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
 def test_a_child_that_dies_without_a_word_is_told_with_what_it_printed():
     trial, first, second = started()
     first.say(RankWord("timed"))
-    first.closed, first.printed = True, "terminate called\nfatal error: out of luck\n"
+    first.closed, first.log = True, "terminate called\nfatal error: out of luck\n"
     second.say(DONE)
     result = trial.look(101.0)
     assert result is not None

@@ -13,8 +13,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import CPU_WAIT
-from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
-from clusterrun.preflight.torch_worker.torch_server import CORRUPT_VARIABLE
+from clusterrun.preflight.torch_worker.torch_server import CORRUPT_VARIABLE, ListeningPorts
 from tests.preflight.torch_worker.nodes import Node, alive, begin, group, partner, results, running, until
 
 PAIR_RATES = {"all_reduce", "send", "receive"}

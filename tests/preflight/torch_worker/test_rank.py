@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 
-from clusterrun.preflight.torch_worker import store as store_module
-from clusterrun.preflight.torch_worker.listening_ports import ListeningPorts
+from clusterrun.preflight.torch_worker import rank
+from clusterrun.preflight.torch_worker.torch_server import ListeningPorts
 
 REAL = dist.TCPStore
 
@@ -23,8 +23,8 @@ def test_the_store_takes_over_a_port_that_listens_already(monkeypatch, store):
     monkeypatch.setattr(dist, "TCPStore", store)
     ports = ListeningPorts()
     port = ports.fill()[0]
-    lead = store_module.lead(ports.take(port).detach(), port, 2, 60)
-    guest = store_module.guest("127.0.0.1", port, 2, 60)
+    lead = rank.lead(ports.take(port).detach(), port, 2, 60)
+    guest = rank.guest("127.0.0.1", port, 2, 60)
     lead.set("word", "heard")
     assert guest.get("word") == b"heard"
 
