@@ -1,25 +1,30 @@
-"""What the coordinator asks of a node's examiner, and what it answers; values only, as JSON on the way."""
+"""What the coordinator asks of a node's examiner and what it answers: values, and the text that travels."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+
+from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import frozen
+from clusterrun.model.preflight_report import Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any, Union
+    from typing import Any
 
-    from clusterrun.model.preflight_report import Finding
+Readings = Mapping[str, "Any"]
+"""What a probe read, by the node's name."""
+Findings = Iterator[tuple[str, Finding]]
+"""Each with its node's name; '' stands for all together."""
 
-    Task = Union["LocalTask", "ListenTask", "DialTask", "WarmTask", "GroupTask", "ThroughTask", "WatchTask"]
-    Answer = Union[
-        "LocalAnswer", "ListenAnswer", "DialAnswer", "WarmUp", "GroupResult", "ThroughAnswer", "WatchAnswer"
-    ]
 
-    Readings = Mapping[str, Any]
-    """What a probe read, by the node's name."""
-    Findings = Iterator[tuple[str, Finding]]
-    """Each with its node's name; '' stands for all together."""
+class Task:
+    """What an examiner is asked to do."""
+
+
+class Answer:
+    """What it answers to a task."""
 
 
 @frozen
@@ -45,7 +50,7 @@ class Asked:
 
 
 @frozen
-class LocalTask:
+class LocalTask(Task):
     """Make these checks (by name), all at once, each within its own limit.
 
     Once more with the same number and a ``limit``: what takes longer than so many seconds is late.
@@ -71,14 +76,14 @@ class ProbeReading:
 
 
 @frozen
-class LocalAnswer:
+class LocalAnswer(Answer):
     """All readings of a node."""
 
     readings: tuple[ProbeReading, ...]
 
 
 @frozen
-class WarmTask:
+class WarmTask(Task):
     """Start the torch worker with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
 
     ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see. ``contained``: it runs in a
@@ -95,7 +100,7 @@ class WarmTask:
 
 
 @frozen
-class ListenTask:
+class ListenTask(Task):
     """Open the ports that others will dial; ``nonce`` (hex) is what a dialler must say."""
 
     nonce: str
@@ -113,7 +118,7 @@ class Interface:
 
 
 @frozen
-class ListenAnswer:
+class ListenAnswer(Answer):
     """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP.
 
     ``topology`` is the scheduler's address of the node among the switches; empty where it has none.
@@ -138,7 +143,7 @@ class Target:
 
 
 @frozen
-class DialTask:
+class DialTask(Task):
     """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom.
 
     ``closed``: nothing listens on these ports, and to be refused is an answer. ``sizes``: nothing listens on
@@ -171,7 +176,7 @@ class Dialled:
 
 
 @frozen
-class DialAnswer:
+class DialAnswer(Answer):
     """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came.
 
     ``wall`` is this node's clock at the time of the answer. ``naming``: seconds for each name, one that was
@@ -186,7 +191,7 @@ class DialAnswer:
 
 
 @frozen
-class WatchTask:
+class WatchTask(Task):
     """Exchange messages with ``targets`` from now on, and answer ``seconds`` later with all that was seen.
 
     Without targets: with those of an earlier such task.
@@ -214,7 +219,7 @@ class Exchanged:
 
 
 @frozen
-class WatchAnswer:
+class WatchAnswer(Answer):
     """One entry for each connection: those that this node made and those that others made to it."""
 
     exchanged: tuple[Exchanged, ...]
@@ -224,7 +229,7 @@ class WatchAnswer:
 
 
 @frozen
-class ThroughTask:
+class ThroughTask(Task):
     """Have an examiner on node ``name``, which no agent reached, do the task that ``body`` says.
 
     ``argv`` starts it there, where none was started before; an empty ``body`` ends it. Its answer is
@@ -238,7 +243,7 @@ class ThroughTask:
 
 
 @frozen
-class ThroughAnswer:
+class ThroughAnswer(Answer):
     """``body`` is the text of its answer; empty where there is none, and ``why``."""
 
     body: str
@@ -258,7 +263,7 @@ class GroupMember:
 
 
 @frozen
-class GroupTask:
+class GroupTask(Task):
     """Test a group of nodes with one collective after the other; every member gets the same but ``place``.
 
     ``test`` is unique within an examination and names the store's keys. ``kind`` is ``pair``,
@@ -285,7 +290,7 @@ CPU_WAIT = "cpu_wait"
 
 
 @frozen
-class GroupResult:
+class GroupResult(Answer):
     """How a group test went for this node.
 
     ``stage`` is how far it came: ``warm`` (the torch worker was not there, or had to be killed: it
@@ -310,7 +315,7 @@ class GroupResult:
 
 
 @frozen
-class WarmUp:
+class WarmUp(Answer):
     """The torch worker is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
 
     ``versions`` are (what, version) pairs: torch, cuda, nccl, python; ``devices`` the GPUs that
@@ -335,3 +340,45 @@ ANSWER_OF: dict[type[Task], type[Answer]] = {
     ThroughTask: ThroughAnswer,
     WatchTask: WatchAnswer,
 }
+
+
+# --- as text ---
+
+
+def said(value: Task | Answer) -> str:
+    """``value`` as one line of text."""
+    return json.dumps([type(value).__name__, encode(value)], separators=(",", ":"))
+
+
+class Alike:
+    """A large task that many get with small changes: taken apart once."""
+
+    def __init__(self, value: Task) -> None:
+        self._kind, self._data = type(value).__name__, encode(value)
+
+    def said(self, **changes: str | int) -> str:
+        """As ``said`` of the task with these fields changed."""
+        return json.dumps([self._kind, {**self._data, **changes}], separators=(",", ":"))
+
+
+def task(text: str) -> Task:
+    """The task that ``text`` says. Raises ``BadDocument``."""
+    found: Task = _read(tuple(ANSWER_OF), text)
+    return found
+
+
+def answer(asked: Task, text: str) -> Answer:
+    """The answer to ``asked`` that ``text`` says, and to nothing else. Raises ``BadDocument``."""
+    found: Answer = _read((ANSWER_OF[type(asked)],), text)
+    return found
+
+
+def _read(kinds: tuple[type, ...], text: str) -> Any:
+    try:
+        name, data = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadDocument(f"no pair of kind and value: {error}") from error
+    for kind in kinds:
+        if kind.__name__ == name:
+            return decode(kind, data)
+    raise BadDocument(f"of an unexpected kind: {name!r:.40}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
-from clusterrun.preflight import task_codec
+from clusterrun.preflight import tasks
 from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, SessionPlace
 from tests.program import packed_once
 
@@ -49,7 +49,7 @@ class Node:
 
     def ask(self, number: int, task: Any) -> Any:
         """The answer to ``task``, which must be the next thing that is said."""
-        self.tell(number, task_codec.said(task))
+        self.tell(number, tasks.said(task))
         return self.hear(number, task)
 
     def hear(self, number: int, task: Any) -> Any:
@@ -63,7 +63,7 @@ class Node:
         line, _, self.half = self.half.partition(b"\n")
         said = json.loads(line)
         assert said["number"] == number
-        return task_codec.answer(task, said["body"])
+        return tasks.answer(task, said["body"])
 
     def end(self) -> int:
         """Close its input; what it exits with."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterrun.model.orders import Level, Orders, Preflight
-from clusterrun.preflight import task_codec
+from clusterrun.preflight import tasks
 from clusterrun.preflight.session.session import AskWorker, Session, SessionNode, SessionOutcome, ShortCheck
 from clusterrun.preflight.tasks import (
     CPU_WAIT,
@@ -191,14 +191,14 @@ class Cluster:
         raise AssertionError("it does not end")
 
     def take(self, asks: Iterable[AskWorker]) -> None:
-        tasks = [(ask, task_codec.task(ask.body)) for ask in asks]
-        for ask, task in tasks:
+        put = [(ask, tasks.task(ask.body)) for ask in asks]
+        for ask, task in put:
             self.kinds.add((getattr(task, "kind", type(task).__name__), ask.node))
             dies = self.faults.lost_in.get(ask.node) in (type(task).__name__, getattr(task, "kind", ""))
             if dies and ask.node not in self.lost:
                 self.lost.add(ask.node)
                 self.put(0.1, ("lost", ask.node))
-        for ask, task in tasks:
+        for ask, task in put:
             if ask.node in self.faults.frozen | self.lost or self.hurried(ask, task):
                 continue
             if isinstance(task, GroupTask) and task.kind != "product":
@@ -212,7 +212,7 @@ class Cluster:
         return isinstance(task, LocalTask) and task.limit > 0
 
     def say(self, delay: float, node: int, number: int, value: Any) -> None:
-        body = "[1" if node in self.faults.nonsense else task_codec.said(value)
+        body = "[1" if node in self.faults.nonsense else tasks.said(value)
         self.put(delay, ("answer", node, number, body))
 
     def answer(self, node: int, task: Any) -> tuple[float, Any]:
@@ -249,8 +249,8 @@ class Cluster:
             return task.limit, ThroughAnswer("", "srun: error: nothing came of it")
         if not task.body:
             return 0.1, ThroughAnswer("")
-        delay, value = self.answer(other, task_codec.task(task.body))
-        return delay + 0.5, ThroughAnswer(task_codec.said(value))
+        delay, value = self.answer(other, tasks.task(task.body))
+        return delay + 0.5, ThroughAnswer(tasks.said(value))
 
     def wall(self, node: int, delay: float) -> float:
         return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import entries, number, rows, text, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "amd-gpus"
 LIMIT = 15.0
@@ -102,7 +101,7 @@ def _value(one: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
     return number(one, *path, "value") if plain is None else plain
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail for missing GPUs and uncorrected errors, and for memory in use; silent without AMD's driver."""
     limits = chosen(request.limits)
     for node, reading in readings.items():

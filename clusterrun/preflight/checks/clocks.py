@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import split
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "clocks"
 OF = gpus.NAME
@@ -31,7 +31,7 @@ _SET = {
 _TOLERATED = 0.05
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail for a slowdown by the hardware, warn for one by the driver and for limits below the others'."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
@@ -45,7 +45,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         yield from _lower_than_others(field, readings)
 
 
-def _lower_than_others(field: str, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _lower_than_others(field: str, readings: Readings) -> Findings:
     lowest: dict[str, str] = {}
     for node, reading in readings.items():
         known = [number(gpu, field) for _, gpu in gpus.given(reading)]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "cpus"
 LIMIT = 10.0

@@ -10,11 +10,8 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
 from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import entries, text, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "environment"
 LIMIT = 10.0

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "fabric"
 OF = gpus.NAME

@@ -7,11 +7,8 @@ import statistics
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.size import gibibytes
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "host-memory"
 LIMIT = 10.0

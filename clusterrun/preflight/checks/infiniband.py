@@ -5,20 +5,19 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split, unlike
 from clusterrun.preflight.probes.process_context import variables
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import entries, number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "infiniband"
 LIMIT = 10.0
@@ -83,6 +82,11 @@ def used(reading: Any) -> list[str]:
     return [name for name in _up(ports) if ports[name].get("used") is not False]
 
 
+def active(reading: Any) -> list[float]:
+    """Gigabits per second of every active port."""
+    return [_gigabits(text(reading, name, "rate")) for name in _up(entries(reading))]
+
+
 def _paths(folder: str) -> list[tuple[str, str]]:
     return [
         (f"{device}/{port}", f"{folder}/{device}/ports/{port}")
@@ -102,7 +106,7 @@ def _counters(path: str) -> dict[str, int]:
     return {name: int(value) for name, value in read.items() if value.isdigit()}
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors.
 
     What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
@@ -126,7 +130,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     yield from _ill(readings, chosen(request.limits)["link_errors"])
 
 
-def _rails(readings: Mapping[str, Any]) -> set[str]:
+def _rails(readings: Readings) -> set[str]:
     """The ports that are among their node's fastest wherever they are active: what NCCL takes."""
     fastest: dict[str, bool] = {}
     for reading in readings.values():
@@ -144,7 +148,7 @@ def _is_up(reading: Mapping[str, Any], name: str) -> bool:
     return "ACTIVE" in text(reading, name, "state")
 
 
-def _active_share(readings: Mapping[str, Any]) -> dict[str, float]:
+def _active_share(readings: Readings) -> dict[str, float]:
     """The share of the nodes that have a port up, among those that have it; not of a port of one node."""
     have = Counter(name for reading in readings.values() for name in entries(reading))
     up = Counter(name for reading in readings.values() for name in _up(entries(reading)))
@@ -161,7 +165,7 @@ def _down(reading: Mapping[str, Any], elsewhere: Mapping[str, float]) -> list[tu
     ]
 
 
-def _slow(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _slow(readings: Readings) -> Findings:
     names = sorted({name for reading in readings.values() for name in _up(entries(reading))})
     for name in names:
         rates = {n: text(r, name, "rate") for n, r in readings.items() if _is_up(entries(r), name)}
@@ -174,12 +178,12 @@ def _slow(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
 
 def _gigabits(rate: str) -> float:
     try:
-        return float(rate.split()[0])
+        return number(float(rate.split()[0])) or 0.0
     except (ValueError, IndexError):
         return 0.0
 
 
-def _ill(readings: Mapping[str, Any], most: float) -> Iterator[tuple[str, Finding]]:
+def _ill(readings: Readings, most: float) -> Findings:
     """Warn of counters that grew between the two looks, and of those far beyond all other ports'."""
     for counter in COUNTERS:
         values = {

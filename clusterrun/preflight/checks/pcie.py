@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import split
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "pcie"
 OF = gpus.NAME
@@ -24,7 +23,7 @@ _LEAST_NODES, _LEAST_GPUS = 2, 4
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Warn of lost lanes, and of a node whose links could be faster everywhere else.
 
     A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.

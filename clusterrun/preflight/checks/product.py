@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
-from clusterrun.preflight.thresholds import for_backend, limits_of, outliers
+from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.thresholds import Outlier, for_backend, limits_of, outliers
 from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
-    from clusterrun.preflight.thresholds import Outlier
 
 NAME = "product"
 OF = "product"
@@ -23,7 +22,7 @@ _SLOW = (
 )
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail for a wrong or failed product, warn or fail for a slow one."""
     for node, reading in readings.items():
         failure = _failure(reading)
@@ -49,13 +48,13 @@ def _failure(reading: Any) -> str:
     return ""
 
 
-def _unlike_others(readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _unlike_others(readings: Readings) -> Findings:
     for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
         prints = {node: text(reading, "fingerprint") for node, reading in readings.items()}
         yield from _unlike({node: bits for node, bits in prints.items() if _kind(readings[node]) == kind})
 
 
-def _unlike(prints: Mapping[str, str]) -> Iterator[tuple[str, Finding]]:
+def _unlike(prints: Mapping[str, str]) -> Findings:
     found = split(prints)
     for node in found.odd:
         agreeing = len(prints) - len(found.odd)
@@ -74,7 +73,7 @@ def _kind(reading: Any) -> str:
     return kind if colon else ""
 
 
-def slow(request: Asked, readings: Mapping[str, Any]) -> dict[str, Outlier]:
+def slow(request: Asked, readings: Readings) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):

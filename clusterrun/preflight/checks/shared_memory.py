@@ -6,11 +6,8 @@ import os
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "shared-memory"
 LIMIT = 10.0

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "torch"
 OF = "torch"

@@ -8,11 +8,8 @@ import sys
 from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.tasks import Asked, Findings, Readings
 
 NAME = "versions"
 LIMIT = 10.0

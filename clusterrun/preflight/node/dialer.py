@@ -10,14 +10,9 @@ from collections import deque
 from contextlib import suppress
 from itertools import zip_longest
 
-from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, greeting, outgoing
-from clusterrun.preflight.probes.tcp_counts import dropped_again
-from clusterrun.preflight.tasks import Dialled
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.node.listener import Watch
-    from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, Watch, greeting, outgoing
+from clusterrun.preflight.node.tcp_counts import dropped_again
+from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
 _DATAGRAMS_AT = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_AT_ONCE = 512

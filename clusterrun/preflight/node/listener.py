@@ -7,17 +7,14 @@ import hmac
 import random
 import socket
 import time
+from collections.abc import Callable
 
 from clusterrun import proc
-from clusterrun.preflight.probes.tcp_counts import sent_and_resent
+from clusterrun.preflight.node.tcp_counts import sent_and_resent
 from clusterrun.preflight.tasks import Exchanged
 from clusterrun.runtime.network import bound
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Watch = Callable[[socket.socket, int, Callable[[int], None]], None]
+Watch = Callable[[socket.socket, int, Callable[[int], None]], None]
 
 READ, WRITE = 1, 2
 PORTS = 8

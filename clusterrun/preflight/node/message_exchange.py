@@ -8,14 +8,9 @@ import socket
 import time
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, greeting, outgoing
-from clusterrun.preflight.probes.tcp_counts import sent_and_resent, transmitted_again
-from clusterrun.preflight.tasks import Exchanged, WatchAnswer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.node.listener import Listener, Watch
-    from clusterrun.preflight.tasks import Target, WatchTask
+from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, Listener, Watch, greeting, outgoing
+from clusterrun.preflight.node.tcp_counts import sent_and_resent, transmitted_again
+from clusterrun.preflight.tasks import Exchanged, Target, WatchAnswer, WatchTask
 
 PAUSE_SECONDS = 0.1
 MESSAGE_BYTES = 6000

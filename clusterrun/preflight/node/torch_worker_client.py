@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
-from clusterrun.preflight.node.forked_call import execute
+from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import GroupResult, WarmUp
+from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmTask, WarmUp
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.preflight.node.forked_call import ForkedCall
-    from clusterrun.preflight.tasks import GroupTask, WarmTask
-
-    Say = Callable[[int, object], None]
+Say = Callable[[int, object], None]
 
 SLACK_SECONDS = 3.0
 """The torch worker ends a late test by itself; it is killed where it has not said so by then."""

@@ -11,7 +11,7 @@ import time
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
-from clusterrun.preflight import task_codec, tasks
+from clusterrun.preflight import tasks
 from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.node.message_exchange import ExchangeErrand, MessageExchange
 from clusterrun.preflight.node.network_interfaces import interfaces
@@ -118,7 +118,7 @@ class Worker:
     def _take(self, line: bytes) -> None:
         try:
             asked = json.loads(line)
-            number, task = int(asked["number"]), task_codec.task(asked["body"])
+            number, task = int(asked["number"]), tasks.task(asked["body"])
         except (BadDocument, ValueError, KeyError, TypeError) as error:
             print(f"not understood: {error}", file=sys.stderr, flush=True)
             return
@@ -162,5 +162,5 @@ class Worker:
         return ExchangeErrand(task, self._exchange, self._doors)
 
     def _answer(self, number: int, value: Any) -> None:
-        line = json.dumps({"number": number, "body": task_codec.said(value)}) + "\n"
+        line = json.dumps({"number": number, "body": tasks.said(value)}) + "\n"
         write_all(self._said, line.encode())

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.preflight.search.blame import Blame
 from clusterrun.preflight.search.schedule import Pair
 from clusterrun.preflight.thresholds import NORMAL, SlowLine, Thresholds, line, median_of
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    Distance = Callable[[Pair], int]
+Distance = Callable[[Pair], int]
 
 
 # --- links of different kinds, by how many switches are between their ends ---

@@ -11,16 +11,12 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from clusterrun.model.frozen import frozen
+from clusterrun.preflight.search.schedule import GroupTest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from clusterrun.preflight.search.schedule import GroupTest
-
-    Group = frozenset[int]
+Group = frozenset[int]
 
 SMALLEST = 3
 """Groups of two were tested before this search begins."""

@@ -7,16 +7,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, TimedPair, same
+from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, Distance, TimedPair, same
 from clusterrun.preflight.search.blame import Blame, Flakiness, failures_needed
 from clusterrun.preflight.search.partition import LEAST_BALANCE, NetworkPartition, blamed
 from clusterrun.preflight.search.schedule import GroupTest, MatchingRound, Pair, all_rounds, pair, ring_rounds
 from clusterrun.preflight.search.verdicts import Evidence, SearchResult, Standing, verdicts
 from clusterrun.preflight.thresholds import Thresholds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.preflight.search.bandwidth_blame import Distance
 
 __all__ = ["Evidence", "GroupTest", "Pair", "Search", "SearchResult"]
 

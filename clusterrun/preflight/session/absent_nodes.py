@@ -8,8 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
 from clusterrun.preflight.session.indirect_probe import HOST
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 _PORTS = tuple(range(1, 25))

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Sequence
+
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
 from clusterrun.preflight.search.bandwidth_blame import levels
 from clusterrun.preflight.search.bisect import slow_parts
 from clusterrun.preflight.search.group_search import GroupSearch
 from clusterrun.preflight.search.schedule import GroupTest
-from clusterrun.preflight.search.search import Search
+from clusterrun.preflight.search.search import Pair, Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET
+from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import GroupTask, WarmTask
 from clusterrun.preflight.thresholds import for_backend
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-
-    from clusterrun.preflight.search.search import Pair
-    from clusterrun.preflight.session.group_tests import GroupTests
-    from clusterrun.preflight.session.state import SessionState
-
-    Waits = Iterator[tuple[type, ...]]
+Waits = Iterator[tuple[type, ...]]
 
 LEAST_SET_SECONDS = 6.0
 """What is kept of the budget for the whole set, at least and at most, and as a part."""

@@ -8,24 +8,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
-from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import NodeFinding, NodeState
 
 LATE_NAME_SECONDS = 1.0
 """Far more than a file or a server of names takes; one that does not answer costs five."""
 _RESOLVER = (
     "look at the servers of names in /etc/resolv.conf: one that does not answer costs seconds each time"
 )
+_TIME_SERVICE = "start its time service: chronyc tracking; chronyc makestep"
 _NETWORKS = ("device", "infiniband")
 _FEW = 3
 _SHOWN = 3
-
-
-@frozen
-class NodeFinding:
-    """A finding of a node (by number), or of all together where ``node`` is None."""
-
-    node: int | None
-    finding: Finding
 
 
 # --- names ---
@@ -50,13 +43,22 @@ def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeSta
             continue
         for viewer, found in ill.items():
             if viewer == owner.node and _is_loopback(found):
-                yield NodeFinding(viewer, _own_loopback(name, found))
+                first = found.split()[0]
+                own = f"its own name {name} resolves to {first}: what binds to it cannot be reached by others"
+                yield _of_names(viewer, own, f"take {name} out of the line of {first} in /etc/hosts")
             elif found:
                 wrong.setdefault(viewer, []).append(f"{name} as {found.split()[0]}, which is not its address")
             else:
                 lacking.setdefault(viewer, []).append(name)
-    yield from (NodeFinding(viewer, _wrong(said)) for viewer, said in wrong.items())
-    yield from (NodeFinding(viewer, _lacking(said)) for viewer, said in lacking.items())
+    mend, add = "mend /etc/hosts or the resolver of this node", "add them to /etc/hosts or DNS"
+    for viewer, said in wrong.items():
+        yield _of_names(viewer, f"resolves {_shown(said)}", mend, Grade.FAIL)
+    for viewer, said in lacking.items():
+        yield _of_names(viewer, f"cannot resolve {_shown(said)}", add)
+
+
+def _of_names(node: int | None, said: str, remedy: str, grade: Grade = Grade.WARN) -> NodeFinding:
+    return NodeFinding(node, Finding("names", grade, said, remedy))
 
 
 def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
@@ -66,7 +68,7 @@ def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
     for one in late[:1] if together else late:
         where = f" on {len(late)} of {len(subjects)} nodes" if together else ""
         said = f"it takes {one.naming:.1f} s to resolve a name{where}"
-        yield NodeFinding(None if together else one.node, Finding("names", Grade.WARN, said, _RESOLVER))
+        yield _of_names(None if together else one.node, said, _RESOLVER)
 
 
 def _leads_to(owner: NodeState, found: str) -> bool:
@@ -86,26 +88,7 @@ def _wrong_entry(owner: NodeState, strange: Mapping[int, str], viewers: int) -> 
     said = (
         f"the name {owner.name} {what} on {len(strange)} of {viewers} nodes; its address is {owner.address}"
     )
-    return NodeFinding(
-        owner.node, Finding("names", Grade.WARN, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
-    )
-
-
-def _own_loopback(name: str, found: str) -> Finding:
-    said = f"its own name {name} resolves to {found.split()[0]}: what binds to it cannot be reached by others"
-    return Finding(
-        "names", Grade.WARN, said, f"take {name} out of the line of {found.split()[0]} in /etc/hosts"
-    )
-
-
-def _wrong(said: list[str]) -> Finding:
-    return Finding(
-        "names", Grade.FAIL, f"resolves {_shown(said)}", "mend /etc/hosts or the resolver of this node"
-    )
-
-
-def _lacking(said: list[str]) -> Finding:
-    return Finding("names", Grade.WARN, f"cannot resolve {_shown(said)}", "add them to /etc/hosts or DNS")
+    return _of_names(owner.node, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
 
 
 def _shown(words: Sequence[str]) -> str:
@@ -137,10 +120,13 @@ def clocks(subjects: Sequence[NodeState], limits: ClockLimits) -> Iterator[NodeF
     astray = [one for one in known if abs(away[one.node]) > limits.warn]
     if 2 * len(astray) >= len(known):
         widest = max(abs(seconds) for seconds in away.values())
-        yield NodeFinding(None, _all_clocks(f"the clocks of the nodes differ by {widest:.0f} s and more"))
+        yield _unknown_clock(f"the clocks of the nodes differ by {widest:.0f} s and more")
         return
     for one in astray:
-        yield NodeFinding(one.node, _clock(one.offset - median, away[one.node], limits))
+        seconds, far = one.offset - median, abs(away[one.node]) > limits.fail
+        said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
+        said += f" (limit {limits.fail if far else limits.warn:g} s)"
+        yield NodeFinding(one.node, Finding("clock", Grade.FAIL if far else Grade.WARN, said, _TIME_SERVICE))
 
 
 def _surely_away(node: NodeState, median: float) -> float:
@@ -150,31 +136,16 @@ def _surely_away(node: NodeState, median: float) -> float:
     return min(0.0, node.latest - median)
 
 
-def _clock(seconds: float, surely: float, limits: ClockLimits) -> Finding:
-    far = abs(surely) > limits.fail
-    said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
-    remedy = "start its time service: chronyc tracking; chronyc makestep"
-    return Finding(
-        "clock",
-        Grade.FAIL if far else Grade.WARN,
-        f"{said} (limit {limits.fail if far else limits.warn:g} s)",
-        remedy,
-    )
-
-
 def _two_clocks(known: list[NodeState], limits: ClockLimits) -> Iterator[NodeFinding]:
     first, second = known
     apart = max(first.earliest - second.latest, second.earliest - first.latest)
     if apart > limits.warn:
-        yield NodeFinding(
-            None, _all_clocks(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
-        )
+        yield _unknown_clock(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
 
 
-def _all_clocks(said: str) -> Finding:
-    return Finding(
-        "clock", Grade.WARN, f"{said}; it is not known which is right", "chronyc tracking on each node"
-    )
+def _unknown_clock(seen: str) -> NodeFinding:
+    said = f"{seen}; it is not known which is right"
+    return NodeFinding(None, Finding("clock", Grade.WARN, said, "chronyc tracking on each node"))
 
 
 # --- interfaces ---

@@ -6,8 +6,8 @@ import json
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.untrusted import entries, number, text
+from clusterrun.preflight.checks import infiniband
+from clusterrun.preflight.session.state import NodeFinding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterrun.preflight.search.schedule import GroupTest
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
+    from clusterrun.preflight.session.state import NodeState, SessionState
 
 LARGE_MEGABYTES = 1074.0
 """What the table is about, 1 GiB and more. Smaller messages reach less: two sound nodes with 8 H20 each reach
@@ -124,12 +123,4 @@ def _active(node: NodeState) -> list[float]:
     for found in node.local.readings if node.local is not None else ():
         if found.check == "infiniband" and found.value:
             reading = json.loads(found.value)
-    up = [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
-    return [_gigabits(text(reading, name, "rate")) for name in up]
-
-
-def _gigabits(rate: str) -> float:
-    try:
-        return number(float(rate.split()[0])) or 0.0
-    except (ValueError, IndexError):
-        return 0.0
+    return infiniband.active(reading)

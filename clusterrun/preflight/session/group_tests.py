@@ -10,8 +10,7 @@ from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.task_codec import Alike
-from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask
+from clusterrun.preflight.tasks import CPU_WAIT, Alike, GroupMember, GroupResult, GroupTask
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"

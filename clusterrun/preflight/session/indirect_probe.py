@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from clusterrun.preflight import registry, task_codec
-from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, ThroughTask
+from collections.abc import Iterator, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clusterrun.preflight.session.node_state import NodeState
-    from clusterrun.preflight.session.state import SessionState
-    from clusterrun.preflight.tasks import Task
+from clusterrun.preflight import registry, tasks
+from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, Task, ThroughTask
 
 HOST = 0
 """The batch script, and with it the coordinator, runs on the first node of the allocation."""
@@ -57,7 +52,7 @@ def _ask(state: SessionState, node: NodeState) -> None:
 def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:
     relay = _relay(state, node)
     if relay is not None:
-        body = task_codec.said(task) if task is not None else ""
+        body = tasks.said(task) if task is not None else ""
         asked = ThroughTask(node.name, examiner_on(state.orders.launch, node.name), body, seconds)
         state.ask(relay, asked, seconds + _SLACK_SECONDS)
 

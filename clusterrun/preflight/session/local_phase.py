@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight import registry, task_codec
+from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
-from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.requests import AskWorker
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
 LISTEN_SECONDS = 20.0
@@ -76,7 +75,7 @@ def hurry(state: SessionState, kind: type) -> None:
         if isinstance(question.task, LocalTask):
             if patience >= question.seconds - LOCAL_SLACK_SECONDS:
                 continue  # each check has a limit of its own
-            sooner = task_codec.said(replace(question.task, limit=patience))
+            sooner = tasks.said(replace(question.task, limit=patience))
             state.asks.append(AskWorker(question.node, question.number, sooner))
             patience += LOCAL_SLACK_SECONDS
         state.questions.hurry(question, question.asked + patience)

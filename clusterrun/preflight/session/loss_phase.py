@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search import retransmissions
 from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
 from clusterrun.preflight.tasks import Target, WatchTask
 from clusterrun.preflight.thresholds import limit
 

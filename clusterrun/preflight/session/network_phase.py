@@ -9,9 +9,7 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.connectivity import ConnectTrouble
 from clusterrun.preflight.search.node_groups import LINKS_APART
 from clusterrun.preflight.session import consistency, partition_findings
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeFinding, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 from clusterrun.preflight.thresholds import limit
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
 from clusterrun.model.world import exactly
-from clusterrun.preflight.session.consistency import NodeFinding, common_interface, faster_interface
+from clusterrun.preflight.session.consistency import common_interface, faster_interface
 from clusterrun.preflight.session.group_tests import PRODUCT
 from clusterrun.preflight.session.node_selection import Choice
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 
 _NONE_PASSED = (
     "look at what all of them share: the interface that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names, "
@@ -138,8 +136,3 @@ def _of_all(one: Finding) -> str:
 def _node(node: NodeState, choice: Choice) -> NodeReport:
     role = "rank" if node.node in choice.nodes else "excluded" if node.unfit else "spare"
     return NodeReport(node.name, node.verdict, role, node.findings)
-
-
-def pairs_wanted(state: SessionState) -> bool:
-    """Whether pairs are tested before anything is known to be wrong with the set."""
-    return state.orders.preflight.level is Level.FULL or state.orders.preflight.all_pairs

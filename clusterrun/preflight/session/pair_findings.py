@@ -9,8 +9,7 @@ from clusterrun.preflight.search.group_search import GroupsSaid
 from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.search.search import Evidence, SearchResult
 from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
 from clusterrun.preflight.thresholds import median_of
 
 _BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
@@ -90,29 +89,22 @@ class PairFindings:
     def _node(self, evidence: Evidence) -> Finding:
         if evidence.kind == "slow":
             return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW)
-        why = self._why(evidence)
+        why, failed = self._why(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "undetermined":
-            said = f"{evidence.failed} of {evidence.tests} tests failed ({why}); by whose fault is not known"
+            said = f"{failed} ({why}); by whose fault is not known"
             return Finding("pair", Grade.UNDETERMINED, said, _THIRD)
-        with_whom = self._case.names(dict.fromkeys(evidence.against))
-        said = f"{evidence.failed} of {evidence.tests} tests failed, with {with_whom or 'all'}: {why}"
         if evidence.wrong:
-            return Finding(
-                "sums",
-                evidence.grade,
-                f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}",
-                _WRONG,
-            )
-        return Finding("pair", evidence.grade, said, _BROKEN)
+            said = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
+            return Finding("sums", evidence.grade, said, _WRONG)
+        with_whom = self._case.names(dict.fromkeys(evidence.against))
+        return Finding("pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", _BROKEN)
 
     def _why(self, evidence: Evidence) -> str:
         """The words of the first test that failed there."""
-        node = evidence.nodes[0]
-        keys = (
-            [frozenset(evidence.nodes)]
-            if len(evidence.nodes) == 2
-            else [frozenset((node, b)) for b in evidence.against]
+        ends = (
+            [evidence.nodes] if len(evidence.nodes) == 2 else [(*evidence.nodes, b) for b in evidence.against]
         )
+        keys = map(frozenset, ends)
         trials = [self._last[key] for key in keys if key in self._last]
         found = (trial.wrong or trial.why for trial in trials if trial.passed is False)
         return next((words for words in found if words), "no answer within the limit")
@@ -122,24 +114,15 @@ class PairFindings:
         if evidence.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
             a, b = b, a
         first, second = self._case.subjects[a].name, self._case.subjects[b].name
-        direction = "both"
+        direction, said = "both", f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "slow":
             there, back = self._ways.get((a, b)), self._ways.get((b, a))
             direction = "a->b" if there and back and there < back / 2 else "both"
             said = _slow(evidence)
+        elif evidence.kind == "broken":
+            said += f", both nodes pass with others: {self._why(evidence)}"
         else:
-            blame = (
-                "" if evidence.kind == "broken" else "; whether the link or a node is to blame is not known"
-            )
-            said = (
-                f"{evidence.failed} of {evidence.tests} tests failed, both nodes pass with others: "
-                f"{self._why(evidence)}"
-            )
-            said = (
-                said
-                if evidence.kind == "broken"
-                else f"{evidence.failed} of {evidence.tests} tests failed{blame}"
-            )
+            said += "; whether the link or a node is to blame is not known"
         report = LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
         return FaultyLink(a, b, report)
 

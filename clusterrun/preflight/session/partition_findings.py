@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.session.consistency import NodeFinding
+from clusterrun.preflight.session.state import NodeFinding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.node_groups import Groups
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 LOW, HIGH, STEP = 32768, 60999, 64

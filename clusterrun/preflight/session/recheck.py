@@ -8,8 +8,7 @@ from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.session import collective_phase, local_phase, network_phase
 from clusterrun.preflight.session.group_tests import GroupTests
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import FaultyLink, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
 SPARES_MORE = 1

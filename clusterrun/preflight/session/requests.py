@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight import task_codec
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.preflight.tasks import Task
+from clusterrun.preflight import tasks
+from clusterrun.preflight.tasks import Task
 
 
 @frozen
@@ -58,7 +54,7 @@ class Requests:
         kind = type(task)
         self._batches[kind] = self._batches[kind] + 1 if self.count(kind) else 1
         self._counts[kind] = self.count(kind) + 1
-        return AskWorker(node, self._last, body or task_codec.said(task))
+        return AskWorker(node, self._last, body or tasks.said(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
         """Whether one of these kinds is open."""
@@ -86,7 +82,7 @@ class Requests:
 
     def close_overdue(self, now: float) -> list[Request]:
         found = []
-        while self._next() is not None and self._times[0][0] <= now:
+        while self.due_at() is not None and self._times[0][0] <= now:
             found.append(self._close(self._open[heapq.heappop(self._times)[1]]))
         return found
 
@@ -94,10 +90,6 @@ class Requests:
         """Allow an open one less time."""
         if until < question.until:
             self._put(Request(question.number, question.node, question.task, question.asked, until))
-
-    def due_at(self) -> float | None:
-        """The earliest limit."""
-        return self._next()
 
     def _put(self, question: Request) -> None:
         self._open[question.number] = question
@@ -107,7 +99,8 @@ class Requests:
         self._counts[type(question.task)] -= 1
         return self._open.pop(question.number)
 
-    def _next(self) -> float | None:
+    def due_at(self) -> float | None:
+        """The earliest limit."""
         while self._times:
             until, number = self._times[0]
             if number in self._open and self._open[number].until == until:

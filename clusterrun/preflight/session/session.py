@@ -12,9 +12,9 @@ from collections.abc import Generator, Sequence
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Orders
+from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Finding, Grade, Report
-from clusterrun.preflight import task_codec, tasks
+from clusterrun.preflight import tasks
 from clusterrun.preflight.session import (
     absent_nodes,
     collective_phase,
@@ -24,12 +24,10 @@ from clusterrun.preflight.session import (
     port_sweep,
     recheck,
 )
-from clusterrun.preflight.session.consistency import NodeFinding
 from clusterrun.preflight.session.group_tests import PRODUCT, GroupTests
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.outcome import SessionOutcome, concluded, pairs_wanted, unverified
+from clusterrun.preflight.session.outcome import SessionOutcome, concluded, unverified
 from clusterrun.preflight.session.requests import AskWorker, Request
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 
 __all__ = ["AskWorker", "Session", "SessionNode", "SessionOutcome"]
 
@@ -111,7 +109,7 @@ class Session:
         self._naps_until: float | None = None
         if short is not None and after is not None:
             recheck.recall(self._case, after, short.suspects)
-        self._course = self._rounds() if short is None else self._short(short.suspects, short.network)
+        self._course = self._rounds() if short is None else self._short(short)
 
     @property
     def progress(self) -> str:
@@ -141,7 +139,7 @@ class Session:
         if question is None or self.outcome is not None:
             return []
         try:
-            _take(self._case, self._trials, question, task_codec.answer(question.task, body))
+            _take(self._case, self._trials, question, tasks.answer(question.task, body))
         except BadDocument as error:
             self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
         return self._proceed()
@@ -202,7 +200,7 @@ class Session:
             return
         yield from collective_phase.products(case, self._trials)
         local_phase.write(case)
-        if pairs_wanted(case):
+        if case.orders.preflight.level is Level.FULL or case.orders.preflight.all_pairs:
             yield from self._pairs.rounds()
         yield from port_sweep.rounds(case)
         yield from loss_phase.read(case)
@@ -213,9 +211,9 @@ class Session:
         if case.choice().world != before:
             yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
 
-    def _short(self, suspects: Sequence[int], network: bool) -> Generator[tuple[type, ...], None, None]:
+    def _short(self, short: ShortCheck) -> Generator[tuple[type, ...], None, None]:
         parts = (self._case, self._trials, self._pairs)
-        yield from recheck.Recheck(*parts, suspects, network).rounds()
+        yield from recheck.Recheck(*parts, short.suspects, short.network).rounds()
 
     def _proceed(self) -> list[AskWorker]:
         """Go on as far as nothing has to be waited for."""
@@ -233,9 +231,8 @@ class Session:
                     self._conclude()
                 except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
                     said = f"the check itself failed: {type(error).__name__}: {error}"
-                    case.write(
-                        "itself", [NodeFinding(None, Finding("check", Grade.UNDETERMINED, said, _OURS))]
-                    )
+                    finding = Finding("check", Grade.UNDETERMINED, said, _OURS)
+                    case.write("itself", [NodeFinding(None, finding)])
                     self._conclude()
         asks, case.asks = case.asks, []
         return asks
@@ -247,17 +244,12 @@ class Session:
         for kind in _WORDS:
             for question in case.questions.of_kind(kind):
                 open_ones.setdefault(question.node, _WORDS[kind])
-        budget = f"the budget of {case.orders.preflight.budget:g} s"
-        remedy = "give it more: --preflight-budget"
-        case.write(
-            "budget",
-            [
-                NodeFinding(
-                    node, Finding("budget", Grade.UNDETERMINED, f"{budget} ended during {what}", remedy)
-                )
-                for node, what in open_ones.items()
-            ],
-        )
+        found = []
+        for node, what in open_ones.items():
+            said = f"the budget of {case.orders.preflight.budget:g} s ended during {what}"
+            finding = Finding("budget", Grade.UNDETERMINED, said, "give it more: --preflight-budget")
+            found.append(NodeFinding(node, finding))
+        case.write("budget", found)
         network_phase.write(case)
         local_phase.write(case)
         self._pairs.write()
@@ -332,10 +324,10 @@ def _from_through(
     """It is the answer of the node that was looked at through the one that was asked."""
     if not isinstance(question.task, tasks.ThroughTask) or not value.body:
         return
-    name, inner = question.task.name, task_codec.task(question.task.body)
+    name, inner = question.task.name, tasks.task(question.task.body)
     node = next(one.node for one in state.subjects.values() if one.name == name)
     try:
-        said = task_codec.answer(inner, value.body)
+        said = tasks.answer(inner, value.body)
     except BadDocument:  # the nonsense is not that of the node that passed it on
         return
     _take(state, trials, replace(question, node=node, task=inner), said)

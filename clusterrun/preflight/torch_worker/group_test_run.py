@@ -5,7 +5,6 @@ Every word of a child counts when it comes, so that nothing depends on how the c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from clusterrun.model.document import BadDocument
@@ -13,19 +12,13 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
+from clusterrun.preflight.torch_worker.nccl_log import chosen
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 
 _OTHERS_SECONDS = 1.0
 """After the first rank failed: the others' own words, if they come, say more than their silence."""
 _LEAVE_SECONDS = 3.0
 """After the result: until the peers have what they need."""
-_CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
-_DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
-_DEVICE = re.compile(r"\[\d+\] ?([\w.-]+)")
-"""``[0]mlx5_0:1/IB``; ports that NCCL merges: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``."""
-_MELLANOX_PLUGIN = "IBext"
-"""``IBext``, ``IBext_v8``: its devices NCCL lists as those of IB."""
-_DIRECT = re.compile(r"via NET/.+/GDRDMA")
 
 
 class RankPart:
@@ -130,15 +123,3 @@ class GroupTestRun:
     def kill(self) -> None:
         for part in self._parts:
             part.child.end()
-
-
-def chosen(log: str) -> str:
-    """The network in NCCL's log: ``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty."""
-    named = _CHOSEN.search(log)
-    if not named:
-        return ""
-    network = (named[1] or named[2]).strip()
-    of = "IB" if network.startswith(_MELLANOX_PLUGIN) else network
-    devices = [name for kind, using in _DEVICES.findall(log) if kind == of for name in _DEVICE.findall(using)]
-    direct = ["GDRDMA"] if _DIRECT.search(log) else []
-    return " ".join([f"NET/{network}", *dict.fromkeys(devices), *direct])

@@ -13,6 +13,8 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from clusterrun.atomic_file import write_all
@@ -21,17 +23,12 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmUp
 from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
-from clusterrun.preflight.torch_worker.forked_rank import fork
+from clusterrun.preflight.torch_worker.forked_rank import ForkedRank, fork
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
 from clusterrun.runtime.network import bound
 from clusterrun.runtime.processes import on_parents_death
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
-    from clusterrun.preflight.torch_worker.rank import Duty
+Work = Callable[[Callable[[rank_report.RankWord], None]], None]
 
 CORRUPT_VARIABLE = "CLUSTERRUN_TEST_CORRUPT_NODE"
 """A hook for tests: nodes of these names (separated by commas) give a wrong summand in exact sums."""
@@ -199,52 +196,34 @@ class TorchServer:
         self._trials.append(GroupTestRun(task, children, now))
 
     def _fork(self, task: GroupTask, until: float) -> list[ForkedRank]:
+        from clusterrun.preflight.torch_worker import matmul, rank
+
         backend = self._backend(task)
         if task.kind == "product":
-            return _products(backend, task, until)
-        listening = self._ports.take(task.port) if task.place == 0 else None
-        try:
-            return self._ranks(backend, task, until, listening.fileno() if listening else -1)
-        finally:
-            if listening:
-                listening.close()
-
-    def _ranks(self, backend: str, task: GroupTask, until: float, listening: int) -> list[ForkedRank]:
-        from clusterrun.preflight.torch_worker import rank
-
+            count = 1 if backend == "gloo" else task.ranks  # one for all CPUs of a node, or one for each GPU
+            return _all_or_none([(partial(matmul.serve, backend, i, until), -1) for i in range(count)])
         spoils = task.members[task.place].name in self._spoilt
-        duties = [
-            rank.Duty(task, i, backend, self._users, -1 if i else listening, until, spoils)
-            for i in range(task.ranks)
-        ]
-        return _all_or_none([partial(_rank, duty) for duty in duties])
+        with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
+            given = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
+            duties = [
+                rank.Duty(task, i, backend, self._users, listening, until, spoils)
+                for i, listening in enumerate(given)
+            ]
+            return _all_or_none([(partial(rank.serve, duty), duty.listening) for duty in duties])
 
 
-def _rank(duty: Duty) -> ForkedRank:
-    from clusterrun.preflight.torch_worker import rank
-
-    return fork(lambda say: rank.serve(duty, lambda word: say(rank_report.line(word))), keep=[duty.listening])
-
-
-def _product(backend: str, local: int, until: float) -> ForkedRank:
-    from clusterrun.preflight.torch_worker import matmul
-
-    return fork(lambda say: matmul.serve(backend, local, until, lambda word: say(rank_report.line(word))))
-
-
-def _products(backend: str, task: GroupTask, until: float) -> list[ForkedRank]:
-    """One for each GPU of a rank; one for all CPUs of a node."""
-    count = 1 if backend == "gloo" else task.ranks
-    return _all_or_none([partial(_product, backend, i, until) for i in range(count)])
-
-
-def _all_or_none(forks: list[Callable[[], ForkedRank]]) -> list[ForkedRank]:
-    """Every child, or none of them and the error. Raises ``OSError``."""
+def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:
+    """A child for each work, with the descriptor that it uses; or none of them. Raises ``OSError``."""
     children: list[ForkedRank] = []
     try:
-        children.extend(start() for start in forks)
+        for work, kept in works:
+            children.append(fork(partial(_said, work), keep=[kept]))
     except OSError:
         for child in children:
             child.end()
         raise
     return children
+
+
+def _said(work: Work, say: Callable[[str], None]) -> None:
+    work(lambda word: say(rank_report.line(word)))

@@ -16,7 +16,6 @@ from clusterrun.preflight.checks import (
     shared_memory,
     versions,
 )
-from clusterrun.preflight.probes import disk_space
 from tests.preflight.checks.values import ASKED, FAIL, PASS, WARN, asked, blamed, nodes, verdicts
 
 GIB, MIB = 2**30, 2**20
@@ -148,7 +147,7 @@ def test_a_home_that_no_node_has_is_the_sites_habit():
 
 
 def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
-    found = disk_space.written(str(tmp_path))
+    found = folders.written(str(tmp_path))
     assert (found["path"], found["same"], set(found)) == (
         str(tmp_path),
         True,
@@ -163,7 +162,7 @@ def test_a_folder_is_written_to_and_left_as_it_was(tmp_path: Path):
 def test_a_folder_that_is_none_is_named_by_its_error(tmp_path: Path, inside: str, error: str):
     (tmp_path / "file").touch()
     path = str(tmp_path / inside)
-    assert disk_space.written(path) == {
+    assert folders.written(path) == {
         "path": path,
         "step": "make a file in",
         "error": error,
@@ -178,7 +177,7 @@ def test_with_a_pretended_full_disk_nothing_is_left_in_the_folder(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert disk_space.written(str(tmp_path)) == {
+    assert folders.written(str(tmp_path)) == {
         "path": str(tmp_path),
         "step": "write to",
         "error": "ENOSPC",

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.preflight import task_codec
+from clusterrun.preflight import tasks
 from clusterrun.preflight.node.proxy import Scout, Through
 from clusterrun.preflight.session import indirect_probe
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
 from tests.preflight.loopback import Node, run_directory
 from tests.preflight.node.test_forked_call import eventually, is_gone
@@ -48,14 +47,14 @@ def children(pid: int) -> list[int]:
 
 def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_away(one, run_dir):
     argv = examine(run_dir)
-    first = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE))))
-    there = task_codec.answer(ListenTask(NONCE), first.body)
+    first = one.ask(1, through(argv, tasks.said(ListenTask(NONCE))))
+    there = tasks.answer(ListenTask(NONCE), first.body)
     assert isinstance(there, ListenAnswer)
     (scout,) = children(one.process.pid)
     here = one.ask(2, ListenTask(NONCE))
     target = Target(1, "n1", "127.0.0.1", here.ports, here.datagrams)
     dial = DialTask(NONCE, 2, (target,), (), 30.0)
-    met = task_codec.answer(dial, one.ask(3, through(argv, task_codec.said(dial))).body)
+    met = tasks.answer(dial, one.ask(3, through(argv, tasks.said(dial))).body)
     assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
     assert children(one.process.pid) == [scout], "it is started once"
     assert one.ask(4, through(argv, "")) == ThroughAnswer("")
@@ -71,7 +70,7 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_a
     ],
 )
 def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, limit, why):
-    answer = one.ask(1, through(argv, task_codec.said(ListenTask(NONCE)), limit))
+    answer = one.ask(1, through(argv, tasks.said(ListenTask(NONCE)), limit))
     assert (answer.body, why in answer.why) == ("", True)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight import registry, task_codec
+from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.tasks import (
     Asked,
     DialTask,
@@ -131,7 +131,7 @@ def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_l
     node = Node(run_dir, "n1", {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"})
     try:
         task = LocalTask(asked(run_dir), ("gpus", "nvlink", "shared-memory"))
-        node.tell(1, task_codec.said(task))
+        node.tell(1, tasks.said(task))
         found = {one.check: one for one in node.ask(1, replace(task, limit=5.0)).readings}
     finally:
         node.end()

@@ -14,7 +14,7 @@ from clusterrun.preflight.session.consistency import (
     late_names,
     names,
 )
-from clusterrun.preflight.session.node_state import NodeState
+from clusterrun.preflight.session.state import NodeState
 from clusterrun.preflight.tasks import Interface, ListenAnswer
 
 LIMITS = ClockLimits(1.0, 30.0)

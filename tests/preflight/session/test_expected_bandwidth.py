@@ -11,8 +11,7 @@ from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.group_tests import SET
-from clusterrun.preflight.session.node_state import NodeState
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, WarmUp
 from tests.preflight.simulated import name, orders
 

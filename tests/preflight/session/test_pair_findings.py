@@ -6,10 +6,8 @@ import pytest
 
 from benchmarks.pair_world import PairWorld, searched
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.session.consistency import NodeFinding
-from clusterrun.preflight.session.node_state import NodeState
 from clusterrun.preflight.session.pair_findings import PairFindings
-from clusterrun.preflight.session.state import SessionState
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 from tests.preflight.simulated import name, orders
 
 

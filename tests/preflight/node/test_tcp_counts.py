@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusterrun.preflight.node import dialer
-from clusterrun.preflight.probes import tcp_counts
-from clusterrun.preflight.probes.tcp_counts import dropped_again, sent_and_resent, transmitted_again
+from clusterrun.preflight.node import dialer, tcp_counts
+from clusterrun.preflight.node.tcp_counts import dropped_again, sent_and_resent, transmitted_again
 from clusterrun.preflight.tasks import DialTask, Target
 
 MSS = 1448
