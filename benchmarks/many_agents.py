@@ -62,10 +62,10 @@ class FakeNode:
                 self.loop.modify(self.socket, selectors.EVENT_READ, self)
                 return
             data = self.socket.recv(65536)
-            messages = self.end.receive(data) if data else None
+            said = self.end.receive(data) if data else None
         except (OSError, WireError):
-            messages = None
-        if messages is None:
+            said = None
+        if said is None:
             self.lost()
             return
         output = self.end.take_output()
@@ -74,7 +74,7 @@ class FakeNode:
         if self.end.proven and not self.welcome_at:
             self.welcome_at = time.monotonic()
             self.on(events.Welcomed())
-        for message in messages:
+        for message in said:
             self.on(events.Told(message))
 
     def lost(self) -> None:
@@ -85,24 +85,24 @@ class FakeNode:
         else:
             self.connect()
 
-    def on(self, event: events.AgentEvent) -> None:
-        waiting: list[events.AgentEvent] = [event]
+    def on(self, event: Any) -> None:
+        waiting: list[Any] = [event]
         while waiting and not self.gone:
             for action in self.machine.on(machine_events.Now(steady(), time.time()), waiting.pop(0)):
                 waiting += self.did(action)
 
-    def did(self, action: Any) -> list[events.AgentEvent]:
+    def did(self, action: Any) -> list[Any]:
         if isinstance(action, actions.Tell):
             self.socket.sendall(self.end.seal(ENCODER.body(action.message)))
-        elif isinstance(action, actions.HoldPort):
+        elif isinstance(action, messages.ReservePort):
             return [messages.PortReserved(action.epoch, 4000)]
         elif isinstance(action, messages.StartRanks):
             return [messages.RanksStarted(action.epoch)]
-        elif isinstance(action, actions.SignalLocal):
+        elif isinstance(action, messages.SignalRanks):
             ranks = range(self.number * RANKS, (self.number + 1) * RANKS)
-            return [events.RankEnded(0, rank, -action.number) for rank in ranks]
+            return [messages.RankExited(0, rank, -action.number) for rank in ranks]
         elif isinstance(action, actions.Sweep):
-            return [events.Swept(action.epoch)]
+            return [messages.RanksGone(action.epoch)]
         elif isinstance(action, actions.Exit):
             self.loop.unregister(self.socket)
             self.socket.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import RankEnded, Swept, Told, Welcomed
+from clusterrun.agent.events import Told, Welcomed
 from clusterrun.coordinator.actions import ReadProgress, Send
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import AgentJoined, EpochClaimed, MessageCame, Progressed
@@ -24,6 +24,8 @@ from clusterrun.protocol.messages import (
     Beat,
     Hello,
     PortReserved,
+    RankExited,
+    RanksGone,
     RanksStarted,
     ReservePort,
     StartRanks,
@@ -90,15 +92,15 @@ def story(trace: Trace) -> None:
         messages = [one.message for one in said if hasattr(one, "message")]
         return [one for message in messages for one in coordinator_hears(time, MessageCame(0, message))]
 
-    agent_hears(1.5, RankEnded(0, 1, 3))
+    agent_hears(1.5, RankExited(0, 1, 3))
     coordinator.on(Now(1.79, WALL + 1.79), Tick())
     now = Now(1.8, WALL + 1.8)
     orders = [one.message for one in trace.of(lambda: coordinator.on(now, Tick())) if isinstance(one, Send)]
     assert orders
     for order in orders:
         agent_hears(1.8, Told(order))
-    agent_hears(1.9, RankEnded(0, 0, -15))
-    asked = agent_hears(2.0, Swept(0))
+    agent_hears(1.9, RankExited(0, 0, -15))
+    asked = agent_hears(2.0, RanksGone(0))
     assert [one for one in asked if isinstance(one, ReadProgress)]
     coordinator_hears(2.0, Progressed(0))
     assert trace.decided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.agent import actions, events
+from clusterrun.agent import actions
 from clusterrun.model import contract
 from clusterrun.protocol import messages
 from clusterrun.runtime import machine_events
@@ -48,7 +48,7 @@ class AgentActor(Actor):
         if self.link is not None:
             self.link.send(UP, action.message)
 
-    def _hold_port(self, action: actions.HoldPort) -> None:
+    def _hold_port(self, action: messages.ReservePort) -> None:
         self.port_epoch = action.epoch
         port, why = (0, "none is free") if self.world.no_port() else (20000 + action.epoch, "")
         delay = 0.01 * self.world.process_chance.random()
@@ -79,7 +79,7 @@ class AgentActor(Actor):
         )
         self.world.clock.after(0.01, self.feed, event)
 
-    def _signal(self, action: actions.SignalLocal) -> None:
+    def _signal(self, action: messages.SignalRanks) -> None:
         if action.number == contract.NOTICE_SIGNAL:
             self.world.watch.noticed(self)
             if self.world.slurm is not None:
@@ -115,7 +115,7 @@ class AgentActor(Actor):
 
     def _report_swept(self, action: actions.Sweep) -> None:
         left = [process for process in self.node.processes if process.epoch <= action.epoch]
-        self.feed(events.Swept(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
+        self.feed(messages.RanksGone(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
 
     def _pass_on(self, action: messages.AskSidecar) -> None:
         found = [c for c in self.node.sidecars if c.agent is self and c.name == action.sidecar]
@@ -130,7 +130,7 @@ class AgentActor(Actor):
     def _accompany(self, action: actions.Accompany) -> None:
         Companion(self, action.epoch, action.sidecar)
 
-    def _dismiss(self, action: actions.Dismiss) -> None:
+    def _dismiss(self, action: messages.EndSidecar) -> None:
         self._end_sidecars(action.sidecar)
 
     def _end_sidecars(self, name: str = "") -> None:
@@ -178,14 +178,14 @@ class AgentActor(Actor):
 
     _carry = {
         actions.Tell: _tell,
-        actions.HoldPort: _hold_port,
+        messages.ReservePort: _hold_port,
         actions.ReleasePort: _release_port,
         messages.StartRanks: _spawn,
-        actions.SignalLocal: _signal,
+        messages.SignalRanks: _signal,
         actions.Sweep: _sweep,
         messages.AskSidecar: _pass_on,
         actions.Accompany: _accompany,
-        actions.Dismiss: _dismiss,
+        messages.EndSidecar: _dismiss,
         actions.RenewLease: _renew,
         machine_events.Note: _note,
         actions.Exit: _exit,

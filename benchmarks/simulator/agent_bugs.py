@@ -86,8 +86,8 @@ AGENT_BUGS = (
     Mutant(
         "consequences are reported as failures",
         "agent/ranks",
-        "stopped = self._ending or self.told",
-        "stopped = False",
+        "stopped=self._ending or self.told",
+        "stopped=False",
     ),
     Mutant(
         "an agent keeps its own signal to itself",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.agent.events import RankEnded
 from clusterrun.model import contract
-from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
+from clusterrun.protocol.messages import RankExited, SidecarEnded, SidecarSaid
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Process:
         ):
             left = Process(self.agent, self.epoch, self.rank, child=True)
             left.stopped = self.stopped  # it was there before, and was stopped with the rank
-        told = RankEnded(self.epoch, self.rank, code, collision=self.collides)
+        told = RankExited(self.epoch, self.rank, code, collision=self.collides)
         world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
         if code != 0 and how == "natural":
             world.program.break_peers(self)

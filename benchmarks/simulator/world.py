@@ -8,8 +8,8 @@ from typing import Any
 from clusterrun.agent import events as agent_events
 from clusterrun.agent.agent import Agent
 from clusterrun.coordinator import events as coordinator_events
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders, Preflight, Survival

@@ -1,41 +1,30 @@
-"""What the agent orders to be done; values only, carried out in the order in which they come.
+"""What the agent orders to be done; values only.
 
-``StartRanks`` and ``AskSidecar`` of the coordinator are passed on as they came, when they may be carried out.
+The coordinator's orders to reserve a port, to start or signal ranks, to ask or end a sidecar are passed on as
+they came, when they may be carried out.
 """
 
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.runtime.machine_events import Note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
-
-    from clusterrun.protocol.messages import AskSidecar, StartRanks, ToCoordinator
+from clusterrun.protocol.messages import ToCoordinator
+from clusterrun.runtime.machine_events import Action
 
 
 @frozen
-class Tell:
+class Tell(Action):
     """Send ``message`` to the coordinator."""
 
     message: ToCoordinator
 
 
 @frozen
-class HoldPort:
-    """Bind a free port (and keep it bound, not listening) for ``epoch``."""
-
-    epoch: int
+class ReleasePort(Action):
+    """Give the port back that was reserved."""
 
 
 @frozen
-class ReleasePort:
-    """Give the held port back."""
-
-
-@frozen
-class Accompany:
+class Accompany(Action):
     """Start a sidecar process beside the ranks that were just started, and name them to it."""
 
     epoch: int
@@ -43,55 +32,24 @@ class Accompany:
 
 
 @frozen
-class Dismiss:
-    """Kill a sidecar and all below it; nothing follows."""
-
-    sidecar: str
-
-
-@frozen
-class SignalLocal:
-    """Send signal ``number`` to the rank processes themselves (with a CONT after a TERM)."""
-
-    number: int
-
-
-@frozen
-class Sweep:
+class Sweep(Action):
     """Kill everything of ``epoch`` *and of every older one* that lives here, sidecars too.
 
-    Ends in ``Swept`` within seconds, come what may; the ends of ranks come before it.
+    Ends in ``RanksGone`` within seconds, come what may; the ends of ranks come before it.
     """
 
     epoch: int
 
 
 @frozen
-class RenewLease:
+class RenewLease(Action):
     """Tell the shim that this node may live until ``until`` (this machine's steady clock)."""
 
     until: float
 
 
 @frozen
-class Exit:
+class Exit(Action):
     """The agent is done: exit with ``code`` (nothing of any epoch is left, or the shim sweeps it)."""
 
     code: int
-
-
-if TYPE_CHECKING:
-    AgentAction = Union[
-        Tell,
-        HoldPort,
-        ReleasePort,
-        StartRanks,
-        AskSidecar,
-        Accompany,
-        Dismiss,
-        SignalLocal,
-        Sweep,
-        RenewLease,
-        Note,
-        Exit,
-    ]

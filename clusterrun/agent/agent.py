@@ -22,22 +22,18 @@ from __future__ import annotations
 import signal
 
 from clusterrun.agent.actions import Exit, RenewLease, Tell
-from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told, Welcomed
+from clusterrun.agent.events import Disconnected, ShimLost, Told, Welcomed
 from clusterrun.agent.lease import Lease
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.runtime.machine_events import Note, SignalCame, StoodStill, Tick
+from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
-
-    from clusterrun.agent.actions import AgentAction
-    from clusterrun.agent.events import AgentEvent
-    from clusterrun.runtime.machine_events import Now
 
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
@@ -74,7 +70,7 @@ class Agent:
         self.node = node
         self._grace = grace
         self._timeouts = timeouts
-        self._actions: list[AgentAction] = []
+        self._actions: list[Action | messages.ToAgent] = []
         self._lease = Lease(timeouts.lease)
         self._early = EARLY * timeouts.lease
         self._ranks = Ranks(processes, self._actions)
@@ -87,13 +83,13 @@ class Agent:
         self._leave_at: float | None = None
         self._answer_by: float | None = None
         self._held: messages.StartRanks | None = None
-        self._cleaned: Swept | None = None
+        self._cleaned: messages.RanksGone | None = None
         self._leaving: int | None = None
         self._hurried = False
         self._exited = False
         self.orphaned = False
 
-    def on(self, now: Now, event: AgentEvent) -> list[AgentAction]:
+    def on(self, now: Now, event: Event | messages.ToCoordinator) -> list[Action | messages.ToAgent]:
         """What is to be done, in this order, now that ``event`` has happened."""
         if self._exited:
             return []
@@ -206,7 +202,7 @@ class Agent:
             self._sidecars.dismiss(contract.EXAMINER)
         self._ranks.start(order, self._objection(now))
 
-    def _was_swept(self, now: Now, event: Swept) -> None:
+    def _was_swept(self, now: Now, event: messages.RanksGone) -> None:
         cleaning = self._ranks.stage is RankStage.CLEANING
         if cleaning and self._answer_by is not None:
             self._cleaned = event  # as an order to start: until it is known whether this node may live
@@ -292,9 +288,9 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.PortReserved: lambda self, now, event: self._ranks.port.held(event),
     messages.RanksStarted: Agent._spawned,
     messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
-    RankEnded: lambda self, now, event: self._ranks.ended(now, event),
+    messages.RankExited: lambda self, now, event: self._ranks.ended(now, event),
     messages.SignalTaken: lambda self, now, event: self._ranks.passed(event),
-    Swept: Agent._was_swept,
+    messages.RanksGone: Agent._was_swept,
     messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
     messages.SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
     StoodStill: Agent._stood_still,

@@ -17,22 +17,16 @@ from clusterrun.agent.sidecar_processes import Sidecar
 from clusterrun.model.container import PYTHON
 from clusterrun.model.frozen import replace
 from clusterrun.model.world import Lineage, run_environment
-from clusterrun.protocol.messages import RanksStarted, StartFailed
-from clusterrun.runtime.event_loop import steady
+from clusterrun.protocol.messages import RankExited, RanksStarted, StartFailed, StartRanks, ToCoordinator
+from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
-from clusterrun.runtime.processes import Program, start_all
+from clusterrun.runtime.processes import ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import open_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from clusterrun.agent.events import RankEnded, Swept
-    from clusterrun.agent.log_tail import LastWords
-    from clusterrun.protocol.messages import StartRanks
-    from clusterrun.runtime.event_loop import EventLoop
-    from clusterrun.runtime.processes import ProcessEnd
 
 START_SECONDS = 100.0
 """For a container to start: an image may be unpacked first. Less than the coordinator waits for a start."""
@@ -57,7 +51,7 @@ class ContainedRanks(RankProcesses):
         self._until = 0.0
         self._why_gone = ""
         self._reaping = self._ending = False
-        self._news: list[RanksStarted | StartFailed | RankEnded] = []
+        self._news: list[RanksStarted | StartFailed] = []
         self._ends: list[tuple[int, int]] = []
 
     def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
@@ -152,7 +146,7 @@ class ContainedRanks(RankProcesses):
         if not self._reaping:
             self.changed()
 
-    def reap(self, wall: float) -> list[RanksStarted | StartFailed | RankEnded]:
+    def reap(self, wall: float) -> list[ToCoordinator]:
         """As ``RankProcesses.reap``, and what the container told."""
         self._reaping = True
         found = super().reap(wall)
@@ -188,22 +182,23 @@ class ContainedRanks(RankProcesses):
         self._ends += [(pid, -signal.SIGKILL) for pid in self._ranks if pid not in told]
         self._changed()
 
-    def _words(self, rank: int, code: int, wall: float) -> LastWords:
-        words = super()._words(rank, code, wall)
+    def _with_words(self, end: RankExited, wall: float) -> RankExited:
+        end = super()._with_words(end, wall)
         if not self._why_gone or self._ending:
-            return words
-        return replace(words, lines=(*words.lines, f"clusterrun: {self._why_gone}: {_tail(self._log)}"))
+            return end
+        words = f"clusterrun: {self._why_gone}: {_tail(self._log)}"
+        return replace(end, last_lines=(*end.last_lines, words))
 
     # --- its end ---
 
-    def sweep(self, epoch: int, wall: float) -> list[RanksStarted | StartFailed | RankEnded | Swept]:
+    def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
         """End the container in good order, then leave nothing of it."""
         self._ending = True
         box, until = self._box, steady() + _END_SECONDS
         if box:
             box.last_words()
             box.stop_asking()  # the forker kills all that is below it, and ends
-        ended: list[RanksStarted | StartFailed | RankEnded | Swept] = []
+        ended: list[ToCoordinator] = []
         while self._box is box is not None and steady() < until:
             ended += self.reap(wall)
             time.sleep(_PAUSE)

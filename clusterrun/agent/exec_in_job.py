@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model import contract
 from clusterrun.model.container import PYTHON
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.run_files import read_orders
 from clusterrun.runtime.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import NoReturn
-
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
 
 SHELLS = ("/bin/bash", "/bin/sh")
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping, Sequence
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import replace
+from clusterrun.model.paths import AttemptPaths
+from clusterrun.protocol.messages import RankExited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any
-
-    from clusterrun.model.paths import AttemptPaths
 
 _MOST = 16 * 1024
 """Of a traceback."""
@@ -25,37 +25,25 @@ _MOST_OF_DOCUMENT = 256 * 1024
 _IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
 
 
-@frozen
-class LastWords:
-    """What a failed rank left behind; ``collision``: its words are those of a port already in use.
-
-    ``noticed``: all errors in them are those of a rank that noticed that another one had gone.
-    """
-
-    lines: tuple[str, ...] = ()
-    traceback: str = ""
-    collision: bool = False
-    noticed: bool = False
-
-
-def last_words(
+def with_last_words(
+    end: RankExited,
     paths: AttemptPaths,
-    rank: int,
-    code: int = 1,
     grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
     launcher: bool = False,
-) -> LastWords:
-    """The last words of ``rank``, which ended with ``code``: what it printed last on both streams.
+) -> RankExited:
+    """The ``end`` of a rank with what it printed last on both streams, and what that says.
 
     ``grown`` tells when its logs had which size; ``launcher``: it started ranks of its own.
     """
+    rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
     lines = _in_order(_timed(out, grown.get((rank, "o"), ())), _timed(err, grown.get((rank, "e"), ())))
     traceback = _traceback(paths.error(rank))
     own = [line for _, line in err or out]
     said = "\n".join(own[-contract.TAIL_LINES :]) + traceback
     collision = any(words in said for words in _IN_USE)
-    return LastWords(lines, traceback, collision, noticed(rank, code, own, launcher))
+    alone = noticed(rank, end.code, own, launcher)
+    return replace(end, last_lines=lines, traceback=traceback, collision=collision, noticed=alone)
 
 
 def _printed(path: str) -> list[tuple[int, str]]:
@@ -88,9 +76,8 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     """Whether a rank says of nothing but that a peer has gone; who is killed says nothing at all."""
     if code < 0 and code != -signal.SIGABRT:
         return False
-    from clusterrun.diagnosis.printed_errors import (
-        ErrorListener,  # where a rank has failed, not with every agent
-    )
+    # Where a rank has failed, not with every agent.
+    from clusterrun.diagnosis.printed_errors import ErrorListener
 
     listener = ErrorListener(rank, launcher)
     for line in lines:

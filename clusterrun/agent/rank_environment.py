@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from clusterrun.model import contract
+from clusterrun.model.orders import Orders
 from clusterrun.model.world import (
+    Lineage,
+    Meeting,
+    World,
     default_environment,
     framework_environment,
     node_environment,
@@ -15,11 +20,7 @@ from clusterrun.model.world import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Callable
-
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.world import Lineage, Meeting, World
 
 _MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_")
 _MISLEADING = frozenset(

@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+from collections.abc import Mapping
 from functools import partial
 
 from clusterrun import container_runtimes
@@ -20,7 +21,6 @@ from clusterrun.runtime.run_files import in_words, open_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 _PIECE = 65536

@@ -8,15 +8,22 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
-from clusterrun.agent.events import RankEnded, Swept
-from clusterrun.agent.log_tail import LastWords, last_words
+from clusterrun.agent.log_tail import with_last_words
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
-from clusterrun.protocol.messages import RanksStarted, SignalTaken, StartFailed, StartRanks
+from clusterrun.protocol.messages import (
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    SignalTaken,
+    StartFailed,
+    StartRanks,
+    ToCoordinator,
+)
 from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.network import interface_of
@@ -173,12 +180,12 @@ class RankProcesses:
         ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
         return [*self._processes, *ranks]
 
-    def reap(self, wall: float) -> list[RanksStarted | StartFailed | RankEnded]:
+    def reap(self, wall: float) -> list[ToCoordinator]:
         """The ranks that ended since the last time, with their last words.
 
         Companions and orphans that came to us are taken as well, without a word here.
         """
-        ended: list[RanksStarted | StartFailed | RankEnded] = []
+        ended: list[ToCoordinator] = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
             if rank is None:
@@ -192,23 +199,22 @@ class RankProcesses:
     def _not_a_rank(self, child: ProcessEnd) -> None:
         self.stranger(child)
 
-    def _ended(self, rank: int, pid: int, code: int, wall: float) -> RankEnded:
+    def _ended(self, rank: int, pid: int, code: int, wall: float) -> RankExited:
         self._processes = [process for process in self._processes if process.pid != pid]
-        words = self._words(rank, code, wall) if code else LastWords()
-        told = (words.lines, words.traceback, words.collision, words.noticed)
-        return RankEnded(self._epoch, rank, code, *told)
+        end = RankExited(self._epoch, rank, code)
+        return self._with_words(end, wall) if code else end
 
-    def _words(self, rank: int, code: int, wall: float) -> LastWords:
+    def _with_words(self, end: RankExited, wall: float) -> RankExited:
         """What a failed rank printed last, and what it could not say itself: no memory, a full disk."""
         paths = self._paths.attempt(self._epoch)
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}
-        words = last_words(paths, rank, code, grown, self.per_node)
+        end = with_last_words(end, paths, grown, self.per_node)
         more = (STARVED,) if _memory_kills() > self._memory_kills else ()
         trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
         if trouble:
             more = (*more, f"clusterrun: what ranks print cannot be written to {paths.folder}: {trouble}")
-        return replace(words, lines=words.lines + more)
+        return replace(end, last_lines=end.last_lines + more)
 
     def note_growth(self, wall: float) -> bool:
         """Write down which logs grew; False when there are none to watch."""
@@ -217,9 +223,9 @@ class RankProcesses:
         self._index.note(wall)
         return True
 
-    def sweep(self, epoch: int, wall: float) -> list[RanksStarted | StartFailed | RankEnded | Swept]:
+    def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
-        ended: list[RanksStarted | StartFailed | RankEnded | Swept] = []
+        ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._site.node)
         everywhere = epoch not in self._started or not self._whole_lineage
 
@@ -233,7 +239,7 @@ class RankProcesses:
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
         self.note_growth(wall)
         self._close_index()
-        return [*ended, Swept(epoch, stuck)]
+        return [*ended, RanksGone(epoch, stuck)]
 
     def _close_index(self) -> None:
         if self._index:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.actions import HoldPort, ReleasePort, SignalLocal, Sweep, Tell
-from clusterrun.agent.events import RankEnded, Swept
+from clusterrun.agent.actions import ReleasePort, Sweep, Tell
 from clusterrun.model import contract
+from clusterrun.model.frozen import replace
 from clusterrun.protocol import messages
-from clusterrun.runtime.machine_events import Note, Now
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.agent.actions import AgentAction
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 
 class RankStage(enum.Enum):
@@ -29,7 +25,7 @@ class RankStage(enum.Enum):
 class MasterPort:
     """The port that this node holds for rank 0 until its ``epoch`` is over; None where it holds none."""
 
-    def __init__(self, actions: list[AgentAction]) -> None:
+    def __init__(self, actions: list[Action | messages.ToAgent]) -> None:
         self.epoch: int | None = None
         self._actions = actions
 
@@ -42,7 +38,7 @@ class MasterPort:
             return
         self.release()
         self.epoch = order.epoch
-        self._actions.append(HoldPort(order.epoch))
+        self._actions.append(order)
 
     def held(self, event: messages.PortReserved) -> None:
         if event.epoch == self.epoch:
@@ -62,7 +58,7 @@ class Ranks:
     which may end its ranks too.
     """
 
-    def __init__(self, processes: int, actions: list[AgentAction]) -> None:
+    def __init__(self, processes: int, actions: list[Action | messages.ToAgent]) -> None:
         self.seen = self.epoch = -1
         self.stage = RankStage.IDLE
         self.told = False
@@ -122,7 +118,7 @@ class Ranks:
         if self._alive == 0:
             self._sweep()
         elif self._ending:
-            self._actions.append(SignalLocal(signal.SIGTERM))
+            self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
 
     def spawn_failed(self, event: messages.StartFailed) -> None:
@@ -134,13 +130,11 @@ class Ranks:
 
     # --- running ---
 
-    def ended(self, now: Now, event: RankEnded) -> None:
+    def ended(self, now: Now, event: messages.RankExited) -> None:
         """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
         if event.epoch != self.epoch or self.idle:
             return
-        stopped = self._ending or self.told
-        words = (event.last_lines, event.traceback, event.collision, stopped, event.noticed)
-        self._actions.append(Tell(messages.RankExited(event.epoch, event.rank, event.code, now.wall, *words)))
+        self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending or self.told)))
         self._alive -= 1
         if self._alive == 0 and self.stage is RankStage.RUNNING:
             self._sweep()
@@ -149,7 +143,7 @@ class Ranks:
         """Pass a signal on; ranks that live on end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.told = False
-            self._actions.append(SignalLocal(order.number))
+            self._actions.append(order)
 
     def passed(self, event: messages.SignalTaken) -> None:
         if event.number == contract.NOTICE_SIGNAL:
@@ -175,7 +169,7 @@ class Ranks:
         self._ending = True
         self.kill_at = now.steady + grace
         if self.stage is RankStage.RUNNING:
-            self._actions.append(SignalLocal(signal.SIGTERM))
+            self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
 
     def hurry(self, now: Now, by: float) -> None:
@@ -195,7 +189,7 @@ class Ranks:
         self.stage = RankStage.SWEEPING
         self._actions.append(Sweep(self.epoch))
 
-    def swept(self, event: Swept, objection: str) -> None:
+    def swept(self, event: messages.RanksGone, objection: str) -> None:
         """A sweep is done: of older epochs before a start, or of ours at its end."""
         if not event.stuck:
             self._swept = max(self._swept, event.epoch)

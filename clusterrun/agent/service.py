@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable
 
 from clusterrun import proc
 from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
+from clusterrun.agent.rank_processes import RankProcesses
+from clusterrun.agent.sidecar_processes import SidecarProcesses
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.protocol import messages
+from clusterrun.protocol.client import Joined
 from clusterrun.protocol.clock_sync import RemoteClock
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.connection import Connection
 from clusterrun.protocol.handshake import WireError
-from clusterrun.protocol.messages import Ack, Beat
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.kill_tree import below, send
@@ -27,13 +31,7 @@ from clusterrun.runtime.stderr import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
     from typing import Any
-
-    from clusterrun.agent.rank_processes import RankProcesses
-    from clusterrun.agent.sidecar_processes import SidecarProcesses
-    from clusterrun.protocol.client import Joined
 
 _EAGER_SECONDS = 10.0
 _EAGER_LOOK = 0.2
@@ -124,13 +122,13 @@ class AgentService:
 
     def _received(self, data: bytes) -> None:
         try:
-            messages = self._end.receive(data)
+            said = self._end.receive(data)
         except WireError as error:
             self._link.close()
             self._disconnected(error.seen)
             return
-        for message in messages:
-            if isinstance(message, Ack):
+        for message in said:
+            if isinstance(message, messages.Ack):
                 self._clock.answered(message.beat, message.wall, steady())
             self._driver.happened(events.Told(message))
 
@@ -173,11 +171,11 @@ class AgentService:
         self._halted.clear()
 
     def _tell(self, order: actions.Tell) -> None:
-        if isinstance(order.message, Beat):
+        if isinstance(order.message, messages.Beat):
             self._clock.asked(order.message.number, steady())
         self._link.send(self._end.seal(self._encoder.body(order.message)))
 
-    def _hold_port(self, order: actions.HoldPort) -> None:
+    def _hold_port(self, order: messages.ReservePort) -> None:
         try:
             self._port = held_port()
             self._driver.happened(messages.PortReserved(order.epoch, self._port.getsockname()[1]))
@@ -231,13 +229,15 @@ class AgentService:
 
 _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     actions.Tell: AgentService._tell,
-    actions.HoldPort: AgentService._hold_port,
+    messages.ReservePort: AgentService._hold_port,
     actions.ReleasePort: lambda self, order: self._release_port(),
     messages.StartRanks: AgentService._spawn,
     messages.AskSidecar: AgentService._pass_on,
     actions.Accompany: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
-    actions.Dismiss: lambda self, order: self._sidecars.end(order.sidecar),
-    actions.SignalLocal: lambda self, order: self._driver.happened(self._rank_processes.signal(order.number)),
+    messages.EndSidecar: lambda self, order: self._sidecars.end(order.sidecar),
+    messages.SignalRanks: lambda self, order: self._driver.happened(
+        self._rank_processes.signal(order.number)
+    ),
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
     machine_events.Note: lambda self, order: say(order.text),

@@ -5,20 +5,17 @@ A pre-flight worker and ranks never live at once: both use the GPUs, and what is
 
 from __future__ import annotations
 
-from clusterrun.agent.actions import Accompany, Dismiss, Tell
+from clusterrun.agent.actions import Accompany, Tell
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.model import contract
-from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.agent.actions import AgentAction
+from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid, ToAgent
+from clusterrun.runtime.machine_events import Action
 
 
 class Sidecars:
     """The sidecars of one node, each of one epoch."""
 
-    def __init__(self, ranks: Ranks, actions: list[AgentAction]) -> None:
+    def __init__(self, ranks: Ranks, actions: list[Action | ToAgent]) -> None:
         self._ranks = ranks
         self._actions = actions
         self._epochs: dict[str, int] = {}
@@ -56,8 +53,9 @@ class Sidecars:
             self.dismiss(order.sidecar)
 
     def dismiss(self, sidecar: str) -> None:
-        if self._epochs.pop(sidecar, None) is not None:
-            self._actions.append(Dismiss(sidecar))
+        epoch = self._epochs.pop(sidecar, None)
+        if epoch is not None:
+            self._actions.append(EndSidecar(epoch, sidecar))
 
     def spoke(self, event: SidecarSaid) -> None:
         if self._epochs.get(event.sidecar) == event.epoch:

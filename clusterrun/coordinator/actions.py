@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.runtime.machine_events import Note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
-
-    from clusterrun.model.preflight_report import Report
-    from clusterrun.model.record import RunState
-    from clusterrun.protocol.messages import ToAgent
+from clusterrun.model.preflight_report import Report
+from clusterrun.model.record import RunState
+from clusterrun.protocol.messages import ToAgent
+from clusterrun.runtime.machine_events import Action
 
 
 @frozen
-class Send:
+class Send(Action):
     """Send ``message`` over ``link``."""
 
     link: int
@@ -23,14 +18,14 @@ class Send:
 
 
 @frozen
-class DropLink:
+class DropLink(Action):
     """Close a connection."""
 
     link: int
 
 
 @frozen
-class ClaimEpoch:
+class ClaimEpoch(Action):
     """Take an attempt number exclusively; ends in ``EpochClaimed``, or in ``ClaimFailed`` after minutes.
 
     ``after`` -1: the next free number. Otherwise exactly ``after`` + 1, and where another
@@ -41,7 +36,7 @@ class ClaimEpoch:
 
 
 @frozen
-class LaunchAgents:
+class LaunchAgents(Action):
     """Start one agent per node; ``without``: again, and not on the nodes of these names.
 
     Some of these may have an agent of an earlier launch, which lives.
@@ -51,26 +46,26 @@ class LaunchAgents:
 
 
 @frozen
-class LookAtLauncher:
+class LookAtLauncher(Action):
     """Find out which of these nodes hold a connection to the program that starts the agents."""
 
     names: tuple[str, ...]
 
 
 @frozen
-class EndLauncher:
+class EndLauncher(Action):
     """End the program that started the agents (TERM, then KILL)."""
 
 
 @frozen
-class SaveState:
+class SaveState(Action):
     """Write ``state.json``."""
 
     state: RunState
 
 
 @frozen
-class SaveReport:
+class SaveReport(Action):
     """Write what the pre-flight of attempt ``epoch`` found; ``keep``: among the cluster's findings too."""
 
     epoch: int
@@ -79,7 +74,7 @@ class SaveReport:
 
 
 @frozen
-class SaveBeside:
+class SaveBeside(Action):
     """Write ``text`` as file ``name`` of attempt ``epoch``."""
 
     epoch: int
@@ -88,7 +83,7 @@ class SaveBeside:
 
 
 @frozen
-class Resubmit:
+class Resubmit(Action):
     """Queue this run anew by the program ``argv``, without ``excluded``; ends in ``Resubmitted``."""
 
     argv: tuple[str, ...]
@@ -96,19 +91,19 @@ class Resubmit:
 
 
 @frozen
-class AskJob:
+class AskJob(Action):
     """Ask the scheduler about this job; ends in ``JobTold``."""
 
 
 @frozen
-class ReadProgress:
+class ReadProgress(Action):
     """Read what rank 0 of attempt ``epoch`` has reported; ends in ``Progressed``, at once."""
 
     epoch: int
 
 
 @frozen
-class WriteNotice:
+class WriteNotice(Action):
     """Write ``notice.json`` of attempt ``epoch``: ranks are to end by ``until`` (wall clock), and ``why``."""
 
     epoch: int
@@ -117,7 +112,7 @@ class WriteNotice:
 
 
 @frozen
-class QueueNext:
+class QueueNext(Action):
     """Queue the job that goes on after this one, unless it waits already; ends in ``NextQueued``."""
 
     argv: tuple[str, ...]
@@ -125,26 +120,26 @@ class QueueNext:
 
 
 @frozen
-class ExcludeNext:
+class ExcludeNext(Action):
     """Keep the waiting job off these nodes, as far as the scheduler lets us."""
 
     nodes: tuple[str, ...]
 
 
 @frozen
-class DropNext:
+class DropNext(Action):
     """Take the waiting job back: nothing is left for it to do."""
 
 
 @frozen
-class Requeue:
+class Requeue(Action):
     """Give this job back to the scheduler, to start again, not on ``excluded``; ends in ``HandedOver``."""
 
     excluded: tuple[str, ...]
 
 
 @frozen
-class Announce:
+class Announce(Action):
     """Tell the user's own program of ``event``; ``state`` is the run at that moment, ``at`` wall clock."""
 
     event: str
@@ -153,32 +148,7 @@ class Announce:
 
 
 @frozen
-class Finish:
+class Finish(Action):
     """Nothing is left to do: exit with ``code``."""
 
     code: int
-
-
-if TYPE_CHECKING:
-    CoordinatorAction = Union[
-        Send,
-        DropLink,
-        ClaimEpoch,
-        LaunchAgents,
-        EndLauncher,
-        LookAtLauncher,
-        SaveState,
-        SaveReport,
-        SaveBeside,
-        Resubmit,
-        AskJob,
-        ReadProgress,
-        WriteNotice,
-        QueueNext,
-        ExcludeNext,
-        DropNext,
-        Requeue,
-        Announce,
-        Note,
-        Finish,
-    ]

@@ -10,24 +10,19 @@ import enum
 
 from clusterrun.coordinator import failures, restart_policy
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
-from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.failures import FailureEvent, FailureKind
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import AttemptOver
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
-from clusterrun.model.world import World
+from clusterrun.model.orders import Orders
+from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
-from clusterrun.runtime.machine_events import Note
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.failures import FailureEvent
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.world import Meeting
-    from clusterrun.runtime.machine_events import Now
 
 SETTLE_SECONDS = 0.3
 """From the first failure until ranks are stopped: an earlier one from another node may still come."""
@@ -164,7 +159,7 @@ class LiveAttempt:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
     ) -> None:
         self.epoch = epoch
         self.stage = AttemptStage.STARTING

@@ -27,26 +27,22 @@ import signal
 
 from clusterrun.coordinator import events
 from clusterrun.coordinator.actions import DropLink, Finish, Send
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.lifecycle import Lifecycle, RunStage
-from clusterrun.coordinator.membership import Membership
+from clusterrun.coordinator.lifecycle import Collaborators, Lifecycle, RunStage
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.notifications import Notifications
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
+from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.runtime.machine_events import Note, Now, SignalCame, StoodStill, Tick
+from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.membership import Member
-    from clusterrun.model.orders import Orders
 
 SWEEP_SECONDS = 0.5
 """How often silence is looked for."""
@@ -69,7 +65,7 @@ class Coordinator:
         timeouts: Timeouts = USUAL,
         collaborators: Collaborators = BARE,
     ) -> None:
-        self._actions: list[CoordinatorAction] = []
+        self._actions: list[Action] = []
         self._finished = False
         self._began = False
         self._standstills = 0.0
@@ -83,7 +79,7 @@ class Coordinator:
         self._lifecycle = Lifecycle(orders, *parts, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None
 
-    def on(self, now: Now, event: events.CoordinatorEvent) -> list[CoordinatorAction]:
+    def on(self, now: Now, event: Event) -> list[Action]:
         """What is to be done, in this order, now that ``event`` has happened."""
         if self._finished:
             return []
@@ -179,7 +175,7 @@ class Coordinator:
         if member is None:
             return
         member.heard, member.heard_wall = now.steady, now.wall
-        message = event.message
+        message: Any = event.message
         if isinstance(message, messages.Beat):
             self._beat(now, member, message)
         elif isinstance(message, messages.SignalSeen) and self._lifecycle.formation.launched_again:

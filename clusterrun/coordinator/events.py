@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
-from clusterrun.protocol.messages import Hello
-from clusterrun.runtime.machine_events import SignalCame, StoodStill, Tick
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
-
-    from clusterrun.model.record import Attempt
-    from clusterrun.protocol.messages import ToCoordinator
+from clusterrun.model.record import Attempt
+from clusterrun.protocol.messages import Hello, ToCoordinator
+from clusterrun.runtime.machine_events import Event
 
 
 @frozen
-class AgentJoined:
+class AgentJoined(Event):
     """An agent proved that it knows the secret; ``link`` names its connection."""
 
     link: int
@@ -23,7 +17,7 @@ class AgentJoined:
 
 
 @frozen
-class AgentLeft:
+class AgentLeft(Event):
     """A connection ended (closed, reset, or refused after a bad frame)."""
 
     link: int
@@ -31,7 +25,7 @@ class AgentLeft:
 
 
 @frozen
-class MessageCame:
+class MessageCame(Event):
     """A message came over ``link``."""
 
     link: int
@@ -39,12 +33,12 @@ class MessageCame:
 
 
 @frozen
-class CancelAsked:
+class CancelAsked(Event):
     """The cancel file stands in the run directory."""
 
 
 @frozen
-class LauncherEnded:
+class LauncherEnded(Event):
     """The program that started the agents ended, with its last words; not ``whole``: one agent alone did.
 
     ``others``: what started agents before, on other nodes, lives.
@@ -57,7 +51,7 @@ class LauncherEnded:
 
 
 @frozen
-class LauncherReached:
+class LauncherReached(Event):
     """The nodes that hold a connection to the program that starts the agents.
 
     ``settled``: it waits for no answer of any node, so it reached them all.
@@ -68,26 +62,26 @@ class LauncherReached:
 
 
 @frozen
-class SupervisorGone:
+class SupervisorGone(Event):
     """The first process of the batch step was killed: for the scheduler the job is over."""
 
 
 @frozen
-class Superseded:
+class Superseded(Event):
     """Attempt ``epoch``, which is not ours, stands in the run directory: another coordinator took over."""
 
     epoch: int
 
 
 @frozen
-class ClaimFailed:
+class ClaimFailed(Event):
     """No attempt could be taken for minutes; ``why`` names the file."""
 
     why: str
 
 
 @frozen
-class Resubmitted:
+class Resubmitted(Event):
     """``Resubmit`` was carried out: the new job's number; empty where there is none, and ``why``."""
 
     job_id: str
@@ -95,7 +89,7 @@ class Resubmitted:
 
 
 @frozen
-class JobTold:
+class JobTold(Event):
     """``AskJob`` was carried out, within seconds, come what may.
 
     ``why`` the scheduler ends this job: one of ``""`` (it does not), ``cancelled``, ``time-limit``,
@@ -109,7 +103,7 @@ class JobTold:
 
 
 @frozen
-class Progressed:
+class Progressed(Event):
     """``ReadProgress`` was carried out; -1: nothing reported. ``stopping``: ranks end with work left."""
 
     epoch: int
@@ -119,7 +113,7 @@ class Progressed:
 
 
 @frozen
-class NextQueued:
+class NextQueued(Event):
     """``QueueNext`` was carried out: the number of the job that waits; empty where there is none: ``why``."""
 
     job_id: str
@@ -127,14 +121,14 @@ class NextQueued:
 
 
 @frozen
-class HandedOver:
+class HandedOver(Event):
     """``Requeue`` was carried out: empty ``why`` where the scheduler has taken this job back."""
 
     why: str = ""
 
 
 @frozen
-class ClientAsked:
+class ClientAsked(Event):
     """The client left a question in the run directory."""
 
     name: str
@@ -142,7 +136,7 @@ class ClientAsked:
 
 
 @frozen
-class EpochClaimed:
+class EpochClaimed(Event):
     """Attempt ``epoch`` is ours; its folder exists.
 
     ``earlier`` are the attempts that an older ``state.json`` tells of; not ``quiet``: ranks of one may
@@ -159,27 +153,3 @@ class EpochClaimed:
     dead_since: float | None = None
     host: str = ""
     there: tuple[str, ...] = ()
-
-
-if TYPE_CHECKING:
-    CoordinatorEvent = Union[
-        Tick,
-        AgentJoined,
-        AgentLeft,
-        MessageCame,
-        SignalCame,
-        CancelAsked,
-        LauncherEnded,
-        LauncherReached,
-        Superseded,
-        SupervisorGone,
-        EpochClaimed,
-        ClaimFailed,
-        Resubmitted,
-        JobTold,
-        Progressed,
-        NextQueued,
-        HandedOver,
-        ClientAsked,
-        StoodStill,
-    ]

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clusterrun.coordinator.actions import SaveBeside, Send
+from clusterrun.coordinator.attempt import LiveAttempt
+from clusterrun.coordinator.events import ClientAsked
 from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import EndAsked
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
+from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
-from clusterrun.protocol.messages import AskSidecar
-from clusterrun.runtime.machine_events import Note
+from clusterrun.monitor.actions import AskObserver, Save, TakeBack, Warn
+from clusterrun.monitor.hang_detector import HangDetector
+from clusterrun.protocol.messages import AskSidecar, SidecarSaid
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.attempt import LiveAttempt
-    from clusterrun.coordinator.events import ClientAsked
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.monitor.hang_detector import HangDetector
-    from clusterrun.protocol.messages import SidecarSaid
-    from clusterrun.runtime.machine_events import Now
-
-    Watch = Callable[[Orders, int, Sequence[tuple[int, str]], float, float], HangDetector]
 
 
 class HangMonitor:
@@ -33,13 +29,15 @@ class HangMonitor:
 
     def __init__(
         self,
-        detector: HangDetector,
+        orders: Orders,
         live: LiveAttempt,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
+        now: Now,
     ) -> None:
-        self._detector, self._live = detector, live
+        self._live = live
+        self._detector = HangDetector(orders, live.epoch, membership.numbers(), now.steady, now.wall)
         self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
 
     def wakes_at(self) -> float | None:
@@ -66,37 +64,24 @@ class HangMonitor:
     def _carry_out(self, now: Now, said: Iterable[Any]) -> EndAsked | None:
         asked = None
         for one in said:
-            kind = type(one).__name__
-            if kind != "EndAttempt":
-                _DOES[kind](self, one)
+            if isinstance(one, AskObserver):
+                self._ask(one)
+            elif isinstance(one, Warn):
+                self._actions.append(Note(one.text))
+                self._state_keeper.warn(one.text)
+            elif isinstance(one, TakeBack):
+                if self._state_keeper.take_back(one.beginning) and one.text:
+                    self._actions.append(Note(one.text))
+            elif isinstance(one, Save):
+                self._actions.append(SaveBeside(self._live.epoch, one.name, one.text))
             elif one.what == "restart":
                 self._live.hangs(now, one.why)
             else:
                 asked = EndAsked(RunOutcome(State.FAILED, one.why, contract.ExitCode.FAILED))
         return asked
 
-    def _pass_on(self, ask: Any) -> None:
+    def _ask(self, ask: AskObserver) -> None:
         member = self._membership.members[ask.node]
         if member is not None and not member.lost:
             order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
             self._actions.append(Send(member.link, order))
-
-    def _tell(self, told: Any) -> None:
-        self._actions.append(Note(told.text))
-        self._state_keeper.warn(told.text)
-
-    def _take_back(self, taken: Any) -> None:
-        if self._state_keeper.take_back(taken.beginning) and taken.text:
-            self._actions.append(Note(taken.text))
-
-    def _save(self, save: Any) -> None:
-        self._actions.append(SaveBeside(self._live.epoch, save.name, save.text))
-
-
-_DOES: dict[str, Callable[[HangMonitor, Any], None]] = {
-    "AskObserver": HangMonitor._pass_on,
-    "Warn": HangMonitor._tell,
-    "TakeBack": HangMonitor._take_back,
-    "Save": HangMonitor._save,
-}
-"""By the names of ``monitor/actions.py``, which a run that is not watched does not load."""

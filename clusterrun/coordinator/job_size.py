@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.record import RunState
+from clusterrun.model.orders import Orders
+from clusterrun.model.record import RunState
 
 _COUNTS = ("--nodes", "--ntasks")
 

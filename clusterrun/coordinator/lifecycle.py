@@ -11,46 +11,41 @@ import enum
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ClaimEpoch, ReadProgress, Send
 from clusterrun.coordinator.attempt import LiveAttempt
-from clusterrun.coordinator.failures import FailureKind, RunOutcome
-from clusterrun.coordinator.hang_monitor import HangMonitor
-from clusterrun.coordinator.launch_state import LaunchState
+from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
+from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
+from clusterrun.coordinator.lost_nodes import LostNodes
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import (
-    AttemptClaimed,
     AttemptOver,
     EndAsked,
     NextAttempt,
     NoRanks,
+    Outcome,
     PortReady,
     RunOver,
     TooFewNodes,
     WorldFormed,
+    no_ranks,
 )
 from clusterrun.coordinator.recovery import in_words
 from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision, RestartPolicy
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
-from clusterrun.protocol.messages import ReservePort
-from clusterrun.runtime.machine_events import Note
+from clusterrun.protocol.messages import PortReserved, ReservePort
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.collaborators import Collaborators
-    from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
-    from clusterrun.coordinator.failures import FailureEvent
-    from clusterrun.coordinator.lost_nodes import LostNodes
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.outcomes import StageOutcome
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.protocol.messages import PortReserved
-    from clusterrun.runtime.machine_events import Now
+    from clusterrun.coordinator.hang_monitor import HangMonitor
+    from clusterrun.preflight.session.session import Session
 
 RESERVE_SECONDS = 30.0
 READ_SECONDS = 5.0
@@ -69,8 +64,8 @@ class RunStage(enum.Enum):
     PARTING = "no rank lives; agents are leaving"
 
 
-NEXT: dict[RunStage, dict[type[StageOutcome], RunStage]] = {
-    RunStage.CLAIMING: {AttemptClaimed: RunStage.MUSTERING, RunOver: RunStage.PARTING},
+NEXT: dict[RunStage, dict[type, RunStage]] = {
+    RunStage.CLAIMING: {EpochClaimed: RunStage.MUSTERING, RunOver: RunStage.PARTING},
     RunStage.MUSTERING: {
         WorldFormed: RunStage.RESERVING,
         TooFewNodes: RunStage.BETWEEN,
@@ -89,6 +84,21 @@ NEXT: dict[RunStage, dict[type[StageOutcome], RunStage]] = {
 """Agents and the launcher that are gone, or a limit, end PARTING, and with it the run."""
 
 
+@frozen
+class Collaborators:
+    """What the coordinator uses of preflight/ and monitor/, passed in: a run without them loads neither.
+
+    ``examine`` makes the pre-flight of an attempt, ``watch`` the monitor of its ranks. ``names`` are the
+    nodes of the allocation in order, as the scheduler tells them; empty: it does not. ``job_id`` is this
+    job's, empty without a scheduler.
+    """
+
+    examine: Callable[..., Session] | None = None
+    watch: Callable[..., HangMonitor] | None = None
+    names: tuple[str, ...] = ()
+    job_id: str = ""
+
+
 class Restart:
     """What BETWEEN decides; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
 
@@ -102,7 +112,7 @@ class Restart:
         state_keeper: RunStateKeeper,
         lost_nodes: LostNodes,
         termination: Termination,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
     ) -> None:
         self.why = self.cause = ""
         self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
@@ -115,7 +125,7 @@ class Restart:
     def wakes_at(self) -> float | None:
         return self._pause_until if self._read_by is None else self._read_by
 
-    def tick(self, now: Now) -> NextAttempt | RunOver | None:
+    def tick(self, now: Now) -> Outcome | None:
         """An answer may not come; a pause may be over; what a signal meant may be known."""
         if self._read_by is not None and now.steady >= self._read_by:
             return self._rule(now)
@@ -140,7 +150,7 @@ class Restart:
         self._read_by = now.steady + READ_SECONDS
         self._actions.append(ReadProgress(outcome.epoch))
 
-    def progressed(self, now: Now, event: Progressed) -> NextAttempt | RunOver | None:
+    def progressed(self, now: Now, event: Progressed) -> Outcome | None:
         """How far ranks of the newest attempt have come."""
         self._state_keeper.progressed(event.step, event.checkpoint)
         self._progress = event
@@ -157,14 +167,14 @@ class Restart:
         attempts, room = self._state_keeper.state.attempts, self._lost_nodes.room
         return self._judge.rule_before(failure_event, attempts, room)
 
-    def failure_event(self, now: Now, failure_event: FailureEvent) -> NextAttempt | RunOver | None:
+    def failure_event(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
         """It came to no rank."""
         if self._termination.undecided:
             return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(failure_event)
         return self._follow(now, self._ruling_before(failure_event))
 
-    def _rule(self, now: Now) -> NextAttempt | RunOver | None:
+    def _rule(self, now: Now) -> Outcome | None:
         self._read_by = None
         if self._termination.undecided:
             return None
@@ -182,7 +192,7 @@ class Restart:
             self._blame(ruling.failure_event)
         return self._follow(now, ruling)
 
-    def decided(self, now: Now) -> NextAttempt | RunOver | None:
+    def decided(self, now: Now) -> Outcome | None:
         """What a signal meant may be known: an attempt that waited for it is judged."""
         return self._rule(now) if self._over is not None and self._read_by is None else None
 
@@ -201,7 +211,7 @@ class Restart:
         if failure_event.kind is not FailureKind.COLLISION:
             self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
 
-    def _follow(self, now: Now, ruling: RestartDecision) -> NextAttempt | RunOver | None:
+    def _follow(self, now: Now, ruling: RestartDecision) -> Outcome | None:
         if not ruling.again or ruling.failure_event is None:
             return RunOver(ruling.verdict, ruling.failure_event)
         self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
@@ -224,7 +234,7 @@ class Lifecycle:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
         collaborators: Collaborators,
     ) -> None:
         self.stage = RunStage.CLAIMING
@@ -234,11 +244,9 @@ class Lifecycle:
         self._watch, self._orders = collaborators.watch, orders
         self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
         self._judge = RestartPolicy(orders)
-        self._launch = launch = LaunchState()
         self.termination = Termination(orders, collaborators.job_id, state_keeper, actions)
-        self._shutdown = Shutdown(membership, state_keeper, launch, self.termination, actions)
-        examine = collaborators.examine
-        self.formation = WorldFormation(orders, membership, state_keeper, launch, actions, examine)
+        self._shutdown = Shutdown(membership, state_keeper, self.termination, actions)
+        self.formation = WorldFormation(orders, membership, state_keeper, actions, collaborators.examine)
         lost_nodes = self.formation.lost_nodes
         self._restart = Restart(self._judge, state_keeper, lost_nodes, self.termination, actions)
         self._overdue_at: float | None = None
@@ -250,7 +258,7 @@ class Lifecycle:
 
     # --- from stage to stage ---
 
-    def follow(self, now: Now, outcome: StageOutcome | None) -> None:
+    def follow(self, now: Now, outcome: Outcome | EpochClaimed | None) -> None:
         """Go where ``NEXT`` leads, and on from there, until a stage waits for what happens next."""
         while outcome is not None:
             if isinstance(outcome, RunOver) and self._waits_for_a_word(outcome.end):
@@ -261,7 +269,7 @@ class Lifecycle:
             self._end_stage(outcome)
             outcome = _BEGIN[self.stage](self, now, outcome)
 
-    def _end_stage(self, outcome: StageOutcome) -> None:
+    def _end_stage(self, outcome: Outcome | EpochClaimed) -> None:
         self.stage = NEXT[self.stage][type(outcome)]
 
     def _waits_for_a_word(self, end: RunOutcome) -> bool:
@@ -324,7 +332,8 @@ class Lifecycle:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             name = self._membership.world[0].name
-            self.follow(now, _not_reserved(now, f"{name} named no port within {RESERVE_SECONDS:g} s", name))
+            words = f"{name} named no port within {RESERVE_SECONDS:g} s"
+            self.follow(now, no_ranks(now, FailureKind.START, name, words))
         if self.stage is RunStage.MUSTERING:
             self.follow(now, self.formation.tick(now))
         if self.stage is RunStage.BETWEEN:
@@ -343,9 +352,9 @@ class Lifecycle:
     def _claim(self, now: Now, outcome: NextAttempt) -> None:
         self._actions.append(ClaimEpoch(self.epoch))
 
-    def _muster(self, now: Now, outcome: AttemptClaimed) -> StageOutcome | None:
+    def _muster(self, now: Now, event: EpochClaimed) -> Outcome | None:
         """Launch agents for the first attempt, see who is left for a later one."""
-        event, first, restart = outcome.event, self.epoch < 0, self._restart
+        first, restart = self.epoch < 0, self._restart
         self.epoch = event.epoch
         if not first:
             self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
@@ -368,11 +377,10 @@ class Lifecycle:
         self.live = LiveAttempt(self.epoch, *parts)
         self.live.start(now, outcome.meeting, self.formation.environment)
         if self._watch is not None:
-            detector = self._watch(self._orders, self.epoch, self._membership.numbers(), now.steady, now.wall)
-            shared = (self._membership, self._state_keeper, self._actions)
-            self.watching = HangMonitor(detector, self.live, *shared)
+            known = (self._orders, self.live, self._membership, self._state_keeper, self._actions, now)
+            self.watching = self._watch(*known)
 
-    def _weigh(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> StageOutcome | None:
+    def _weigh(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> Outcome | None:
         self._overdue_at = None
         if not isinstance(outcome, AttemptOver):
             self.formation.end()  # what agents, workers or their launcher say from now on forms no world
@@ -393,7 +401,7 @@ class Lifecycle:
 
     def claimed(self, now: Now, event: EpochClaimed) -> None:
         if self.stage is RunStage.CLAIMING:
-            self.follow(now, AttemptClaimed(event))
+            self.follow(now, event)
 
     def not_claimed(self, now: Now, event: ClaimFailed) -> None:
         """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
@@ -411,11 +419,11 @@ class Lifecycle:
             self.follow(now, PortReady(Meeting(member.hello.address, message.port)))
             return
         words = f"{member.name} could not reserve a port: {message.why}"
-        self.follow(now, _not_reserved(now, words, member.name))
+        self.follow(now, no_ranks(now, FailureKind.START, member.name, words))
 
     def lost(self, now: Now, member: Member, why: str) -> None:
         """An agent will not be heard again; ``member`` has left the membership already."""
-        words = f"{member.name} (node {member.node}) was lost: {why}{self._launch.last_words}"
+        words = f"{member.name} (node {member.node}) was lost: {why}{self._membership.launcher_words}"
         failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, words)
         if self.stage is RunStage.PARTING:
             self._shutdown.check(now)
@@ -437,7 +445,7 @@ class Lifecycle:
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if event.whole:
-            self._launch.lives = event.others
+            self._membership.launcher_lives = event.others
         joining = self.formation.joining
         self.follow(now, self.formation.launcher_ended(now, event, words))
         if event.whole and self.stage is RunStage.PARTING:
@@ -445,7 +453,7 @@ class Lifecycle:
         elif event.whole and event.others:
             self._actions.append(Note(words))
         elif event.whole and not joining:
-            self._launch.last_words = f"; {words}"
+            self._membership.launcher_words = f"; {words}"
             self._actions.append(Note(words))
             if self.live is not None:
                 self.live.launcher_ended(now, words)
@@ -456,17 +464,13 @@ class Lifecycle:
             self.follow(now, self._restart.progressed(now, event))
 
 
-def _not_reserved(now: Now, words: str, node: str) -> NoRanks:
-    return NoRanks(failures.of_node(FailureKind.START, node, now.wall, words))
-
-
 def _clock(wall: float) -> str:
     """A time of the day, as it is the same everywhere."""
     minutes, seconds = divmod(int(wall) % _DAY, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 
 
-_BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], StageOutcome | None]] = {
+_BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], Outcome | None]] = {
     RunStage.CLAIMING: Lifecycle._claim,
     RunStage.MUSTERING: Lifecycle._muster,
     RunStage.RESERVING: Lifecycle._reserve,

@@ -53,6 +53,8 @@ class Membership:
     are the members that train, in rank order; empty until it is formed. ``names_known``: the scheduler
     has told the names of all nodes. ``timeouts`` are those that all members keep; ``size`` counts the
     members, taken or not. ``by_link`` is who speaks over which link: no stranger, and nobody who is lost.
+    ``launcher_lives``: a program that started agents runs; ``launcher_words`` say how it ended, for those
+    whom it took along.
     """
 
     def __init__(self, nodes: int, timeouts: Timeouts, names: tuple[str, ...] = ()) -> None:
@@ -63,6 +65,8 @@ class Membership:
         self._names = dict(enumerate(names)) if len(names) == nodes else {}
         self.names_known = bool(self._names)
         self.by_link: dict[int, Member] = {}
+        self.launcher_lives = False
+        self.launcher_words = ""
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
         """Seat an agent. Returns the link that is to be dropped: its own, an older one of its, or None.

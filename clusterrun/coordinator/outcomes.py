@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
+from clusterrun.coordinator import failures
+from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.model.frozen import frozen
+from clusterrun.model.world import Meeting
+from clusterrun.runtime.machine_events import Now
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
 
-    from clusterrun.coordinator.events import EpochClaimed
-    from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
-    from clusterrun.model.world import Meeting
+class Outcome:
+    """How a part, or a stage of the run, ended; ``NEXT`` of the lifecycle says where the latter leads."""
 
 
 @frozen
-class AttemptClaimed:
-    """An attempt is ours."""
-
-    event: EpochClaimed
-
-
-@frozen
-class Gathered:
+class Gathered(Outcome):
     """All agents are here that are waited for, and nothing of an older attempt can live."""
 
 
 @frozen
-class NotGathered:
-    """Agents do not come; ``node`` is one that did not come back, empty where it is none alone."""
-
-    kind: FailureKind
-    node: str
-    why: str
-
-
-@frozen
-class NodesChosen:
+class NodesChosen(Outcome):
     """These numbers of the allocation train, in this order; ``environment`` is for their ranks."""
 
     world: tuple[int, ...]
@@ -43,33 +27,38 @@ class NodesChosen:
 
 
 @frozen
-class TooFewNodes:
+class TooFewNodes(Outcome):
     """Too few nodes are here or fit, because one was lost: another attempt may be made for that."""
 
     failure_event: FailureEvent
 
 
 @frozen
-class WorldFormed:
+class WorldFormed(Outcome):
     """The nodes that train are here, and fit."""
 
 
 @frozen
-class PortReady:
+class PortReady(Outcome):
     """Rank 0's node holds a port."""
 
     meeting: Meeting
 
 
 @frozen
-class NoRanks:
-    """It came to no rank: agents do not come, a node was lost, no port."""
+class NoRanks(Outcome):
+    """It came to no rank: agents do not come or come back, a node was lost, no port."""
 
     failure_event: FailureEvent
 
 
+def no_ranks(now: Now, kind: FailureKind, node: str, why: str) -> NoRanks:
+    """``node`` is one whose doing it is, empty where it is none alone."""
+    return NoRanks(failures.of_node(kind, node, now.wall, why))
+
+
 @frozen
-class AttemptOver:
+class AttemptOver(Outcome):
     """No rank of the attempt lives anywhere but what is ``stuck``; ``stuck_on``: names of nodes, and why.
 
     ``completed``: every rank exited 0. ``first`` is the failure to report, the first of which came at
@@ -86,12 +75,12 @@ class AttemptOver:
 
 
 @frozen
-class NextAttempt:
+class NextAttempt(Outcome):
     """Another attempt follows."""
 
 
 @frozen
-class RunOver:
+class RunOver(Outcome):
     """The run, or its part in this job, ends so."""
 
     end: RunOutcome
@@ -104,9 +93,3 @@ class EndAsked:
 
     wish: RunOutcome
     at: float | None = None
-
-
-if TYPE_CHECKING:
-    StageOutcome = Union[
-        AttemptClaimed, TooFewNodes, WorldFormed, PortReady, NoRanks, AttemptOver, NextAttempt, RunOver
-    ]

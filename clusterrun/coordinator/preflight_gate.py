@@ -2,69 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
-from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.outcomes import NodesChosen, RunOver, TooFewNodes
+from clusterrun.coordinator.events import Resubmitted
+from clusterrun.coordinator.failures import FailureEvent, RunOutcome
+from clusterrun.coordinator.lost_nodes import Suspects
+from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.outcomes import NodesChosen, Outcome, RunOver, TooFewNodes
 from clusterrun.coordinator.restart_policy import end_with
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.model.orders import Orders
+from clusterrun.model.preflight_report import Grade, LinkReport, NodeReport, Report
 from clusterrun.model.states import Phase, State
-from clusterrun.protocol.messages import AskSidecar, EndSidecar
-from clusterrun.runtime.machine_events import Note
+from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarSaid
+from clusterrun.runtime.machine_events import Action, Note, Now
 from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Optional, Union
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.events import Resubmitted
-    from clusterrun.coordinator.failures import FailureEvent
-    from clusterrun.coordinator.lost_nodes import Suspects
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.preflight_report import LinkReport, NodeReport
     from clusterrun.preflight.session.session import AskWorker, Session, SessionOutcome
-    from clusterrun.protocol.messages import SidecarSaid
-    from clusterrun.runtime.machine_events import Now
-
-    Consequence = Union[NodesChosen, TooFewNodes, RunOver, None]
-
-    Absent = tuple[int, str, str]
-    """A node that has not joined: its number in the allocation, its name, why."""
-    Examine = Callable[
-        [Orders, Sequence["Examinee"], Sequence[Absent], float, float, Optional["Again"]], Session
-    ]
 
 RESUBMIT_SECONDS = 120.0
 _MOST_NAMED = 4
 _LEAST_SLACK = 120.0
 _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
-
-
-@frozen
-class Examinee:
-    """A node whose agent has joined: its number in the allocation, its name, its address."""
-
-    node: int
-    name: str
-    address: str
-
-
-@frozen
-class Again:
-    """The short pre-flight before a later attempt: of whom something is feared, by number.
-
-    ``network``: of their links too. ``after`` is what the last pre-flight found.
-    """
-
-    suspects: tuple[int, ...]
-    network: bool
-    after: Report
 
 
 def longest(orders: Orders) -> float:
@@ -78,7 +43,7 @@ class PreflightGate:
     """The pre-flights of a run. A call returns the consequence once there is one.
 
     ``TooFewNodes``, where too few are fit because a node was lost meanwhile, is followed by ``decide`` where
-    it leads to no other attempt. ``examined``: one pre-flight has had an outcome.
+    it leads to no other attempt. ``examine`` makes a session.
     """
 
     def __init__(
@@ -86,8 +51,8 @@ class PreflightGate:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        actions: list[CoordinatorAction],
-        examine: Examine,
+        actions: list[Action],
+        examine: Callable[..., Session],
     ) -> None:
         self._orders, self._membership, self._state_keeper = orders, membership, state_keeper
         self._actions, self._examine = actions, examine
@@ -111,53 +76,55 @@ class PreflightGate:
         now: Now,
         epoch: int,
         absent: Sequence[tuple[int, str, str]],
-        suspects: Suspects | None = None,
-    ) -> Consequence:
-        """Examine whoever is here; where ``suspects`` are named, only what is to be feared of them."""
+        suspects: Suspects,
+    ) -> Outcome | None:
+        """Examine whoever is here; a later time only what is to be feared of ``suspects``."""
+        from clusterrun.preflight.session.session import SessionNode, ShortCheck  # where one was ordered
+
         self._epoch, self._lost, self._examined = epoch, None, None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
         members = [member for member in self._membership.taken() if member.present and not member.lost]
         here = [member for member in members if member.node not in missing]
-        examinees = [Examinee(member.node, member.name, member.hello.address) for member in here]
-        again = None
-        if suspects is not None and self._report is not None:
-            again = Again(suspects.nodes, suspects.network, self._report)
-        self._brief = again is not None
+        nodes = [SessionNode(member.node, member.name, member.hello.address) for member in here]
+        nodes += [SessionNode(node, name, absent=why) for node, name, why in absent]
+        short = None
+        if self._report is not None:
+            short = ShortCheck(suspects.nodes, self._report, suspects.network)
+        self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
-        known = (self._orders, examinees, absent, now.steady, now.wall, again)
-        self._examination = examination = self._examine(*known)
+        self._examination = examination = self._examine(self._orders, nodes, now.steady, now.wall, short)
         return self._go_on(now, examination, examination.begin())
 
     def wakes_at(self) -> float | None:
         times = (self._overdue_at, self._examination.wakes_at() if self._examination else None)
         return min((at for at in times if at is not None), default=None)
 
-    def tick(self, now: Now) -> Consequence:
+    def tick(self, now: Now) -> Outcome | None:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             return self._overdue()
         one = self._examination
         return self._go_on(now, one, one.tick(now.steady)) if one else None
 
-    def said(self, now: Now, member: Member, message: SidecarSaid) -> Consequence:
+    def said(self, now: Now, member: Member, message: SidecarSaid) -> Outcome | None:
         one = self._examination
         if one is None:
             return None
         return self._go_on(now, one, one.answered(now.steady, member.node, message.number, message.body))
 
-    def lost(self, now: Now, member: Member, why: str) -> Consequence:
+    def lost(self, now: Now, member: Member, why: str) -> Outcome | None:
         """A node, or its worker, will answer no more."""
         one = self._examination
         return self._go_on(now, one, one.lost(now.steady, member.node, why)) if one else None
 
-    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> Consequence:
+    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
         """A node was lost."""
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
         return self.lost(now, member, failure_event.failure.why)
 
-    def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Consequence:
+    def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.present and not member.lost:
@@ -170,14 +137,14 @@ class PreflightGate:
 
     # --- consequences ---
 
-    def _overdue(self) -> Consequence:
+    def _overdue(self) -> Outcome | None:
         if self._unfit is not None:
             return self._not_queued(f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
         self._examination = None
         words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
         return RunOver(RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
 
-    def _done(self, now: Now, outcome: SessionOutcome) -> Consequence:
+    def _done(self, now: Now, outcome: SessionOutcome) -> Outcome | None:
         self._examination = self._overdue_at = None
         report = outcome.report
         # Whoever stays keeps his place: the places are those of the last ones who trained.
@@ -194,7 +161,7 @@ class PreflightGate:
     def _unfit_of(self, outcome: SessionOutcome) -> tuple[str, ...]:
         return tuple(name for name in outcome.excluded if name not in self._missing)
 
-    def decide(self, now: Now) -> Consequence:
+    def decide(self, now: Now) -> Outcome | None:
         """What follows from the pre-flight that has ended, where no other attempt does."""
         outcome, self._examined = self._examined, None
         if outcome is None:
@@ -220,7 +187,7 @@ class PreflightGate:
         self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
         return NodesChosen(outcome.world, outcome.environment)
 
-    def _succeed(self, now: Now, unfit: RunOutcome) -> Consequence:
+    def _succeed(self, now: Now, unfit: RunOutcome) -> Outcome | None:
         """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
         nodes = folded(self._state_keeper.state.excluded)
         argv = filled(self._orders.preflight.resubmit, self._state_keeper.state.excluded)
@@ -233,7 +200,7 @@ class PreflightGate:
         self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
         return None
 
-    def resubmitted(self, event: Resubmitted) -> Consequence:
+    def resubmitted(self, event: Resubmitted) -> Outcome | None:
         if self._unfit is None:
             return None
         if not event.job_id:
@@ -241,7 +208,7 @@ class PreflightGate:
         words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.state.excluded)}"
         return RunOver(replace(self._unfit, state=State.PENDING, reason=words))
 
-    def _not_queued(self, why: str) -> Consequence:
+    def _not_queued(self, why: str) -> Outcome | None:
         if self._unfit is None:
             return None
         words = f"{self._unfit.reason}; it could not be queued anew: {why}"

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from clusterrun.coordinator import failures
-from clusterrun.coordinator.actions import EndLauncher, LookAtLauncher, Send
+from clusterrun.coordinator.actions import EndLauncher, LaunchAgents, LookAtLauncher, Send
 from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
+from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.coordinator.failures import FailureKind
-from clusterrun.coordinator.launch_state import kind_of_end
-from clusterrun.coordinator.outcomes import Gathered, NotGathered
+from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.outcomes import Gathered, NoRanks, Outcome, no_ranks
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Note
+from clusterrun.runtime.machine_events import Action, Note, Now
 from clusterrun.slurm_text.controller_away import ControllerAway
 from clusterrun.slurm_text.srun_messages import unreached, words_on
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Union
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.events import LauncherEnded
-    from clusterrun.coordinator.launch_state import LaunchState
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.runtime.machine_events import Now
-
-    Met = Union[Gathered, NotGathered, None]
 
 TAKEOVER_SECONDS = 10.0
 """How long a running coordinator may take to see that it was superseded, and then some."""
@@ -47,6 +37,7 @@ LEAST_LINK_PATIENCE = 30.0
 """Once half the nodes have one, the others get three times as long as those took, and at least this (s)."""
 LONELY_PATIENCE = 60.0
 """For the other nodes where only that of the launcher has one, though the launcher reached them all."""
+_NOT_EXECUTED = (126, 127)
 
 
 @frozen
@@ -126,20 +117,19 @@ class MissingNodes:
 
 
 class Rendezvous:
-    """From a launch of the agents until a call returns ``Gathered`` or ``NotGathered``."""
+    """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``."""
 
     def __init__(
         self,
         membership: Membership,
         state_keeper: RunStateKeeper,
         means: RendezvousMeans,
-        launch: LaunchState,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
     ) -> None:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
         self._membership, self._state_keeper, self._timeouts = membership, state_keeper, membership.timeouts
-        self._means, self._launch_state, self._actions = means, launch, actions
+        self._means, self._actions = means, actions
         self._nodes = len(membership.members)
         self._join_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without = means.do_without
@@ -168,7 +158,9 @@ class Rendezvous:
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
-    def begin_again(self, now: Now, without: dict[int, str], hoped: Sequence[int], least: int) -> Met:
+    def begin_again(
+        self, now: Now, without: dict[int, str], hoped: tuple[int, ...], least: int
+    ) -> Outcome | None:
         """Launch agents where there are none, but on the nodes ``without``, and why.
 
         At least so many nodes are needed: the others are done without. Nothing but agents lives
@@ -176,22 +168,22 @@ class Rendezvous:
         only they can give back a job whose coordinator dies now. Where the program that started them all
         has ended, or there is one for each, all are ended and launched once more.
         """
-        self._missing.without, self._missing.hoped = without, tuple(hoped)
+        self._missing.without, self._missing.hoped = without, hoped
         self._least, self.does_without = least, True
         self._relaunches = 0
         self._missing.left.clear()
-        beside = self._launch_state.lives and self._means.relaunch
+        beside = self._membership.launcher_lives and self._means.relaunch
         for member in self._membership.retain(without) if beside else self._membership.clear():
             self._actions.append(Send(member.link, Farewell()))
         if beside and self._membership.present:
             return self._launch_beside(now)
-        if self._launch_state.lives:
+        if self._membership.launcher_lives:
             self._end_launcher(now)
         else:
             self._launch(now)
         return None
 
-    def _launch_beside(self, now: Now) -> Met:
+    def _launch_beside(self, now: Now) -> Outcome | None:
         """Agents for the nodes that have none; those that are here wait for them."""
         self.ended_others = False
         self._began = now.steady
@@ -219,7 +211,8 @@ class Rendezvous:
         here = [member.node for member in self._membership.linked() if member.present]
         nodes = sorted({*self._missing.without, *here})
         names = tuple(self._membership.name_of(node) for node in nodes)
-        self._actions.append(self._launch_state.begin(names))
+        self._membership.launcher_lives, self._membership.launcher_words = True, ""
+        self._actions.append(LaunchAgents(names))
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
@@ -231,7 +224,7 @@ class Rendezvous:
         """Agents of this launch came and were lost."""
         return bool(self._missing.left)
 
-    def present(self, now: Now) -> Met:
+    def present(self, now: Now) -> Outcome | None:
         self._away.reached()
         self._state_keeper.says(
             Phase.STARTING, f"{self._membership.present} of {self._nodes} nodes have joined"
@@ -259,7 +252,7 @@ class Rendezvous:
             return self.wakes_at
         return min(self._look_at, self.wakes_at)
 
-    def tick(self, now: Now) -> Met:
+    def tick(self, now: Now) -> Outcome | None:
         """The time for joining may be over."""
         if self._look_at is not None and now.steady >= self._look_at:
             self._look(now)
@@ -271,7 +264,7 @@ class Rendezvous:
             return None
         if self._ending:
             words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
-            return NotGathered(FailureKind.LAUNCHER, "", words)
+            return no_ranks(now, FailureKind.LAUNCHER, "", words)
         if self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
             return self._complete(now)
         if self._least and not self._enough_without(self._membership.missing()):
@@ -281,9 +274,9 @@ class Rendezvous:
             return None
         words = f"{self._late()} of {self._nodes} did not join"
         words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
-        return NotGathered(FailureKind.LAUNCHER, "", words)
+        return no_ranks(now, FailureKind.LAUNCHER, "", words)
 
-    def _complete(self, now: Now) -> Met:
+    def _complete(self, now: Now) -> Outcome | None:
         """What an older coordinator left must be dead by its lease before anything starts."""
         if self._missing.here < self._least:
             return self._too_few(now)
@@ -367,7 +360,7 @@ class Rendezvous:
         """An agent joined and was lost before the others were there."""
         self._missing.left[member.node] = why
 
-    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Met:
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
         self._missing.said = event.said
         again_at = self._away.next_at(now.steady, event.said) if event.whole else None
@@ -386,7 +379,7 @@ class Rendezvous:
             self._leave_out(now, unreached)
             self._launch(now)
         elif event.whole and not self._missing.complete:
-            return self._ended_early(event.code, words)
+            return self._ended_early(now, event.code, words)
         elif event.whole:
             return None
         elif self.does_without:
@@ -394,27 +387,27 @@ class Rendezvous:
         else:
             said = ": " + " / ".join(event.said) if event.said else ""
             words = f"an agent ended with code {event.code} before it had joined{said}"
-            return NotGathered(kind_of_end(event.code), "", words)
+            return no_ranks(now, _kind_of_end(event.code), "", words)
         return None
 
     def _late(self) -> str:
         return failures.nodes_in_words(self._membership.called(self._membership.missing()))
 
-    def _ended_early(self, code: int, words: str) -> NotGathered:
+    def _ended_early(self, now: Now, code: int, words: str) -> NoRanks:
         lost = self._missing.unfulfilled()
         if lost < 0:
-            return NotGathered(kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
+            return no_ranks(now, _kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
         name = self._membership.name_of(lost)
         words = f"{name} (node {lost}) was lost and did not come back: {words}"
-        return NotGathered(FailureKind.NODE, name, words)
+        return no_ranks(now, FailureKind.NODE, name, words)
 
-    def _none_beside(self, now: Now, code: int, words: str) -> Met:
+    def _none_beside(self, now: Now, code: int, words: str) -> Outcome | None:
         """The launch for those that are missing came to its end: who is here is all there is."""
         if self._missing.complete:
             return None
         if self._missing.here >= self._least:
             return self._complete(now)
-        return self._ended_early(code, words)
+        return self._ended_early(now, code, words)
 
     def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""
@@ -429,15 +422,20 @@ class Rendezvous:
     def _enough_without(self, nodes: Sequence[int]) -> bool:
         return self._nodes - len({*self._missing.without, *nodes}) >= self._least
 
-    def _too_few(self, now: Now) -> NotGathered:
+    def _too_few(self, now: Now) -> NoRanks:
         """Nodes that were launched upon once more did not come back."""
         absent = self.absent(now)
         absent = [one for one in absent if one[0] not in self._missing.without] or absent
         hoped = self._missing.unfulfilled()
         node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
         self.wakes_at = None
-        return NotGathered(FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
+        return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
         return self._missing.absent(now.steady - self._began)
+
+
+def _kind_of_end(code: int) -> FailureKind:
+    """A program that cannot be executed will not be next time either; all else may be different then."""
+    return FailureKind.START if code in _NOT_EXECUTED else FailureKind.LAUNCHER

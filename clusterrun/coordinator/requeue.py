@@ -7,19 +7,14 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.actions import DropNext, ExcludeNext, Finish, QueueNext, Requeue
+from clusterrun.coordinator.events import HandedOver, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
 from clusterrun.model.states import State
-from clusterrun.runtime.machine_events import Note
+from clusterrun.runtime.machine_events import Action, Note, Now
 from clusterrun.slurm_text.controller_away import ControllerAway, is_away
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.events import HandedOver, NextQueued
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Survival
-    from clusterrun.runtime.machine_events import Now
 
 PARTING_SECONDS = 150.0
 """For the answer on what is queued, or given back, when all else has ended; a scheduler that says nothing."""
@@ -33,9 +28,7 @@ _OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
 class RequeuePolicy:
     """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
 
-    def __init__(
-        self, survival: Survival, state_keeper: RunStateKeeper, actions: list[CoordinatorAction]
-    ) -> None:
+    def __init__(self, survival: Survival, state_keeper: RunStateKeeper, actions: list[Action]) -> None:
         self._survival, self._state_keeper, self._actions = survival, state_keeper, actions
         self._next = ""
         self._queueing = self._ruled = False

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.actions import EndLauncher, Finish, Send
+from clusterrun.coordinator.membership import Membership
+from clusterrun.coordinator.outcomes import RunOver
+from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.termination import Termination
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.launch_state import LaunchState
-    from clusterrun.coordinator.membership import Membership
-    from clusterrun.coordinator.outcomes import RunOver
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.coordinator.termination import Termination
-    from clusterrun.runtime.machine_events import Now
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 PART_SECONDS = 5.0
 """For the agents to leave and the launcher to end by themselves, and again for its end by force."""
@@ -30,11 +24,10 @@ class Shutdown:
         self,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        launch: LaunchState,
         termination: Termination,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
     ) -> None:
-        self._membership, self._state_keeper, self._launch = membership, state_keeper, launch
+        self._membership, self._state_keeper = membership, state_keeper
         self._termination, self._actions = termination, actions
         self._begun = self._forced = self._superseded = False
         self._due_at: float | None = None
@@ -69,7 +62,8 @@ class Shutdown:
 
     def check(self, now: Now) -> None:
         """Finish, where nobody is left."""
-        if self._begun and not self._launch.lives and (self._forced or not self._membership.linked()):
+        left = self._membership.launcher_lives or (self._membership.linked() and not self._forced)
+        if self._begun and not left:
             self._finish(now)
 
     def tick(self, now: Now) -> None:
@@ -77,7 +71,7 @@ class Shutdown:
         self._termination.requeue_policy.tick(now)
         if self._due_at is None or now.steady < self._due_at:
             return
-        if self._launch.lives and not self._forced:
+        if self._membership.launcher_lives and not self._forced:
             self._force(now)
         else:
             self._finish(now)
@@ -85,7 +79,7 @@ class Shutdown:
     def _force(self, now: Now) -> None:
         self._forced = True
         self._due_at = now.steady + PART_SECONDS
-        if self._launch.lives:
+        if self._membership.launcher_lives:
             self._actions.append(EndLauncher())
 
     def _finish(self, now: Now) -> None:

@@ -14,20 +14,16 @@ from __future__ import annotations
 
 from clusterrun.coordinator import restart_policy
 from clusterrun.coordinator.actions import AskJob
+from clusterrun.coordinator.attempt import LiveAttempt
+from clusterrun.coordinator.events import JobTold, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
+from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.attempt import LiveAttempt
-    from clusterrun.coordinator.events import JobTold, NextQueued
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.runtime.machine_events import Now
+from clusterrun.runtime.machine_events import Action, Now
 
 ANSWER_SECONDS = 3.5
 """An answer of the scheduler that comes later than this decides nothing: it would kill before."""
@@ -80,7 +76,7 @@ class Termination:
         orders: Orders,
         job_id: str,
         state_keeper: RunStateKeeper,
-        actions: list[CoordinatorAction],
+        actions: list[Action],
     ) -> None:
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id

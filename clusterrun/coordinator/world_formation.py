@@ -7,39 +7,31 @@ more only where too few of them are there, or what launched them is gone.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Sequence
 
-from clusterrun.coordinator import failures
-from clusterrun.coordinator.failures import FailureKind
+from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached, Resubmitted
+from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.lost_nodes import LostNodes
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import (
-    Gathered,
     NodesChosen,
     NoRanks,
-    NotGathered,
+    Outcome,
     RunOver,
     TooFewNodes,
     WorldFormed,
+    no_ranks,
 )
 from clusterrun.coordinator.preflight_gate import PreflightGate
 from clusterrun.coordinator.rendezvous import Rendezvous, RendezvousMeans
+from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.model.orders import Orders
+from clusterrun.protocol.messages import SidecarSaid
+from clusterrun.runtime.machine_events import Action, Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Union
-
-    from clusterrun.coordinator.actions import CoordinatorAction
-    from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached, Resubmitted
-    from clusterrun.coordinator.failures import FailureEvent
-    from clusterrun.coordinator.launch_state import LaunchState
-    from clusterrun.coordinator.membership import Member, Membership
-    from clusterrun.coordinator.preflight_gate import Consequence, Examine
-    from clusterrun.coordinator.run_state import RunStateKeeper
-    from clusterrun.model.orders import Orders
-    from clusterrun.protocol.messages import SidecarSaid
-    from clusterrun.runtime.machine_events import Now
-
-    Formed = Union[WorldFormed, NoRanks, RunOver, TooFewNodes, None]
+    from clusterrun.preflight.session.session import Session
 
 
 class FormationStage(enum.Enum):
@@ -62,14 +54,13 @@ class WorldFormation:
         orders: Orders,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        launch: LaunchState,
-        actions: list[CoordinatorAction],
-        examine: Examine | None,
+        actions: list[Action],
+        examine: Callable[..., Session] | None,
     ) -> None:
         self.stage = FormationStage.IDLE
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(membership, state_keeper, orders.nodes, local=not orders.launch)
-        self._membership, self._state_keeper, self._launch = membership, state_keeper, launch
+        self._membership, self._state_keeper = membership, state_keeper
         self._nodes = orders.nodes
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
         self._elsewhere = bool(orders.survival.requeue)
@@ -78,7 +69,7 @@ class WorldFormation:
         parts = (orders, membership, state_keeper, actions)
         self._gate = PreflightGate(*parts, examine) if examine else None
         means = RendezvousMeans(do_without=self._gate is not None, relaunch=bool(orders.launch))
-        self._rendezvous = Rendezvous(membership, state_keeper, means, launch, actions)
+        self._rendezvous = Rendezvous(membership, state_keeper, means, actions)
 
     # --- time ---
 
@@ -87,7 +78,7 @@ class WorldFormation:
             return self._rendezvous.due_at()
         return self._checks.wakes_at() if self._checks else None
 
-    def tick(self, now: Now) -> Formed:
+    def tick(self, now: Now) -> Outcome | None:
         if self.stage is FormationStage.JOINING:
             return self._met(now, self._rendezvous.tick(now))
         return self._checked(now, self._checks.tick(now)) if self._checks else None
@@ -114,9 +105,9 @@ class WorldFormation:
         without = self.lost_nodes.before(event.there)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
-    def begin_again(self, now: Now, epoch: int) -> Formed:
+    def begin_again(self, now: Now, epoch: int) -> Outcome | None:
         self._epoch = epoch
-        lives = self._launch.lives
+        lives = self._membership.launcher_lives
         if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
             return self._select(now)
         self.stage = FormationStage.JOINING
@@ -132,10 +123,10 @@ class WorldFormation:
         """An agent of this node is waited for."""
         return self.stage is FormationStage.JOINING and self._rendezvous.welcomes(node)
 
-    def present(self, now: Now) -> Formed:
+    def present(self, now: Now) -> Outcome | None:
         return self._met(now, self._rendezvous.present(now)) if self.joining else None
 
-    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Formed:
+    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
         """``words`` say so."""
         self.lost_nodes.said(event.said)
         return self._met(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
@@ -145,7 +136,7 @@ class WorldFormation:
         if self.stage is FormationStage.JOINING:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
-    def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Formed:
+    def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         if self._checks:
             return self._checked(now, self._checks.left(now, member, failure_event))
         if not self._rendezvous.does_without:
@@ -154,70 +145,61 @@ class WorldFormation:
         self._rendezvous.left(member, why)
         return None
 
-    def worker_said(self, now: Now, member: Member, message: SidecarSaid) -> Formed:
+    def worker_said(self, now: Now, member: Member, message: SidecarSaid) -> Outcome | None:
         return self._checked(now, self._checks.said(now, member, message)) if self._checks else None
 
-    def worker_lost(self, now: Now, member: Member, why: str) -> Formed:
+    def worker_lost(self, now: Now, member: Member, why: str) -> Outcome | None:
         return self._checked(now, self._checks.lost(now, member, why)) if self._checks else None
 
-    def resubmitted(self, now: Now, event: Resubmitted) -> Formed:
+    def resubmitted(self, now: Now, event: Resubmitted) -> Outcome | None:
         """The run was queued anew, or could not be."""
         return self._checked(now, self._checks.resubmitted(event)) if self._checks else None
 
-    def _met(self, now: Now, outcome: Gathered | NotGathered | None) -> Formed:
-        if isinstance(outcome, NotGathered):
-            return self._not_gathered(now, outcome)
+    def _met(self, now: Now, outcome: Outcome | None) -> Outcome | None:
         if outcome is None:
             return None
+        if isinstance(outcome, NoRanks):
+            failure = outcome.failure_event.failure
+            if failure.node and self._elsewhere:
+                self.lost_nodes.leave_out(failure.node, failure.why)
+            return outcome
         lost = self._lost if self._rendezvous.lost_some else None
         if lost and not self.lost_nodes.enough:
             return TooFewNodes(lost)
         return self._select(now, self._rendezvous.absent(now))
 
-    def _not_gathered(self, now: Now, outcome: NotGathered) -> Formed:
-        if outcome.node and self._elsewhere:
-            self.lost_nodes.leave_out(outcome.node, outcome.why)
-        return NoRanks(failures.of_node(outcome.kind, outcome.node, now.wall, outcome.why))
-
-    def _checked(self, now: Now, outcome: Consequence) -> Formed:
+    def _checked(self, now: Now, outcome: Outcome | None) -> Outcome | None:
         if isinstance(outcome, NodesChosen):
-            return self._form(now, outcome.world, outcome.environment)
+            self.environment = outcome.environment
+            return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
             self.stage = FormationStage.IDLE
         return outcome
 
     # --- who trains ---
 
-    def form_without(self, now: Now) -> Formed:
+    def form_without(self, now: Now) -> Outcome | None:
         """Too few nodes are here, or fit, and no other attempt is made for that."""
         if self._checks:
             return self._checked(now, self._checks.decide(now))
         return self._select(now, self._rendezvous.absent(now))
 
-    def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Formed:
+    def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
         """``missing`` were waited for in vain."""
         suspects = self.lost_nodes.suspects()
         if self._gate is None or (self._gate.examined and not suspects.nodes):
-            return self._form(now, self.lost_nodes.world(), self.environment)
+            return self._form(now, self.lost_nodes.world())
         self.stage = FormationStage.EXAMINING
         absent = self.lost_nodes.absent(missing)
         return self._checked(now, self._gate.begin(now, self._epoch, absent, suspects))
 
-    def _form(self, now: Now, world: Sequence[int], environment: tuple[tuple[str, str], ...]) -> Formed:
+    def _form(self, now: Now, world: Sequence[int]) -> Outcome:
         self.stage = FormationStage.IDLE
         self._membership.form(world)
-        self.environment = environment
-        spares = [
-            member.name
-            for member in self._membership.idle()
-            if member.name not in self._state_keeper.state.excluded
-        ]
-        self._state_keeper.formed(self._membership.names(), tuple(spares))
-        if (
-            any(member.lost for member in self._membership.world)
-            or len(self._membership.world) != self._nodes
-        ):
-            words = "a node was lost while the world was formed"
-            return self._not_gathered(now, NotGathered(FailureKind.NODE, "", words))
+        idle, excluded = self._membership.idle(), self._state_keeper.state.excluded
+        spares = tuple(member.name for member in idle if member.name not in excluded)
+        self._state_keeper.formed(self._membership.names(), spares)
+        if len(self._membership.training()) != self._nodes:
+            return no_ranks(now, FailureKind.NODE, "", "a node was lost while the world was formed")
         self.lost_nodes.trained()
         return WorldFormed()

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
+from clusterrun.protocol.bootstrap import Bootstrap
 from clusterrun.protocol.connection import tuned
 from clusterrun.protocol.handshake import ClientEnd, Refused, Stranger, WireError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.protocol.bootstrap import Bootstrap
-    from clusterrun.protocol.messages import Hello, ToAgent
+from clusterrun.protocol.messages import Hello, ToAgent
 
 _CONNECT_SECONDS = 4.0
 _PROOF_SECONDS = 8.0

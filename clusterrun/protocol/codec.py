@@ -12,20 +12,18 @@ import struct
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import fields
-from clusterrun.protocol.messages import TO_AGENT, TO_COORDINATOR, Ack, Beat
+from clusterrun.model.world import World
+from clusterrun.protocol.messages import Ack, Beat, ToAgent, ToCoordinator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from clusterrun.model.world import World
-    from clusterrun.protocol.messages import ToAgent, ToCoordinator
-
 _BEAT = struct.Struct(">cQ")
 _ACK = struct.Struct(">cQd")
 _MOST = 2**63 - 1
-_KINDS_TO_AGENT = {kind.__name__: kind for kind in TO_AGENT}
-_KINDS_TO_COORDINATOR = {kind.__name__: kind for kind in TO_COORDINATOR}
+_KINDS_TO_AGENT = {kind.__name__: kind for kind in ToAgent.__subclasses__()}
+_KINDS_TO_COORDINATOR = {kind.__name__: kind for kind in ToCoordinator.__subclasses__()}
 
 
 class BadBody(ClusterrunError):

@@ -17,20 +17,18 @@ from __future__ import annotations
 import hmac
 import json
 import struct
+from collections.abc import Callable
 
 from clusterrun.model import contract
 from clusterrun.model.document import encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.protocol.codec import BadBody, read_document, read_to_agent, read_to_coordinator
-from clusterrun.protocol.messages import Hello
+from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import TypeVar
-
-    from clusterrun.protocol.messages import ToAgent, ToCoordinator
 
     T = TypeVar("T")
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 from clusterrun.model.frozen import frozen
 from clusterrun.model.world import Meeting, World
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Union
+
+class ToAgent:
+    """What the coordinator sends to an agent."""
+
+
+class ToCoordinator:
+    """What an agent sends to the coordinator."""
 
 
 # --- coordinator to agent -------------------------------------------------------------------
 
 
 @frozen
-class ReservePort:
+class ReservePort(ToAgent):
     """Bind a free port for rank 0 of ``epoch`` and answer with ``PortReserved``."""
 
     epoch: int
 
 
 @frozen
-class StartRanks:
+class StartRanks(ToAgent):
     """Start the ranks of this node; an epoch that is not above every epoch seen is refused.
 
     ``node`` is this node's index in ``world``. ``environment`` is what was found best for all nodes,
@@ -37,7 +41,7 @@ class StartRanks:
 
 
 @frozen
-class StopRanks:
+class StopRanks(ToAgent):
     """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``."""
 
     epoch: int
@@ -45,7 +49,7 @@ class StopRanks:
 
 
 @frozen
-class SignalRanks:
+class SignalRanks(ToAgent):
     """Pass a signal (by number) to the rank processes of ``epoch``, not to their children.
 
     A notice goes to those alone that catch it: others would die of it.
@@ -56,7 +60,7 @@ class SignalRanks:
 
 
 @frozen
-class Ack:
+class Ack(ToAgent):
     """Heartbeat number ``beat`` arrived; ``wall`` is the coordinator's clock, for log times."""
 
     beat: int
@@ -64,7 +68,7 @@ class Ack:
 
 
 @frozen
-class AskSidecar:
+class AskSidecar(ToAgent):
     """Pass ``body`` on to the sidecar process of that name, which is started where it does not run.
 
     ``number`` comes back with the answer; what ``body`` says is between its collaborators.
@@ -77,7 +81,7 @@ class AskSidecar:
 
 
 @frozen
-class EndSidecar:
+class EndSidecar(ToAgent):
     """Kill the sidecar process of that name and all below it."""
 
     epoch: int
@@ -85,7 +89,7 @@ class EndSidecar:
 
 
 @frozen
-class Farewell:
+class Farewell(ToAgent):
     """The run is over: end what still lives here, then exit 0."""
 
 
@@ -109,14 +113,14 @@ class Hello:
 
 
 @frozen
-class Beat:
+class Beat(ToCoordinator):
     """A heartbeat; numbered, so that the acknowledged one's sending time is known."""
 
     number: int
 
 
 @frozen
-class PortReserved:
+class PortReserved(ToCoordinator):
     """Port ``port`` is held for rank 0 of ``epoch``; 0 where none could be had, and ``why``."""
 
     epoch: int
@@ -125,27 +129,28 @@ class PortReserved:
 
 
 @frozen
-class RanksStarted:
+class RanksStarted(ToCoordinator):
     """All ranks of this node run (their processes exist)."""
 
     epoch: int
 
 
 @frozen
-class RankExited:
+class RankExited(ToCoordinator):
     """A rank ended. ``code`` is the exit code, negative for a signal; ``at`` is on the coordinator's clock.
 
     ``last_lines`` is the end of what it printed (at most ``contract.TAIL_LINES``), ``traceback``
     what its program left in ``TORCHELASTIC_ERROR_FILE``, both only for a failure; ``collision``
     says that its words are those of a port already in use. ``stopped``: this node had been told to
     end its ranks before (by the coordinator or a signal of its own), so the end is a consequence.
+    The agent's machine fills in ``at`` and ``stopped``.
     ``noticed``: its words are those of a rank that only noticed that another one had gone.
     """
 
     epoch: int
     rank: int
     code: int
-    at: float
+    at: float = 0.0
     last_lines: tuple[str, ...] = ()
     traceback: str = ""
     collision: bool = False
@@ -154,7 +159,7 @@ class RankExited:
 
 
 @frozen
-class StartFailed:
+class StartFailed(ToCoordinator):
     """The ranks of this node could not be started (``why``: no such program, no such directory, …)."""
 
     epoch: int
@@ -162,7 +167,7 @@ class StartFailed:
 
 
 @frozen
-class RanksGone:
+class RanksGone(ToCoordinator):
     """Checked: no process of ``epoch`` is left on this node but ``stuck`` (pid and what it waits in)."""
 
     epoch: int
@@ -170,14 +175,14 @@ class RanksGone:
 
 
 @frozen
-class SignalSeen:
+class SignalSeen(ToCoordinator):
     """This node got a signal of its own (a scheduler's TERM or notice)."""
 
     number: int
 
 
 @frozen
-class SignalTaken:
+class SignalTaken(ToCoordinator):
     """A signal was passed on to ``ranks`` rank processes here: those that catch it."""
 
     epoch: int
@@ -186,7 +191,7 @@ class SignalTaken:
 
 
 @frozen
-class SidecarSaid:
+class SidecarSaid(ToCoordinator):
     """A sidecar's answer to question ``number``; 0 is what it says unasked."""
 
     epoch: int
@@ -196,39 +201,9 @@ class SidecarSaid:
 
 
 @frozen
-class SidecarEnded:
+class SidecarEnded(ToCoordinator):
     """A sidecar ended, or could not be started (``why``), without having been told to."""
 
     epoch: int
     sidecar: str
     why: str
-
-
-if TYPE_CHECKING:
-    ToAgent = Union[ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskSidecar, EndSidecar, Farewell]
-    ToCoordinator = Union[
-        Beat,
-        PortReserved,
-        RanksStarted,
-        RankExited,
-        StartFailed,
-        RanksGone,
-        SignalSeen,
-        SignalTaken,
-        SidecarSaid,
-        SidecarEnded,
-    ]
-
-TO_AGENT = (ReservePort, StartRanks, StopRanks, SignalRanks, Ack, AskSidecar, EndSidecar, Farewell)
-TO_COORDINATOR = (
-    Beat,
-    PortReserved,
-    RanksStarted,
-    RankExited,
-    StartFailed,
-    RanksGone,
-    SignalSeen,
-    SignalTaken,
-    SidecarSaid,
-    SidecarEnded,
-)

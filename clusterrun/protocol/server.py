@@ -11,19 +11,14 @@ import errno
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from clusterrun.model.frozen import frozen
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.connection import Connection, tuned
 from clusterrun.protocol.handshake import ServerEnd, WireError
-from clusterrun.runtime.event_loop import steady
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
-    from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
+from clusterrun.runtime.event_loop import EventLoop, steady
 
 _PROOF_SECONDS = 5.0
 _MOST_UNPROVEN = 4096

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Collection
 
 from clusterrun.runtime.processes import on_parents_death
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 
 def fork(body: Callable[[], None]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from clusterrun import proc
 from clusterrun.model import contract
@@ -17,8 +18,6 @@ from clusterrun.model.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Find = Callable[[], list[proc.Process]]
 
 _FREEZE_ROUNDS = 50

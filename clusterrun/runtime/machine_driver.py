@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 from clusterrun.runtime import machine_events
-from clusterrun.runtime.event_loop import steady
+from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.standstill import Standstill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
-
-    from clusterrun.runtime.event_loop import EventLoop
 
 
 class MachineDriver:

@@ -13,8 +13,16 @@ class Now:
     wall: float
 
 
+class Event:
+    """What can happen to a machine."""
+
+
+class Action:
+    """What a machine orders to be done; carried out in the order in which they come."""
+
+
 @frozen
-class StoodStill:
+class StoodStill(Event):
     """This process did nothing for so long, be it alone or with its whole job (``scontrol suspend``).
 
     Comes before all else that happened meanwhile.
@@ -24,19 +32,19 @@ class StoodStill:
 
 
 @frozen
-class SignalCame:
+class SignalCame(Event):
     """This process got a signal (by number)."""
 
     number: int
 
 
 @frozen
-class Tick:
+class Tick(Event):
     """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
 
 
 @frozen
-class Note:
+class Note(Action):
     """A line for the log of whoever says it."""
 
     text: str

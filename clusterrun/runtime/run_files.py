@@ -15,6 +15,7 @@ from clusterrun.atomic_file import draft_prefix, remove, sync_names, write_all, 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Orders
+from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.stderr import say
 
@@ -22,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, TypeVar
 
-    from clusterrun.model.paths import AttemptPaths, RunPaths
     from clusterrun.model.record import RunState
 
     T = TypeVar("T")

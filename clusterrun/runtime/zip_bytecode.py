@@ -15,12 +15,12 @@ import marshal
 import os
 import sys
 from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 from clusterrun.model.contract import BYTECODE_TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
     from zipimport import zipimporter
 
     Index = dict[str, tuple[int, int, bool]]

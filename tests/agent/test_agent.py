@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Exit, HoldPort, ReleasePort, RenewLease, SignalLocal, Sweep, Tell
+from clusterrun.agent.actions import Exit, ReleasePort, RenewLease, Sweep, Tell
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told, Welcomed
+from clusterrun.agent.events import Disconnected, ShimLost, Told, Welcomed
 from clusterrun.protocol.messages import (
     Ack,
     Beat,
@@ -29,7 +29,7 @@ from clusterrun.protocol.messages import (
 from clusterrun.runtime.machine_events import SignalCame, StoodStill
 from tests.coordinator.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
 
-TERM = SignalLocal(signal.SIGTERM)
+TERM = SignalRanks(0, signal.SIGTERM)
 
 
 def running() -> Tape:
@@ -76,7 +76,7 @@ def test_an_answer_that_comes_after_the_lease_ran_out_lengthens_nothing() -> Non
 def test_where_the_lease_ran_out_ranks_are_killed_without_grace_and_the_agent_exits() -> None:
     tape = running()
     assert tape.does(20.0) == [Sweep(0)]
-    assert tape.does(20.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.does(20.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]
 
 
 def test_ranks_do_not_start_before_a_beat_was_acknowledged() -> None:
@@ -88,7 +88,7 @@ def test_ranks_do_not_start_before_a_beat_was_acknowledged() -> None:
 
 def test_an_epoch_that_was_seen_never_starts_again() -> None:
     tape = running()
-    tape.at(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0), Swept(0))
+    tape.at(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0), RanksGone(0))
     assert tape.does(3.0, start(0)) == []
 
 
@@ -101,7 +101,7 @@ def test_a_stop_for_an_epoch_that_never_ran_is_answered_at_once_and_forbids_it_f
 def test_older_attempts_are_swept_before_a_later_one_starts() -> None:
     tape = agent()
     assert tape.does(1.0, start(3)) == [Sweep(2)]
-    assert tape.does(1.1, Swept(2)) == [StartRanks(3, WORLD, 0, MEETING)]
+    assert tape.does(1.1, RanksGone(2)) == [StartRanks(3, WORLD, 0, MEETING)]
 
 
 def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
@@ -109,7 +109,7 @@ def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
     tape.at(1.0, start(3))
     why = "what an older attempt left cannot be killed: 77 in nfs_wait"
     stuck = ("77 in nfs_wait",)
-    assert told(tape.does(1.1, Swept(2, stuck))) == [StartFailed(3, why), RanksGone(3, stuck)]
+    assert told(tape.does(1.1, RanksGone(2, stuck))) == [StartFailed(3, why), RanksGone(3, stuck)]
 
 
 def test_a_stop_is_term_then_a_sweep_when_the_grace_is_over() -> None:
@@ -120,7 +120,7 @@ def test_a_stop_is_term_then_a_sweep_when_the_grace_is_over() -> None:
         10.0,
     ]
     assert tape.does(10.0) == [Sweep(0)]
-    assert tape.does(10.1, Swept(0, ("5 in D",))) == [Tell(RanksGone(0, ("5 in D",)))]
+    assert tape.does(10.1, RanksGone(0, ("5 in D",))) == [Tell(RanksGone(0, ("5 in D",)))]
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,22 @@ def test_a_second_request_to_end_neither_shortens_nor_lengthens_the_grace(again:
 
 def test_a_rank_that_ends_after_the_stop_is_reported_as_a_consequence() -> None:
     tape = running()
-    assert told(tape.does(2.0, RankEnded(0, 0, 3, ("x",), "y", True))) == [
+    assert told(tape.does(2.0, RankExited(0, 0, 3, 0.0, ("x",), "y", True))) == [
         RankExited(0, 0, 3, WALL + 2.0, ("x",), "y", True, False)
     ]
     tape.at(3.0, Told(StopRanks(0, 8.0)))
-    assert told(tape.does(4.0, RankEnded(0, 1, -15)))[0] == RankExited(0, 1, -15, WALL + 4.0, stopped=True)
+    assert told(tape.does(4.0, RankExited(0, 1, -15)))[0] == RankExited(0, 1, -15, WALL + 4.0, stopped=True)
 
 
 def test_when_all_ranks_have_ended_what_they_left_is_swept_before_the_node_says_so() -> None:
     tape = running()
-    assert tape.does(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0))[-1] == Sweep(0)
-    assert tape.does(2.1, Swept(0)) == [Tell(RanksGone(0))]
+    assert tape.does(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0))[-1] == Sweep(0)
+    assert tape.does(2.1, RanksGone(0)) == [Tell(RanksGone(0))]
 
 
 def test_a_stop_after_the_end_is_answered_again() -> None:
     tape = running()
-    tape.at(2.0, RankEnded(0, 0, 0), RankEnded(0, 1, 0), Swept(0, ("5 in D",)))
+    tape.at(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0), RanksGone(0, ("5 in D",)))
     assert tape.does(3.0, Told(StopRanks(0, 8.0))) == [Tell(RanksGone(0, ("5 in D",)))]
 
 
@@ -173,12 +173,12 @@ def test_a_start_that_fails_is_told_and_swept() -> None:
 
 def test_the_port_is_held_until_the_epoch_is_over() -> None:
     tape = agent()
-    assert tape.does(1.0, Told(ReservePort(0))) == [HoldPort(0)]
+    assert tape.does(1.0, Told(ReservePort(0))) == [ReservePort(0)]
     assert tape.does(1.0, PortReserved(0, 29000)) == [Tell(PortReserved(0, 29000))]
     assert ReleasePort() not in tape.does(
-        1.1, start(), RanksStarted(0), RankEnded(0, 0, 0), RankEnded(0, 1, 0)
+        1.1, start(), RanksStarted(0), RankExited(0, 0, 0), RankExited(0, 1, 0)
     )
-    assert tape.does(2.0, Swept(0)) == [Tell(RanksGone(0)), ReleasePort()]
+    assert tape.does(2.0, RanksGone(0)) == [Tell(RanksGone(0)), ReleasePort()]
 
 
 def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
@@ -197,7 +197,7 @@ def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_wha
 
 def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
     tape = running()
-    tape.at(2.0, SignalCame(signal.SIGTERM), RankEnded(0, 0, -15), RankEnded(0, 1, -15), Swept(0))
+    tape.at(2.0, SignalCame(signal.SIGTERM), RankExited(0, 0, -15), RankExited(0, 1, -15), RanksGone(0))
     tape.at(6.0)
     tape.at(6.1, Told(Ack(1, WALL)))
     assert tape.does(18.9) == [Tell(Beat(2))]
@@ -208,17 +208,17 @@ def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> N
     tape = running()
     assert tape.does(2.0, Disconnected("reset")) == [TERM]
     assert tape.does(2.1, SignalCame(signal.SIGTERM)) == []
-    tape.at(2.2, RankEnded(0, 0, -15), RankEnded(0, 1, -15))
-    assert tape.does(2.3, Swept(0)) == [Exit(1)]
+    tape.at(2.2, RankExited(0, 0, -15), RankExited(0, 1, -15))
+    assert tape.does(2.3, RanksGone(0)) == [Exit(1)]
 
 
 def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_their_own() -> None:
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
-    assert told(tape.at(2.1, RankEnded(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1, stopped=True)]
-    assert tape.does(2.2, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalLocal(signal.SIGUSR2)]
+    assert told(tape.at(2.1, RankExited(0, 0, -15))) == [RankExited(0, 0, -15, WALL + 2.1, stopped=True)]
+    assert tape.does(2.2, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalRanks(0, signal.SIGUSR2)]
     assert tape.does(9.0) == [Tell(Beat(1))]
-    assert told(tape.at(9.5, RankEnded(0, 1, 0))) == [RankExited(0, 1, 0, WALL + 9.5)]
+    assert told(tape.at(9.5, RankExited(0, 1, 0))) == [RankExited(0, 1, 0, WALL + 9.5)]
 
 
 def test_how_many_ranks_took_a_notice_is_told() -> None:
@@ -230,14 +230,14 @@ def test_how_many_ranks_took_a_notice_is_told() -> None:
 def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:
     tape = running()
     assert tape.does(2.0, SignalCame(signal.SIGUSR2)) == [Tell(SignalSeen(signal.SIGUSR2))]
-    assert tape.does(2.1, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalLocal(signal.SIGUSR2)]
+    assert tape.does(2.1, Told(SignalRanks(0, signal.SIGUSR2))) == [SignalRanks(0, signal.SIGUSR2)]
 
 
 def test_a_lost_coordinator_ends_the_ranks_within_the_grace() -> None:
     tape = running()
     assert tape.does(3.0, Disconnected("reset")) == [TERM]
     assert tape.does(11.0) == [Sweep(0)]
-    assert tape.does(11.1, Swept(0)) == [Exit(1)]
+    assert tape.does(11.1, RanksGone(0)) == [Exit(1)]
 
 
 def test_a_lost_coordinator_cannot_stretch_the_grace_over_the_end_of_the_lease() -> None:
@@ -251,7 +251,7 @@ def test_a_node_that_is_not_answered_ends_its_ranks_before_its_shim_does_and_out
     tape = running()
     assert tape.does(16.9)[-1] == Tell(Beat(1))
     assert tape.does(17.0) == [Sweep(0)]
-    assert tape.does(17.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.does(17.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]
     assert tape.machine.orphaned
 
 
@@ -275,7 +275,7 @@ def test_a_node_that_stood_still_ends_its_ranks_where_nobody_answers_what_it_ask
     assert tape.does(80.9)[-1:] != [Sweep(0)]
     assert tape.does(81.0) == [Sweep(0)]
     assert tape.at(81.05, Told(Ack(2, WALL))) == []
-    assert tape.does(81.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.does(81.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]
     assert tape.machine.orphaned
 
 
@@ -290,7 +290,7 @@ def test_what_was_cleaned_on_a_node_that_stood_still_starts_ranks_only_after_the
     tape = agent()
     assert tape.does(1.0, start(1)) == [Sweep(0)]
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
-    assert tape.does(72.1, Swept(0)) == []
+    assert tape.does(72.1, RanksGone(0)) == []
     assert StartRanks(1, WORLD, 0, MEETING) in tape.does(72.2, Told(Ack(1, WALL)))
 
 
@@ -298,14 +298,14 @@ def test_what_was_cleaned_on_a_node_that_nobody_answers_starts_nothing() -> None
     tape = agent()
     assert tape.does(1.0, start(1)) == [Sweep(0)]
     assert tape.does(72.0, StoodStill(70.0)) == [Tell(Beat(1))]
-    assert tape.does(72.1, Swept(0)) == []
+    assert tape.does(72.1, RanksGone(0)) == []
     assert tape.does(81.0)[-2:] == [Tell(RanksGone(1)), Exit(1)]
 
 
 def test_without_its_shim_a_node_ends_its_ranks_at_once() -> None:
     tape = running()
     assert tape.does(3.0, ShimLost()) == [Sweep(0)]
-    assert tape.does(3.1, Swept(0)) == [Tell(RanksGone(0)), Exit(1)]
+    assert tape.does(3.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(1)]
 
 
 def test_a_farewell_to_an_idle_node_is_its_end() -> None:
@@ -320,7 +320,7 @@ def test_a_farewell_to_an_idle_node_is_its_end() -> None:
 def test_a_farewell_while_ranks_live_sweeps_first() -> None:
     tape = running()
     assert tape.does(2.0, Told(Farewell())) == [Sweep(0)]
-    assert tape.does(2.1, Swept(0)) == [Tell(RanksGone(0)), Exit(0)]
+    assert tape.does(2.1, RanksGone(0)) == [Tell(RanksGone(0)), Exit(0)]
 
 
 def test_a_node_that_ends_refuses_to_start() -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Accompany, Dismiss, Exit, Sweep, Tell
+from clusterrun.agent.actions import Accompany, Exit, Sweep, Tell
 from clusterrun.agent.agent import OBSERVE_AFTER_SECONDS, Agent
-from clusterrun.agent.events import Disconnected, RankEnded, Swept, Told, Welcomed
+from clusterrun.agent.events import Disconnected, Told, Welcomed
 from clusterrun.protocol.messages import (
     Ack,
     AskSidecar,
     EndSidecar,
     Farewell,
+    RankExited,
+    RanksGone,
     RanksStarted,
     SidecarEnded,
     SidecarSaid,
@@ -55,12 +57,12 @@ def test_a_sidecar_that_ended_is_told_once_and_may_be_asked_again() -> None:
 
 
 def test_an_examiner_is_gone_before_ranks_start() -> None:
-    assert examined().does(2.0, start()) == [Dismiss("examiner"), StartRanks(0, WORLD, 0, MEETING)]
+    assert examined().does(2.0, start()) == [EndSidecar(0, "examiner"), StartRanks(0, WORLD, 0, MEETING)]
 
 
 def test_an_examiner_is_gone_before_what_an_older_attempt_left_is_swept() -> None:
     tape = examined(epoch=3)
-    assert tape.does(2.0, start(3)) == [Dismiss("examiner"), Sweep(2)]
+    assert tape.does(2.0, start(3)) == [EndSidecar(3, "examiner"), Sweep(2)]
 
 
 def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
@@ -72,7 +74,7 @@ def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
 
 def test_a_start_that_is_refused_costs_no_examiner() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksStarted(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
+    tape.at(1.0, start(), RanksStarted(0), RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
     tape.at(2.0, Told(AskSidecar(1, "examiner", 1, "look")))
     assert tape.does(3.0, start(0)) == []
 
@@ -87,7 +89,7 @@ def test_no_examiner_is_asked_while_ranks_live(order: Any) -> None:
 
 def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksStarted(0), RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
+    tape.at(1.0, start(), RanksStarted(0), RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
     assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "ranks were started on this node")]
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [AskSidecar(1, "examiner", 1, "x")]
 
@@ -95,7 +97,7 @@ def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
 def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None:
     tape = examined()
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 9, "x"))) == [
-        Dismiss("examiner"),
+        EndSidecar(0, "examiner"),
         AskSidecar(1, "examiner", 9, "x"),
     ]
     assert told(tape.does(3.0, ASK)) == [SidecarEnded(0, "examiner", "a sidecar of epoch 1 is here")]
@@ -136,7 +138,7 @@ def test_an_observer_that_a_question_brought_does_not_come_twice() -> None:
 
 def test_ranks_that_have_ended_already_are_not_observed() -> None:
     tape = watched()
-    tape.at(1.0, RankEnded(0, 0, 1), RankEnded(0, 1, 1))
+    tape.at(1.0, RankExited(0, 0, 1), RankExited(0, 1, 1))
     tape.at(1.1, RanksStarted(0))
     assert Accompany(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
 
@@ -147,7 +149,7 @@ def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:
     for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks live here")):
         does = tape.does(2.0, Told(AskSidecar(epoch, "observer", 1, "s")))
         assert does == answer or told(does) == [SidecarEnded(epoch, "observer", answer)]
-    tape.at(3.0, RankEnded(0, 0, 1), RankEnded(0, 1, 1), Swept(0))
+    tape.at(3.0, RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
     assert told(tape.does(4.0, Told(AskSidecar(0, "observer", 1, "s")))) == [
         SidecarEnded(0, "observer", "no ranks live here")
     ]

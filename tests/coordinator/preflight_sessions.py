@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.coordinator.preflight_gate import Again, Examinee
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
+from clusterrun.preflight.session.session import SessionNode, ShortCheck
 
 LIMIT = 20.0
 WELL, ILL = "well", "ill"
@@ -43,24 +43,23 @@ class Simple:
     def __init__(
         self,
         orders: Orders,
-        examinees: Sequence[Examinee],
-        absent: Sequence[tuple[int, str, str]],
+        nodes: Sequence[SessionNode],
         now: float,
         wall: float,
-        again: Again | None = None,
+        short: ShortCheck | None = None,
     ) -> None:
         self.outcome: Outcome | None = None
         self.progress = ""
         self._orders = orders
         self._until = now + LIMIT
-        self._names = {**{e.node: e.name for e in examinees}, **{node: name for node, name, _ in absent}}
-        self._faults = {node: why for node, _, why in absent}
+        self._names = {one.node: one.name for one in nodes}
+        self._faults = {one.node: one.absent for one in nodes if one.absent is not None}
         self._places: list[int] = []
-        asked = [e.node for e in examinees]
-        if again is not None:
+        asked = [one.node for one in nodes if one.absent is None]
+        if short is not None and short.after is not None:
             numbers = {name: node for node, name in self._names.items()}
-            self._places = [numbers[name] for name in again.after.world]
-            asked = [node for node in asked if node in again.suspects]
+            self._places = [numbers[name] for name in short.after.world]
+            asked = [node for node in asked if node in short.suspects]
         self._waiting = dict.fromkeys(asked, True)
 
     def begin(self) -> list[Ask]:

@@ -16,7 +16,6 @@ from clusterrun.coordinator.actions import (
     SaveReport,
     Send,
 )
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import (
     AgentJoined,
@@ -29,6 +28,7 @@ from clusterrun.coordinator.events import (
     Resubmitted,
     Superseded,
 )
+from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Preflight
 from clusterrun.model.preflight_report import Grade

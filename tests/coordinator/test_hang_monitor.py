@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
-from clusterrun.coordinator.hang_monitor import HangMonitor
+import pytest
+
+from clusterrun.coordinator import hang_monitor
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.monitor.actions import TakeBack, Warn
 from clusterrun.runtime.machine_events import Note, Now
+from tests.coordinator.tapes import ORDERS
 
 NOW = Now(5.0, 1_800_000_000.0)
 
@@ -22,12 +26,14 @@ class Says:
         return self.ticks.pop(0)
 
 
-def test_a_warning_that_holds_no_more_is_dropped_and_noted_once() -> None:
+def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state_keeper, noted = RunStateKeeper("r", "n1", 7, 10.0, "41"), []
     again = TakeBack("training alone", "they train together now")
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
-    nothing = cast("Any", None)
-    watching = HangMonitor(cast("Any", detector), nothing, nothing, state_keeper, noted)
+    monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: detector)
+    live: Any = SimpleNamespace(epoch=0)
+    membership: Any = SimpleNamespace(numbers=list)
+    watching = hang_monitor.HangMonitor(ORDERS, live, membership, state_keeper, noted, NOW)
     watching.tick(NOW)
     assert state_keeper.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
     watching.tick(NOW)

@@ -149,7 +149,7 @@ def test_no_constructor_takes_more_than_six_parameters() -> None:
 
 def test_constructors_of_the_nodes_machines_take_no_callbacks_but_a_few_hooks() -> None:
     places = ("agent/", "coordinator/", "protocol/", "runtime/")
-    calls = ("Callable", "Examine", "Watch")
+    calls = ("Callable",)
     taken = {
         f"{name} {one.arg}"
         for name, made in constructors()

@@ -8,7 +8,6 @@ import pytest
 
 from clusterrun.coordinator import restart_policy
 from clusterrun.coordinator.actions import ClaimEpoch, EndLauncher, LaunchAgents, Send
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import (
     AgentJoined,
@@ -18,6 +17,7 @@ from clusterrun.coordinator.events import (
     LauncherEnded,
     MessageCame,
 )
+from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.record import Attempt, Failure

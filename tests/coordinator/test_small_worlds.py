@@ -7,8 +7,16 @@ import signal
 from typing import Any
 
 from clusterrun.agent.actions import Exit, Sweep, Tell
-from clusterrun.agent.events import Disconnected, RankEnded, ShimLost, Swept, Told
-from clusterrun.protocol.messages import Farewell, RanksGone, RanksStarted, StartFailed, StartRanks, StopRanks
+from clusterrun.agent.events import Disconnected, ShimLost, Told
+from clusterrun.protocol.messages import (
+    Farewell,
+    RankExited,
+    RanksGone,
+    RanksStarted,
+    StartFailed,
+    StartRanks,
+    StopRanks,
+)
 from clusterrun.runtime.machine_events import Now, SignalCame, Tick
 from tests.coordinator.tapes import WALL, agent, start
 
@@ -17,8 +25,8 @@ EVENTS = (
     start(1),
     RanksStarted(0),
     StartFailed(0, "no such program"),
-    RankEnded(0, 0, 1),
-    Swept(0),
+    RankExited(0, 0, 1),
+    RanksGone(0),
     Told(StopRanks(0, 8.0)),
     Told(Farewell()),
     Disconnected("reset"),
@@ -52,7 +60,7 @@ def objection(events: list[Any]) -> str:
     swept = started = False
     for event in events:
         started = started or isinstance(event, StartRanks)
-        swept = (swept or isinstance(event, Swept)) and not isinstance(event, StartRanks)
+        swept = (swept or isinstance(event, RanksGone)) and not isinstance(event, StartRanks)
         gone = isinstance(event, Tell) and isinstance(event.message, RanksGone)
         if started and not swept and (isinstance(event, Exit) or (gone and event.message.epoch in spawned)):
             return "ranks are called gone, or left behind, without a sweep"

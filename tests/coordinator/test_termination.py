@@ -22,7 +22,6 @@ from clusterrun.coordinator.actions import (
     Send,
     WriteNotice,
 )
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import (
     AgentLeft,
@@ -36,6 +35,7 @@ from clusterrun.coordinator.events import (
     Progressed,
     SupervisorGone,
 )
+from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.record import Attempt

@@ -260,7 +260,7 @@ def test_any_json_as_hello_gives_only_a_wire_error(value: object) -> None:
 def test_any_body_gives_a_message_or_bad_body(body: bytes) -> None:
     for read in (read_to_agent, read_to_coordinator):
         try:
-            assert type(read(body)) in (m.TO_AGENT if read is read_to_agent else m.TO_COORDINATOR)
+            assert isinstance(read(body), m.ToAgent if read is read_to_agent else m.ToCoordinator)
         except BadBody:
             pass
 

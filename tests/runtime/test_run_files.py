@@ -6,16 +6,18 @@ import errno
 import json
 import os
 import types
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clusterrun.agent.log_tail import LastWords, last_words
+from clusterrun.agent.log_tail import with_last_words
 from clusterrun.coordinator.io import state_writer
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState
 from clusterrun.model.states import Phase, State
+from clusterrun.protocol.messages import RankExited
 from clusterrun.runtime import run_files
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.run_files import (
@@ -206,21 +208,25 @@ def test_an_index_that_cannot_be_written_now_is_written_later(
     assert Path(paths.attempt(0).index(0)).read_text() == "2.000 0 o 3\n"
 
 
+END = partial(RankExited, 0, 0, 1, 0.0)
+"""Of rank 0, with its last lines, its traceback, and whether they are those of a collision."""
+
+
 @pytest.mark.parametrize("out, err, document, words", [
-    ("o1\no2", "", None, LastWords(("o1", "o2"))),
-    ("o", "e\n" * 50, None, LastWords(("e",) * 20)),
-    ("o\n" * 50, "e\n" * 50, None, LastWords(("e",) * 20)),
-    ("o\n" * 50, "e1\ne2", None, LastWords((*("o",) * 18, "e1", "e2"))),
-    ("address already in use", "e", None, LastWords(("address already in use", "e"))),
-    ("", "EADDRINUSE, port 4", None, LastWords(("EADDRINUSE, port 4",), "", True)),
-    ("", "", {"message": {"message": "m", "extraInfo": {"py_callstack": "Trace"}}}, LastWords((), "Trace")),
-    ("", "", {"message": {"message": "m"}}, LastWords((), "m")),
-    ("", "", {"message": "plain"}, LastWords((), "plain")),
-    ("", "", "not JSON: Address already in use", LastWords((), "not JSON: Address already in use", True)),
-    ("", "", [1, 2], LastWords((), "[1, 2]")),
+    ("o1\no2", "", None, END(("o1", "o2"))),
+    ("o", "e\n" * 50, None, END(("e",) * 20)),
+    ("o\n" * 50, "e\n" * 50, None, END(("e",) * 20)),
+    ("o\n" * 50, "e1\ne2", None, END((*("o",) * 18, "e1", "e2"))),
+    ("address already in use", "e", None, END(("address already in use", "e"))),
+    ("", "EADDRINUSE, port 4", None, END(("EADDRINUSE, port 4",), "", True)),
+    ("", "", {"message": {"message": "m", "extraInfo": {"py_callstack": "Trace"}}}, END((), "Trace")),
+    ("", "", {"message": {"message": "m"}}, END((), "m")),
+    ("", "", {"message": "plain"}, END((), "plain")),
+    ("", "", "not JSON: Address already in use", END((), "not JSON: Address already in use", True)),
+    ("", "", [1, 2], END((), "[1, 2]")),
 ])  # fmt: skip
 def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_traceback_of_its_file(
-    paths: RunPaths, out: str, err: str, document: object, words: LastWords
+    paths: RunPaths, out: str, err: str, document: object, words: RankExited
 ) -> None:
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
@@ -228,7 +234,7 @@ def test_the_last_words_are_of_the_error_stream_or_else_the_output_and_the_trace
     Path(attempt.err(0)).write_text(err)
     if document is not None:
         Path(attempt.error(0)).write_text(document if isinstance(document, str) else json.dumps(document))
-    assert last_words(attempt, 0) == words
+    assert with_last_words(END(), attempt) == words
 
 
 def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPaths) -> None:
@@ -242,7 +248,7 @@ def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPat
         os.write(logs[0, stream], f"{line}\n".encode())
         index.note(float(at))
     index.close()
-    lines = last_words(attempt, 0, 1, index.grown).lines
+    lines = with_last_words(END(), attempt, index.grown).last_lines
     assert lines == ("warming up", "step 6", "slow", "empty: leaving")
 
 
@@ -268,7 +274,7 @@ def test_whoever_says_of_nothing_but_a_peer_that_has_gone_only_noticed(
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_text("\n".join(lines))
-    assert last_words(attempt, 0, code).noticed is noticed
+    assert with_last_words(RankExited(0, 0, code), attempt).noticed is noticed
 
 
 def test_a_disk_without_room_is_told_from_one_with_room(
@@ -288,7 +294,7 @@ def test_of_a_progress_bar_among_the_last_words_its_last_state_is_kept(paths: Ru
     claim_attempt(paths, 0)
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_bytes(b"begun\r\n\r 1/9\r 2/9\r 3/9\nKeyError: 'label'\n\r 4/9\r")
-    assert last_words(attempt, 0).lines == ("begun", " 3/9", "KeyError: 'label'", " 4/9")
+    assert with_last_words(END(), attempt).last_lines == ("begun", " 3/9", "KeyError: 'label'", " 4/9")
 
 
 def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(paths: RunPaths) -> None:
@@ -296,9 +302,9 @@ def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(path
     attempt = paths.attempt(0)
     Path(attempt.err(0)).write_bytes(b"\xff" * 10_000_000 + b"\nlast\x1b[0m")
     os.mkfifo(attempt.error(0))
-    words = last_words(attempt, 0)
+    words = with_last_words(END(), attempt)
     both_ends = "\udcff" * 500 + " … " + "\udcff" * 500
-    assert words.lines == (both_ends, "last\x1b[0m") and words.traceback == ""
+    assert words.last_lines == (both_ends, "last\x1b[0m") and words.traceback == ""
 
 
 def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable
 
 from clusterrun.coordinator import actions, events
 from clusterrun.coordinator.coordinator import Coordinator
@@ -12,9 +14,10 @@ from clusterrun.coordinator.io.launcher import Launch, Launcher
 from clusterrun.coordinator.io.report_files import ReportFiles
 from clusterrun.coordinator.io.run_log import RunLog
 from clusterrun.coordinator.io.state_writer import StateWriter
-from clusterrun.coordinator.io.supervisor import LIFE_SECONDS
+from clusterrun.coordinator.io.supervisor import LIFE_SECONDS, SupervisorNews
 from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model import contract
+from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.messages import Ack, StartRanks
 from clusterrun.protocol.server import Admission, Server
 from clusterrun.runtime import machine_events, run_files
@@ -25,14 +28,10 @@ from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
     from typing import Any
 
     from clusterrun.coordinator.io.event_hook import EventHook
     from clusterrun.coordinator.io.scheduler import Scheduler
-    from clusterrun.coordinator.io.supervisor import SupervisorNews
-    from clusterrun.model.paths import RunPaths
     from clusterrun.runtime.commands import CommandDone, CommandRunner
 
 _CLAIM_SECONDS = 300.0

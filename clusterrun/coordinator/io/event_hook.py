@@ -6,9 +6,14 @@ import json
 import os
 import signal
 from collections import deque
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from clusterrun.runtime.event_loop import steady
+from clusterrun.coordinator.actions import Announce
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunState
+from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import open_log
@@ -16,14 +21,7 @@ from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from typing import Any
-
-    from clusterrun.coordinator.actions import Announce
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.model.record import RunState
-    from clusterrun.runtime.event_loop import EventLoop
 
 LIMIT_SECONDS = 60.0
 LAST_SECONDS = 10.0

@@ -7,19 +7,18 @@ import os
 import re
 import stat
 import time
+from collections.abc import Callable, Iterator
 
 from clusterrun.atomic_file import remove, write_whole
+from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
 from clusterrun.coordinator.events import Progressed
 from clusterrun.model.document import encode
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from typing import Any
-
-    from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_ASK = 64 * 1024

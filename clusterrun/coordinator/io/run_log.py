@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 
+from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.run_files import RankLog
 from clusterrun.runtime.stderr import say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.model.paths import RunPaths
 
 
 class RunLog:

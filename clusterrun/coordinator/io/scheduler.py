@@ -5,19 +5,20 @@ Every program of it runs in a child and within a limit: the scheduler may be awa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from clusterrun.coordinator import actions, events, slurm_job
+from clusterrun.coordinator.io.report_files import ReportFiles
 from clusterrun.coordinator.io.requeue_commands import RequeueCommands
+from clusterrun.model.orders import Orders
+from clusterrun.runtime.processes import ProcessEnd
 from clusterrun.slurm_text.controller_away import MOST_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from clusterrun.coordinator.io.report_files import ReportFiles
-    from clusterrun.model.orders import Orders
     from clusterrun.runtime.commands import CommandDone, CommandRunner
-    from clusterrun.runtime.processes import ProcessEnd
 
 LAST_SECONDS = 12.0
 """For what is under way when the run is over: a job that is taken back, or kept off bad nodes."""

@@ -6,17 +6,21 @@ import gc
 import os
 import resource
 import sys
+from collections.abc import Callable, Mapping
 
-from clusterrun.coordinator.collaborators import Collaborators
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.io.coordinator_service import CoordinatorService
 from clusterrun.coordinator.io.launcher import Launch
+from clusterrun.coordinator.io.supervisor import SupervisorNews
+from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import expand
-from clusterrun.model.orders import Level
+from clusterrun.model.orders import Level, Orders
+from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.bootstrap import Bootstrap, written
 from clusterrun.protocol.server import Admission, listening
+from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say
@@ -24,14 +28,10 @@ from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from clusterrun.coordinator.hang_monitor import Watch
-    from clusterrun.coordinator.io.supervisor import SupervisorNews
-    from clusterrun.coordinator.preflight_gate import Absent, Again, Examine, Examinee
-    from clusterrun.model.orders import Orders
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.protocol.timeouts import Timeouts
+    from clusterrun.coordinator.hang_monitor import HangMonitor
+    from clusterrun.preflight.session.session import Session
 
 _LOOPBACK = "127.0.0.1"
 
@@ -88,36 +88,26 @@ def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str,
     )
 
 
-def _examine(paths: RunPaths) -> Examine:
-    from clusterrun.preflight.session import session
+def _examine(paths: RunPaths) -> Callable[..., Session]:
+    from clusterrun.preflight.session.session import Session, SessionPlace
 
-    def begin(
-        orders: Orders,
-        here: Sequence[Examinee],
-        absent: Sequence[Absent],
-        now: float,
-        wall: float,
-        again: Again | None,
-    ) -> session.Session:
-        nodes = [session.SessionNode(one.node, one.name, one.address) for one in here]
-        nodes += [session.SessionNode(node, name, absent=why) for node, name, why in absent]
-        place = session.SessionPlace(paths.run_dir, os.urandom(16).hex())
-        short = session.ShortCheck(again.suspects, again.after, again.network) if again else None
-        return session.Session(orders, nodes, now, wall, place, short)
+    def begin(orders: Orders, nodes: Any, now: float, wall: float, short: Any) -> Session:
+        place = SessionPlace(paths.run_dir, os.urandom(16).hex())
+        return Session(orders, nodes, now, wall, place, short)
 
     return begin
 
 
-def _watch(orders: Orders, paths: RunPaths) -> Watch:
+def _watch(orders: Orders, paths: RunPaths) -> Callable[..., HangMonitor]:
+    from clusterrun.coordinator.hang_monitor import HangMonitor
     from clusterrun.monitor import rank_instrumentation
-    from clusterrun.monitor.hang_detector import HangDetector
 
     try:
         rehearsed = contract.REHEARSAL_VARIABLE in dict(orders.environment)
         rank_instrumentation.lay_out(paths.prelude, rehearsed)
     except OSError as error:  # ranks run without it; less can be seen of them
         say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
-    return HangDetector
+    return HangMonitor
 
 
 def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:

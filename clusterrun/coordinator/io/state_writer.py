@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from clusterrun.atomic_file import remove
 from clusterrun.model.frozen import replace
-from clusterrun.runtime.event_loop import steady
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunState
+from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.run_files import drop_drafts, highest_attempt, read_state, write_state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterrun.model.paths import RunPaths
-    from clusterrun.model.record import RunState
-    from clusterrun.runtime.event_loop import EventLoop
 
 _LEAST_BETWEEN = 0.2
 _FIRST_PAUSE = 0.5
