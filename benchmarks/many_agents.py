@@ -21,8 +21,8 @@ from clusterrun.agent import actions, events
 from clusterrun.agent.agent import Agent
 from clusterrun.protocol import messages
 from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
-from clusterrun.protocol.codec import Encoder
-from clusterrun.protocol.handshake import ClientEnd, WireError
+from clusterrun.protocol.codec import Encoder, WireError
+from clusterrun.protocol.handshake import ClientEnd
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.event_loop import steady

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from clusterrun.coordinator.io.requeue_commands import RequeueCommands
+from clusterrun.coordinator.io.scheduler import Scheduler
+from clusterrun.coordinator.slurm_job import SlurmJob
 from clusterrun.model.errors import ClusterrunError, SchedulerError, SchedulerUnreachable
+from clusterrun.model.orders import Orders
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations import submit_shapes
@@ -151,9 +153,11 @@ class Race:
             self._start_sometime(job)
             return
         name = os.path.basename(self._paths.run_dir)
-        filing: Any = None
+        nobody: Any = None
         commands: Any = _Commands(self, job, life)
-        RequeueCommands(commands, filing, job.number, name, quiet).drop_shapes(job.shape)
+        orders = Orders(name, name, 1, 1, 0, 1, ("true",), "/")
+        this = SlurmJob(job.number, 0, 0.0)
+        Scheduler(commands, this, orders, nobody, quiet, nobody).drop_shapes(job.shape)
 
     def answer(self, argv: tuple[str, ...]) -> CommandDone:
         """What a program of Slurm says."""

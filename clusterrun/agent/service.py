@@ -18,9 +18,8 @@ from clusterrun.model.frozen import frozen
 from clusterrun.protocol import messages
 from clusterrun.protocol.client import Joined
 from clusterrun.protocol.clock_sync import RemoteClock
-from clusterrun.protocol.codec import Encoder
+from clusterrun.protocol.codec import Encoder, WireError
 from clusterrun.protocol.connection import Connection
-from clusterrun.protocol.handshake import WireError
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.kill_tree import below, send

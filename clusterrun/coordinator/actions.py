@@ -115,7 +115,6 @@ class WriteNotice(Action):
 class QueueNext(Action):
     """Queue the job that goes on after this one, unless it waits already; ends in ``NextQueued``."""
 
-    argv: tuple[str, ...]
     excluded: tuple[str, ...]
 
 

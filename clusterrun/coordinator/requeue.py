@@ -73,7 +73,7 @@ class RequeuePolicy:
         """The job that goes on is to wait in the queue before this one may be lost."""
         if self.lacks:
             self._queueing = True
-            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.state.excluded))
+            self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     # --- the end of this job ---
 
@@ -144,7 +144,7 @@ class RequeuePolicy:
         if self._way == "requeue":
             self._actions.append(Requeue(self._state_keeper.state.excluded))
         elif not self._queueing:
-            self._actions.append(QueueNext(self._survival.resubmit, self._state_keeper.state.excluded))
+            self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
         """The job that goes on waits in the queue, or cannot."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.protocol.bootstrap import Bootstrap
+from clusterrun.protocol.codec import WireError
 from clusterrun.protocol.connection import tuned
-from clusterrun.protocol.handshake import ClientEnd, Refused, Stranger, WireError
+from clusterrun.protocol.handshake import ClientEnd, Refused, Stranger
 from clusterrun.protocol.messages import Hello, ToAgent
 
 _CONNECT_SECONDS = 4.0

@@ -26,8 +26,8 @@ _KINDS_TO_AGENT = {kind.__name__: kind for kind in ToAgent.__subclasses__()}
 _KINDS_TO_COORDINATOR = {kind.__name__: kind for kind in ToCoordinator.__subclasses__()}
 
 
-class BadBody(ClusterrunError):
-    """A frame's body is no message of its direction."""
+class WireError(ClusterrunError):
+    """What came is not what the protocol allows: the connection is to be closed, nothing else."""
 
 
 class Encoder:
@@ -54,10 +54,10 @@ class Encoder:
 
 
 def read_to_agent(body: bytes) -> ToAgent:
-    """The message in a body that came from the coordinator. Raises ``BadBody``."""
+    """The message in a body that came from the coordinator. Raises ``WireError``."""
     if body[:1] == b"a":
         if len(body) != _ACK.size:
-            raise BadBody(f"an acknowledgement of {len(body)} bytes")
+            raise WireError(f"an acknowledgement of {len(body)} bytes")
         _, beat, wall = _ACK.unpack(body)
         return Ack(_counted(beat), wall)
     message: ToAgent = _read_json(body, _KINDS_TO_AGENT)
@@ -65,10 +65,10 @@ def read_to_agent(body: bytes) -> ToAgent:
 
 
 def read_to_coordinator(body: bytes) -> ToCoordinator:
-    """The message in a body that came from an agent. Raises ``BadBody``."""
+    """The message in a body that came from an agent. Raises ``WireError``."""
     if body[:1] == b"b":
         if len(body) != _BEAT.size:
-            raise BadBody(f"a heartbeat of {len(body)} bytes")
+            raise WireError(f"a heartbeat of {len(body)} bytes")
         return Beat(_counted(_BEAT.unpack(body)[1]))
     message: ToCoordinator = _read_json(body, _KINDS_TO_COORDINATOR)
     return message
@@ -76,22 +76,22 @@ def read_to_coordinator(body: bytes) -> ToCoordinator:
 
 def _counted(number: int) -> int:
     if number > _MOST:
-        raise BadBody(f"the number {number} is beyond any count")
+        raise WireError(f"the number {number} is beyond any count")
     return number
 
 
 def read_document(cls: type[Any], data: bytes) -> Any:
-    """A frozen value from JSON bytes that may be anything. Raises ``BadBody``, whatever they are."""
+    """A frozen value from JSON bytes that may be anything. Raises ``WireError``, whatever they are."""
     return _decoded(cls, _json_object(data))
 
 
 def _read_json(body: bytes, kinds: dict[str, type[Any]]) -> Any:
     data = _json_object(body)
     if len(data) != 1:
-        raise BadBody(f"a message with {len(data)} kinds")
+        raise WireError(f"a message with {len(data)} kinds")
     (name, value), *_ = data.items()
     if name not in kinds:
-        raise BadBody(f"no message of this direction is called {name[:40]!r}")
+        raise WireError(f"no message of this direction is called {name[:40]!r}")
     return _decoded(kinds[name], value)
 
 
@@ -99,16 +99,16 @@ def _decoded(cls: type[Any], data: Any) -> Any:
     try:
         return decode(cls, data)
     except (BadDocument, ValueError, OverflowError) as error:
-        raise BadBody(str(error)) from error
+        raise WireError(str(error)) from error
 
 
 def _json_object(data: bytes) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise BadBody("not JSON") from error
+        raise WireError("not JSON") from error
     if not isinstance(value, dict):
-        raise BadBody("not a JSON object")
+        raise WireError("not a JSON object")
     return value
 
 

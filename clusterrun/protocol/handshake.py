@@ -17,20 +17,12 @@ from __future__ import annotations
 import hmac
 import json
 import struct
-from collections.abc import Callable
 
 from clusterrun.model import contract
 from clusterrun.model.document import encode
-from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
-from clusterrun.protocol.codec import BadBody, read_document, read_to_agent, read_to_coordinator
+from clusterrun.protocol.codec import WireError, read_document, read_to_agent, read_to_coordinator
 from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    T = TypeVar("T")
 
 MOST_BEFORE_PROOF = 512
 MOST_AFTER_PROOF = 1024 * 1024
@@ -40,10 +32,6 @@ MAC = 32
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _CLOCK = struct.Struct(">d")
-
-
-class WireError(ClusterrunError):
-    """What came is not what the protocol allows: the connection is to be closed, nothing else."""
 
 
 class Refused(WireError):
@@ -110,7 +98,7 @@ def _is_mac(key: bytes, mac: bytes, message: bytes) -> bool:
 
 
 class _End:
-    """What both ends of a connection share once the proofs are exchanged."""
+    """What both ends of a connection share; ``proven`` once the proofs are exchanged."""
 
     def __init__(self, secret: bytes) -> None:
         self.proven = False
@@ -118,6 +106,12 @@ class _End:
         self._pieces = Pieces(MOST_BEFORE_PROOF)
         self._sent = self._received = 0
         self._key_out = self._key_in = self._secret
+        self._output = b""
+
+    def take_output(self) -> bytes:
+        """What the handshake wants sent now."""
+        output, self._output = self._output, b""
+        return output
 
     def _begin(self, mine: bytes, theirs: bytes, hello: bytes, nonce: bytes) -> None:
         self._key_out = _mac(self._secret, _framed(b"cr1|frames of " + mine, hello, nonce))
@@ -162,12 +156,6 @@ class ServerEnd(_End):
         self._nonce = nonce
         self._words = b""
         self._greeting: Greeting | None = None
-        self._output = b""
-
-    def take_output(self) -> bytes:
-        """What the handshake wants sent now."""
-        output, self._output = self._output, b""
-        return output
 
     def receive(self, data: bytes, wall: float) -> list[ToCoordinator]:
         """Messages in ``data``; ``wall`` goes into the welcome. Raises ``WireError`` for all else."""
@@ -175,7 +163,7 @@ class ServerEnd(_End):
         messages: list[ToCoordinator] = []
         while (piece := self._pieces.next()) is not None:
             if self.proven:
-                messages.append(_read(read_to_coordinator, self._open(piece)))
+                messages.append(read_to_coordinator(self._open(piece)))
             elif self._greeting is None:
                 self._greet(piece)
             else:
@@ -183,7 +171,7 @@ class ServerEnd(_End):
         return messages
 
     def _greet(self, words: bytes) -> None:
-        greeting = _read(_read_greeting, words)
+        greeting: Greeting = read_document(Greeting, words)
         reason = self._objection(greeting)
         if reason:
             proof = _mac(self._secret, _framed(b"cr1|refusal", words, reason.encode()))
@@ -228,18 +216,13 @@ class ClientEnd(_End):
         self._nonce = b""
         self._output = _piece(self._words)
 
-    def take_output(self) -> bytes:
-        """What the handshake wants sent now."""
-        output, self._output = self._output, b""
-        return output
-
     def receive(self, data: bytes) -> list[ToAgent]:
         """Messages in ``data``. Raises ``Refused``, ``Stranger`` and ``WireError``."""
         self._pieces.feed(data)
         messages: list[ToAgent] = []
         while (piece := self._pieces.next()) is not None:
             if self.proven:
-                messages.append(_read(read_to_agent, self._open(piece)))
+                messages.append(read_to_agent(self._open(piece)))
             elif not self._nonce:
                 self._challenged(piece)
             else:
@@ -268,15 +251,3 @@ class ClientEnd(_End):
             raise Stranger("a welcome by somebody who does not know the secret")
         (self.wall,) = _CLOCK.unpack(clock)
         self._begin(b"agent", b"coordinator", self._words, self._nonce)
-
-
-def _read_greeting(words: bytes) -> Greeting:
-    greeting: Greeting = read_document(Greeting, words)
-    return greeting
-
-
-def _read(reader: Callable[[bytes], T], body: bytes) -> T:
-    try:
-        return reader(body)
-    except BadBody as error:
-        raise WireError(error.seen) from error

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 
 from clusterrun.model.frozen import frozen
-from clusterrun.protocol.codec import Encoder
+from clusterrun.protocol.codec import Encoder, WireError
 from clusterrun.protocol.connection import Connection, tuned
-from clusterrun.protocol.handshake import ServerEnd, WireError
+from clusterrun.protocol.handshake import ServerEnd
 from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
 from clusterrun.runtime.event_loop import EventLoop, steady
 

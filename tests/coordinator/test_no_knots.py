@@ -23,7 +23,6 @@ HOOKS = {
     "coordinator/io/event_hook.py EventHook note",
     "coordinator/io/launcher.py Launcher ended",
     "coordinator/io/report_files.py ReportFiles note",
-    "coordinator/io/requeue_commands.py RequeueCommands note",
     "coordinator/io/scheduler.py Scheduler happened",
     "coordinator/io/scheduler.py Scheduler note",
     "coordinator/io/state_writer.py StateWriter note",

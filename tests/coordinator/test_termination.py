@@ -101,7 +101,7 @@ def training(survival: Survival = REQUEUE, end_at: float | None = None, **change
     tape = job(survival, **changes)
     join(tape, 1.0)
     train(tape, 1.0)
-    assert (QueueNext(ARGV, ()) in tape.began) is (survival.requeue == "chain")
+    assert (QueueNext(()) in tape.began) is (survival.requeue == "chain")
     assert tape.does(5.0) == [AskJob()]
     tape.at(5.0, JobTold("", None if end_at is None else WALL + end_at))
     if survival.requeue == "chain":
@@ -399,15 +399,15 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
     train(tape, 1.0)
     tape.at(4.0, NextQueued("", "the controller is away"))
     assert "the controller is away" in tape.state(4.5).warnings[0]
-    assert tape.does(5.0) == [QueueNext(ARGV, ()), AskJob()]
+    assert tape.does(5.0) == [QueueNext(()), AskJob()]
     tape.at(5.1, JobTold("", WALL + 200.0), NextQueued("", "the controller is away"))
-    assert tape.does(65.1)[-2:] == [QueueNext(ARGV, ()), AskJob()]
+    assert tape.does(65.1)[-2:] == [QueueNext(()), AskJob()]
     tape.at(65.2, NextQueued("", "still"), JobTold("preemption", WALL + 200.0))
     tape.at(70.0, TERM)
     tape.at(70.1, JobTold("preemption"))
     tape.at(72.1)
     over(tape, 72.2, -15)
-    assert gone(tape, 72.5) == [QueueNext(ARGV, ())]
+    assert gone(tape, 72.5) == [QueueNext(())]
     assert tape.does(73.0, NextQueued("", "away")) == [Finish(1)]
     assert (tape.saved.state, tape.saved.reason) == (
         State.PREEMPTED,
@@ -418,7 +418,7 @@ def test_a_next_job_that_could_not_be_queued_is_tried_again_and_at_last():
 def test_where_a_requeue_is_refused_another_job_is_queued():
     tape = stopped_by_the_limit()
     assert gone(tape, 97.5) == [Requeue(())]
-    assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(ARGV, ())]
+    assert tape.does(98.0, HandedOver("it is disabled")) == [QueueNext(())]
     assert tape.does(99.0, NextQueued("9")) == [Finish(0)]
 
 

@@ -6,11 +6,13 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.shape_races import races, tally
-from clusterrun.coordinator.io.requeue_commands import RequeueCommands
+from clusterrun.coordinator.io.scheduler import Scheduler
+from clusterrun.coordinator.slurm_job import SlurmJob
 from clusterrun.model import shapes
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
@@ -21,6 +23,7 @@ from clusterrun.runs.store import Store
 from clusterrun.runtime.commands import CommandDone
 from clusterrun.runtime.run_files import claim_shape
 from clusterrun.script.plan import MachineFacts, plan
+from tests.coordinator.tapes import ORDERS
 
 SITE = MachineFacts(slurm=True, python="/usr/bin/python3")
 
@@ -110,7 +113,8 @@ def test_the_run_that_has_begun_cancels_the_jobs_of_its_other_shapes_alone() -> 
             assert callable(done)
             done(CommandDone(0, (*rows, *others), ""))
 
-    RequeueCommands(Commands(), None, "7", "r", print).drop_shapes(1)  # type: ignore[arg-type]
+    given: tuple[Any, ...] = (Commands(), SlurmJob("7", 0, 0.0), ORDERS, None, print, print)
+    Scheduler(*given).drop_shapes(1)
     assert asked[1:] == [("scancel", "9")]
 
 

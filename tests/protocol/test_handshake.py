@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages as m
-from clusterrun.protocol.codec import BadBody, Encoder, read_to_agent, read_to_coordinator
+from clusterrun.protocol.codec import Encoder, WireError, read_to_agent, read_to_coordinator
 from clusterrun.protocol.handshake import (
     MOST_AFTER_PROOF,
     MOST_BEFORE_PROOF,
@@ -20,7 +20,6 @@ from clusterrun.protocol.handshake import (
     Refused,
     ServerEnd,
     Stranger,
-    WireError,
 )
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
@@ -261,14 +260,14 @@ def test_any_body_gives_a_message_or_bad_body(body: bytes) -> None:
     for read in (read_to_agent, read_to_coordinator):
         try:
             assert isinstance(read(body), m.ToAgent if read is read_to_agent else m.ToCoordinator)
-        except BadBody:
+        except WireError:
             pass
 
 
 def test_a_message_of_the_other_direction_is_no_message() -> None:
     body = Encoder().body(m.StopRanks(1, 8.0))
     assert read_to_agent(body) == m.StopRanks(1, 8.0)
-    with pytest.raises(BadBody, match="no message of this direction"):
+    with pytest.raises(WireError, match="no message of this direction"):
         read_to_coordinator(body)
 
 
@@ -276,7 +275,7 @@ def test_a_message_of_the_other_direction_is_no_message() -> None:
     "body", [b"[" * 5000, b'{"StopRanks":{"epoch":1,"grace":NaN}}', b"{}", b'{"StopRanks":{},"Farewell":{}}']
 )
 def test_json_that_is_deep_not_finite_empty_or_double_is_no_message(body: bytes) -> None:
-    with pytest.raises(BadBody):
+    with pytest.raises(WireError):
         read_to_agent(body)
 
 

@@ -82,6 +82,7 @@ class CoordinatorService:
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
+        self._reapers = [self._launcher.reaped]
         self._cancelled = False
         self._gone_since: float | None = None
         self._refusals_told = 0
@@ -143,6 +144,7 @@ class CoordinatorService:
             from clusterrun.slurm_text.job_row import job_of
 
             commands = CommandRunner(self._loop, self._environment)
+            self._reapers.append(commands.reaped)
             job = SlurmJob(*job_of(self._environment), self._began_wall)
             self._slurm = Scheduler(commands, job, self._orders, self._filing, self._note, self._happened)
         return self._slurm
@@ -152,6 +154,7 @@ class CoordinatorService:
             from clusterrun.coordinator.io.event_hook import EventHook
 
             self._hooks = EventHook(self._loop, self._orders, self._paths, self._environment, self._note)
+            self._reapers.append(self._hooks.reaped)
         self._hooks.announce(order)
 
     def _close(self) -> None:
@@ -172,13 +175,8 @@ class CoordinatorService:
             self._happened(machine_events.SignalCame(number))
             return
         for child in ended_children():
-            self._launcher.reaped(child)
-            if self._looks:
-                self._looks.reaped(child)
-            if self._slurm:
-                self._slurm.reaped(child)
-            if self._hooks:
-                self._hooks.reaped(child)
+            for reaped in self._reapers:
+                reaped(child)
 
     def _look_at_launcher(self, order: actions.LookAtLauncher) -> None:
         question = self._launcher.links_question(order.names)
@@ -188,6 +186,7 @@ class CoordinatorService:
             from clusterrun.runtime.commands import CommandRunner
 
             self._looks = CommandRunner(self._loop, self._environment)
+            self._reapers.append(self._looks.reaped)
 
         def done(said: CommandDone) -> None:
             if not said.why:  # what was not found out blames nobody

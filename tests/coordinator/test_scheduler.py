@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterrun.coordinator.actions import DropNext, ExcludeNext, QueueNext, Requeue, Resubmit
+from clusterrun.coordinator.events import HandedOver, NextQueued, Resubmitted
 from clusterrun.coordinator.io.report_files import ReportFiles
-from clusterrun.coordinator.io.requeue_commands import RequeueCommands, filled
+from clusterrun.coordinator.io.scheduler import Scheduler
+from clusterrun.coordinator.slurm_job import SlurmJob
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
 from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.commands import CommandDone, CommandRunner
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
+from clusterrun.slurm_text.exclude_list import filled
 from tests.coordinator.tapes import ORDERS
 
 ARGV = ("sbatch", "--parsable", "--exclude=n9,{excluded}", "--dependency=", "{dependency}", "script.sh")
@@ -27,7 +32,7 @@ ARGV = ("sbatch", "--parsable", "--exclude=n9,{excluded}", "--dependency=", "{de
 class Site:
     """A scheduler of shell scripts that write down how they were called."""
 
-    def __init__(self, folder: Path, **programs: str) -> None:
+    def __init__(self, folder: Path, argv: tuple[str, ...] = ARGV, **programs: str) -> None:
         self.called = folder / "called"
         self.called.touch()
         for name in ("squeue", "sbatch", "scontrol", "scancel"):
@@ -43,21 +48,27 @@ class Site:
             self.loop, {"PATH": path, "SLURM_NTASKS": "4", "SLURM_CONF": "/c", "MINE": "1"}
         )
         files = ReportFiles(ORDERS, self.paths, self.notes.append)
-        self.succession = RequeueCommands(self.commands, files, "7", "r", self.notes.append)
+        orders = replace(ORDERS, survival=Survival(resubmit=argv))
+        self.told: list[Any] = []
+        given = (SlurmJob("7", 0, 0.0), orders, files, self.notes.append, self.told.append)
+        self.scheduler = Scheduler(self.commands, *given)
         self.loop.every(0.02, self.reap)
 
     def reap(self) -> None:
         for child in ended_children():
             self.commands.reaped(child)
 
-    def answer(self, ask: Callable[[Callable[..., None]], None]) -> Any:
-        told: list[Any] = []
-        ask(lambda *said: told.append(said))
+    def answer(self, order: Any) -> Any:
+        """The event that follows."""
+        self.scheduler.carry_out(order)
+        return self.heard(self.told)
+
+    def heard(self, told: list[Any]) -> Any:
         until = steady() + 60.0
         while not told:
             assert steady() < until
             self.loop.wait(steady() + 0.05)
-        return told[0]
+        return told.pop()
 
     def calls(self) -> list[str]:
         self.commands.finish(60.0)
@@ -70,12 +81,13 @@ def site(tmp_path: Path) -> Any:
 
 
 LOOK = "squeue -h --me -t PENDING -o %i|%E|%k"
+QUEUED = "job 8 waits to go on after this one"
 QUEUE = "sbatch --parsable --dependency= --dependency=afterany:7 script.sh"
 
 
 def test_a_job_is_queued_that_waits_for_the_end_of_this_one(site: Any) -> None:
     one = site(sbatch="echo 8")
-    assert one.answer(lambda told: one.succession.queue(ARGV, (), told)) == ("8", "")
+    assert one.answer(QueueNext(())) == NextQueued("8")
     assert one.calls() == [LOOK, QUEUE]
     assert json.loads(Path(one.paths.next).read_text()) == {"job_id": "8", "excluded": []}
 
@@ -83,54 +95,55 @@ def test_a_job_is_queued_that_waits_for_the_end_of_this_one(site: Any) -> None:
 def test_a_job_of_this_run_that_waits_already_is_the_one(site: Any) -> None:
     other = "echo '5|afterany:77(unfulfilled)|clusterrun:r:x'; echo '4|afterany:7(unfulfilled)|mine'; "
     one = site(squeue=other + "echo '9|afterany:7(unfulfilled)|clusterrun:r:x'")
-    assert one.answer(lambda told: one.succession.queue(ARGV, (), told)) == ("9", "")
+    assert one.answer(QueueNext(())) == NextQueued("9")
     assert one.calls() == [LOOK]
 
 
 def test_a_job_whose_number_was_lost_on_the_way_is_found_and_not_queued_twice(site: Any) -> None:
     marks = "[ -e $(dirname $0)/taken ] && echo '9|afterany:7(unfulfilled)|clusterrun:r:x'; true"
     one = site(squeue=marks, sbatch="touch $(dirname $0)/taken; echo 'Socket timed out' >&2; exit 1")
-    assert one.answer(lambda told: one.succession.queue(ARGV, (), told)) == ("9", "")
+    assert one.answer(QueueNext(())) == NextQueued("9")
     assert one.calls() == [LOOK, QUEUE, LOOK]
 
 
 def test_a_job_that_cannot_be_queued_is_an_answer_too(site: Any) -> None:
     one = site(sbatch="echo 'QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
-    job_id, why = one.answer(lambda told: one.succession.queue(ARGV, (), told))
-    assert (job_id, why) == ("", "the program exited with code 1: QOSMaxSubmitJobPerUserLimit")
+    why = "the program exited with code 1: QOSMaxSubmitJobPerUserLimit"
+    assert one.answer(QueueNext(())) == NextQueued("", why)
+    assert one.notes == [f"no job was queued: {why}"]
     assert not os.path.exists(one.paths.next)
 
 
 def test_the_waiting_job_is_kept_off_bad_nodes_beside_those_of_its_user(site: Any) -> None:
     one = site(sbatch="echo 8")
-    one.answer(lambda told: one.succession.queue(ARGV, (), told))
-    one.succession.exclude(ARGV, ("n1", "n2", "no such name"))
+    one.answer(QueueNext(()))
+    one.scheduler.carry_out(ExcludeNext(("n1", "n2", "no such name")))
     assert one.calls()[2:] == ["scontrol update JobId=8 ExcNodeList=n9,n[1-2]"]
-    assert one.notes == []
+    assert one.notes == [QUEUED]
 
 
 def test_where_nothing_can_be_added_to_what_is_excluded_that_is_said(site: Any) -> None:
-    one = site(sbatch="echo 8")
-    one.answer(lambda told: one.succession.queue(("sbatch", "x"), (), told))
-    one.succession.exclude(("sbatch", "x"), ("n1",))
-    assert one.notes == ["n1 cannot be added to what job 8 excludes"]
+    one = site(argv=("sbatch", "x"), sbatch="echo 8")
+    one.answer(QueueNext(()))
+    one.scheduler.carry_out(ExcludeNext(("n1",)))
+    assert one.notes[1:] == ["n1 cannot be added to what job 8 excludes"]
 
 
 def test_the_waiting_job_is_taken_back_and_forgotten(site: Any) -> None:
     one = site(sbatch="echo 8")
-    one.answer(lambda told: one.succession.queue(ARGV, (), told))
-    one.succession.drop()
+    one.answer(QueueNext(()))
+    one.scheduler.carry_out(DropNext())
     assert one.calls()[2:] == ["scancel 8"]
     assert not os.path.exists(one.paths.next)
 
 
 def test_one_that_cannot_be_taken_back_stays_known(site: Any) -> None:
     one = site(sbatch="echo 8", scancel="exit 1")
-    one.answer(lambda told: one.succession.queue(ARGV, (), told))
-    one.succession.drop()
+    one.answer(QueueNext(()))
+    one.scheduler.carry_out(DropNext())
     one.calls()
     assert os.path.exists(one.paths.next)
-    assert one.notes == [
+    assert one.notes[1:] == [
         "job 8 could not be taken back (the program exited with code 1); it will end at once"
     ]
 
@@ -139,25 +152,25 @@ def test_one_that_a_controller_which_is_away_cannot_take_back_is_taken_back_late
     away = 'echo "Unable to contact slurm controller" >&2; exit 1'
     away = f'[ -e "$0.back" ] && exit 0; touch "$0.back"; {away}'
     one = site(sbatch="echo 8", scancel=away)
-    one.answer(lambda told: one.succession.queue(ARGV, (), told))
-    one.succession.drop()
-    assert one.succession.takes_back
+    one.answer(QueueNext(()))
+    one.scheduler.carry_out(DropNext())
+    assert one.scheduler._takes_back
     assert one.calls()[2:] == ["scancel 8", "scancel 8"]
-    assert (one.notes, one.succession.takes_back, os.path.exists(one.paths.next)) == ([], False, False)
+    assert (one.notes, one.scheduler._takes_back, os.path.exists(one.paths.next)) == ([QUEUED], False, False)
 
 
 def test_this_job_is_given_back_and_kept_off_bad_nodes(site: Any) -> None:
     one = site()
-    assert one.answer(lambda told: one.succession.requeue(ARGV, ("n1",), told)) == ("",)
+    assert one.answer(Requeue(("n1",))) == HandedOver()
     assert one.calls() == ["scontrol requeue 7", "scontrol update JobId=7 ExcNodeList=n9,n1"]
 
 
 def test_a_requeue_that_is_refused_says_why_and_updates_nothing(site: Any) -> None:
     one = site(scontrol="echo 'Requested operation is presently disabled' >&2; exit 1")
-    assert one.answer(lambda told: one.succession.requeue(ARGV, ("n1",), told)) == (
-        "the program exited with code 1: Requested operation is presently disabled",
+    assert one.answer(Requeue(("n1",))) == HandedOver(
+        "the program exited with code 1: Requested operation is presently disabled"
     )
-    assert one.calls() == ["scontrol requeue 7"]
+    assert [call.split()[0] for call in one.calls()] == ["scontrol", "squeue"]
 
 
 @pytest.mark.parametrize("script, said", [
@@ -172,36 +185,37 @@ def test_the_new_job_is_the_number_that_was_printed_by_a_program_that_ended_well
     site: Any, script: str, said: tuple[str, str]
 ) -> None:
     one = site()
-    assert one.answer(lambda told: one.succession.resubmit(("sh", "-c", script), told)) == said
+    assert one.answer(Resubmit(("sh", "-c", script), ())) == Resubmitted(*said)
 
 
 def test_nothing_of_this_job_steers_the_new_one(site: Any, tmp_path: Path) -> None:
     one, out = site(), tmp_path / "environment"
     argv = ("sh", "-c", f"env >{out}; echo 1")
-    assert one.answer(lambda told: one.succession.resubmit(argv, told)) == ("1", "")
+    assert one.answer(Resubmit(argv, ())) == Resubmitted("1")
     names = {line.partition("=")[0] for line in out.read_text().splitlines()}
     assert names & {"SLURM_NTASKS", "SLURM_CONF", "MINE"} == {"SLURM_CONF", "MINE"}
 
 
 def test_a_program_that_is_not_there_is_an_answer_too(site: Any) -> None:
     one = site()
-    job_id, why = one.answer(lambda told: one.succession.resubmit(("/no/such/sbatch",), told))
-    assert job_id == "" and "'/no/such/sbatch' cannot be executed" in why
+    answer = one.answer(Resubmit(("/no/such/sbatch",), ()))
+    assert answer.job_id == "" and "'/no/such/sbatch' cannot be executed" in answer.why
 
 
 def test_a_program_that_does_not_answer_in_time_is_killed_with_what_it_started(site: Any) -> None:
     one = site()
-    done: CommandDone = one.answer(
-        lambda told: one.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, told)
-    )[0]
+    told: list[CommandDone] = []
+    one.commands.run(("sh", "-c", "sleep 100 & wait"), 0.3, told.append)
+    done = one.heard(told)
     assert (done.code, done.why) == (-9, "it did not answer in time")
 
 
 def test_a_program_that_a_scheduler_terminates_with_the_whole_job_still_answers(site: Any) -> None:
     one = site()
     argv = ("sh", "-c", "kill -TERM $$; echo said")
-    done: CommandDone = one.answer(lambda told: one.commands.run(argv, 60.0, told))[0]
-    assert done == CommandDone(0, ("said", ""), "")
+    told: list[CommandDone] = []
+    one.commands.run(argv, 60.0, told.append)
+    assert one.heard(told) == CommandDone(0, ("said", ""), "")
 
 
 def test_a_word_for_which_there_is_nothing_is_left_out() -> None:
