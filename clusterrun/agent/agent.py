@@ -29,7 +29,7 @@ from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick
+from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Agent:
             times.append(self._beat_at)
         if self._ranks.stage is RankStage.RUNNING:
             times += [self._ranks.kill_at, self._observe_at]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(*times)
 
     @property
     def wants_ranks(self) -> bool:

@@ -22,11 +22,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
+from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import LeftBehind
 from clusterrun.runtime.commands import CommandDone, CommandRunner
@@ -60,10 +62,11 @@ _FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList"
 
 @frozen
 class Left:
-    """A job whose coordinator is gone, and the node that is left: its number in the allocation.
+    """A job whose coordinator is gone, and the node that is left: its number in the allocation, its name.
 
     ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
     again, not ended; ``resubmit`` is what queues such a job, which says what its user excludes.
+    ``coordinator`` is where that listened.
     """
 
     job_id: str
@@ -71,14 +74,8 @@ class Left:
     requeue: bool
     node: int
     resubmit: tuple[str, ...] = ()
-
-
-@frozen
-class Place:
-    """Where an agent is: the name of its node, the run's directory, and where its coordinator listened."""
-
-    name: str
-    run_dir: str
+    name: str = ""
+    run_dir: str = ""
     coordinator: tuple[tuple[str, int], ...] = ()
 
 
@@ -96,11 +93,15 @@ class JobRemedy(enum.Enum):
 
 
 def left_behind(
-    environment: Mapping[str, str], requeue: bool, node: int, resubmit: tuple[str, ...] = ()
+    orders: Orders, run_dir: str, place: AgentPlace, coordinator: tuple[tuple[str, int], ...]
 ) -> Left | None:
-    """The job of this environment, None without a scheduler."""
-    job_id, restarts = job_row.job_of(environment)
-    return Left(job_id, restarts, requeue, node, resubmit) if job_id else None
+    """The job of an agent; None without a scheduler, and where the allocation is its user's."""
+    job_id, restarts = job_row.job_of(place.environment)
+    if not job_id or orders.in_allocation:
+        return None
+    survival = orders.survival
+    ways = (survival.requeue == "requeue", place.node, survival.resubmit)
+    return Left(job_id, restarts, *ways, place.name, run_dir, coordinator)
 
 
 def question(left: Left) -> tuple[str, ...]:
@@ -192,11 +193,9 @@ class OrphanedJob:
         environment: Mapping[str, str],
         shim: int,
         live_until: Callable[[float], None],
-        place: Place,
     ) -> None:
-        self._live_until = live_until
-        self._place, self._silence = place, Silence()
-        self._left, self._shim = left, shim
+        self._left, self._shim, self._live_until = left, shim, live_until
+        self._silence = Silence()
         self._loop = EventLoop()
         self._commands = CommandRunner(self._loop, environment)
         self._over = self._hurried = self._waits = False
@@ -257,24 +256,24 @@ class OrphanedJob:
 
     def _look(self) -> None:
         """Does anybody coordinate the run? The file system may not answer: a child looks."""
-        paths = RunPaths(self._place.run_dir)
+        paths = RunPaths(self._left.run_dir)
         self._commands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
 
     def _looked(self, done: CommandDone) -> None:
         seen = [line for line in done.lines if line and line[0].isdigit()]
         silent = self._silence.looked(steady(), None if not seen else " / ".join(seen[1:]))
-        if silent < NOBODY_SECONDS or self._hurried or not refused(self._place.coordinator):
+        if silent < NOBODY_SECONDS or self._hurried or not refused(self._left.coordinator):
             self._ask_again()
             return
         words = f"no coordinator has written anything for {silent:.0f} s"
-        if self._place.coordinator:
-            words += f", and its host refuses port {self._place.coordinator[-1][1]}"
+        if self._left.coordinator:
+            words += f", and its host refuses port {self._left.coordinator[-1][1]}"
         self._give_back("", words)
 
     def _write(self, why: str, done: bool = False) -> None:
         """For `status`: what becomes of the job, in a child as above."""
-        word = json.dumps(encode(LeftBehind(self._left.job_id, self._place.name, time.time(), why, done)))
-        path = RunPaths(self._place.run_dir).left
+        word = json.dumps(encode(LeftBehind(self._left.job_id, self._left.name, time.time(), why, done)))
+        path = RunPaths(self._left.run_dir).left
         self._commands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
 
     def _give_back(self, host: str, why: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from clusterrun.model import contract
+from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import (
     Lineage,
@@ -17,10 +18,6 @@ from clusterrun.model.world import (
     rank_environment,
     slurm_environment,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
 
 _MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_")
 _MISLEADING = frozenset(
@@ -43,6 +40,19 @@ _MISLEADING = frozenset(
 
 
 _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
+
+
+@frozen
+class AgentPlace:
+    """Where an agent is: its node's number in the allocation and name, and what it was started with.
+
+    ``address`` is its own on the way to the coordinator, empty where it never came there.
+    """
+
+    node: int
+    name: str
+    environment: Mapping[str, str]
+    address: str = ""
 
 
 def inherited(

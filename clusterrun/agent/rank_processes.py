@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from clusterrun import proc
 from clusterrun.agent import rank_environment
 from clusterrun.agent.log_tail import with_last_words
+from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
@@ -34,15 +35,6 @@ _SWEEP_SECONDS = 3.0
 _LOCAL_RANK = "LOCAL_RANK"
 
 
-@frozen
-class AgentPlace:
-    """Where this agent is: its node's name, its address, and the environment it was started with."""
-
-    node: str
-    address: str
-    environment: Mapping[str, str]
-
-
 class RankProcesses:
     """The ranks of one node.
 
@@ -56,7 +48,7 @@ class RankProcesses:
         self,
         orders: Orders,
         paths: RunPaths,
-        site: AgentPlace,
+        place: AgentPlace,
         whole_lineage: bool,
         dressed: Callable[[Mapping[str, str]], dict[str, str]] = dict,
     ) -> None:
@@ -67,8 +59,8 @@ class RankProcesses:
         self.wanted: Callable[[], bool] = lambda: True
         self._orders = orders
         self._paths = paths
-        self._base = {**site.environment, contract.NODE_NAME_VARIABLE: site.node}
-        self._site = site
+        self._base = {**place.environment, contract.NODE_NAME_VARIABLE: place.name}
+        self._place = place
         self._whole_lineage = whole_lineage
         self._dressed = dressed
         self._started: set[int] = set()
@@ -121,7 +113,7 @@ class RankProcesses:
         logs: dict[tuple[int, str], int] = {}
         self._index = GrowthIndex(paths, order.node, logs)
         self._stacks = paths.stacks(order.node)
-        interface = interface_of(self._site.address)
+        interface = interface_of(self._place.address)
         programs = []
         for rank in self._numbers(order):
             logs[rank, "o"] = open_log(paths.out(rank))
@@ -226,7 +218,7 @@ class RankProcesses:
     def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
         ended: list[ToCoordinator] = []
-        target = KillTarget(self._orders.run_id, epoch, self._site.node)
+        target = KillTarget(self._orders.run_id, epoch, self._place.name)
         everywhere = epoch not in self._started or not self._whole_lineage
 
         def find() -> list[proc.Process]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
+from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
@@ -32,15 +32,6 @@ _MOST_UNREAD = 4 * 1024 * 1024
 _READ = 64 * 1024
 _LAST_READS = 64
 _PAUSE = 0.1
-
-
-@frozen
-class SidecarPlace:
-    """Where sidecars stand: the node's number in the allocation, its name, what it was started with."""
-
-    node: int
-    name: str
-    environment: Mapping[str, str]
 
 
 class Sidecar:
@@ -176,7 +167,7 @@ class SidecarProcesses:
     ``ranks`` tells rank and process id of every rank that was started here last.
     """
 
-    def __init__(self, orders: Orders, paths: RunPaths, place: SidecarPlace, loop: EventLoop) -> None:
+    def __init__(self, orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> None:
         self.happened: Callable[[SidecarSaid | SidecarEnded], None]
         self.reap: Callable[[], None]
         self.clear: Callable[[], bool]

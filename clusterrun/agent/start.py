@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Mapping
 
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.rank_environment import hidden_gpus
-from clusterrun.agent.rank_processes import AgentPlace, RankProcesses
+from clusterrun.agent.rank_environment import AgentPlace, hidden_gpus
+from clusterrun.agent.rank_processes import RankProcesses
 from clusterrun.agent.service import AgentService, ShimLink
-from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
+from clusterrun.agent.sidecar_processes import SidecarProcesses
 from clusterrun.model import contract
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
@@ -50,24 +50,24 @@ def serve(
     except OutOfReach as error:
         # The first node may have died before anybody joined: its job would go on without anybody.
         if orders.launch:
-            _outlive(orders, paths, AgentPlace(name, "", environment), node, link, error.places)
+            _outlive(orders, paths, AgentPlace(node, name, environment), link, error.places)
         raise
     orders, timeouts = orders.using(bootstrap.python), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
-    site = AgentPlace(name, joined.connection.getsockname()[0], environment)
+    place = AgentPlace(node, name, environment, joined.connection.getsockname()[0])
     coordinator = joined.connection.getpeername()[:2]
     loop = EventLoop()
-    rank_processes = _ranks(orders, paths, site, loop)
+    rank_processes = _ranks(orders, paths, place, loop)
     gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on)
-    sidecars = SidecarProcesses(orders, paths, SidecarPlace(node, name, environment), loop)
+    sidecars = SidecarProcesses(orders, paths, place, loop)
     served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()
     if machine.orphaned and orders.launch:
-        _outlive(orders, paths, site, node, link, (coordinator,), served.told_to_end)
+        _outlive(orders, paths, place, link, (coordinator,), served.told_to_end)
     return code
 
 
@@ -81,8 +81,8 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
 
 
-def _ranks(orders: Orders, paths: RunPaths, site: AgentPlace, loop: EventLoop) -> RankProcesses:
-    made = (orders, paths, site, become_subreaper(), _dressed(orders, paths))
+def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> RankProcesses:
+    made = (orders, paths, place, become_subreaper(), _dressed(orders, paths))
     if not orders.container.is_prefix:
         return RankProcesses(*made)
     from clusterrun.agent.contained_ranks import ContainedRanks
@@ -93,24 +93,19 @@ def _ranks(orders: Orders, paths: RunPaths, site: AgentPlace, loop: EventLoop) -
 def _outlive(
     orders: Orders,
     paths: RunPaths,
-    site: AgentPlace,
-    node: int,
+    place: AgentPlace,
     shim: ShimLink,
     coordinator: tuple[tuple[str, int], ...],
     told_to_end: bool = False,
 ) -> None:
-    if orders.in_allocation:
-        return
     from clusterrun.agent import orphaned_job
 
-    survival = orders.survival
-    left = orphaned_job.left_behind(site.environment, survival.requeue == "requeue", node, survival.resubmit)
+    left = orphaned_job.left_behind(orders, paths.run_dir, place, coordinator)
     if left is None:
         return
     shim.tell("run ")  # its ranks are gone, and another agent may come to start some here
-    place = orphaned_job.Place(site.node, paths.run_dir, coordinator)
     renew = lambda until: shim.tell(f"until {until!r}")  # noqa: E731
-    detector = orphaned_job.OrphanedJob(left, site.environment, shim.ended, renew, place)
+    detector = orphaned_job.OrphanedJob(left, place.environment, shim.ended, renew)
     if told_to_end:
         detector.hurry()
     detector.keep()

@@ -18,7 +18,7 @@ from clusterrun.model import contract
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ class LiveAttempt:
     # --- time ---
 
     def wakes_at(self) -> float | None:
-        times = (self._overdue_at, self._settled_at, self._fence_at, self._read_at)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at)
 
     def tick(self, now: Now) -> AttemptOver | None:
         over = None

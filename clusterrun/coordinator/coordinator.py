@@ -37,7 +37,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick
+from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 
 TYPE_CHECKING = False
@@ -102,8 +102,7 @@ class Coordinator:
         """When the next ``Tick`` is wanted (steady clock, seconds)."""
         if self._finished:
             return None
-        times = (self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
-        wakes_at = min((at for at in times if at is not None), default=None)
+        wakes_at = earliest(self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
         return None if wakes_at is None else wakes_at + self._standstills
 
     # --- time ---
@@ -214,21 +213,11 @@ class Coordinator:
     def _of_sidecar(
         self, now: Now, member: Member, message: messages.SidecarSaid | messages.SidecarEnded
     ) -> None:
-        formation, watching = self._lifecycle.formation, self._lifecycle.watching
+        watching = self._lifecycle.watching
         if message.sidecar == contract.EXAMINER:
-            outcome = (
-                formation.worker_said(now, member, message)
-                if isinstance(message, messages.SidecarSaid)
-                else formation.worker_lost(now, member, message.why)
-            )
-            self._lifecycle.follow(now, outcome)
+            self._lifecycle.follow(now, self._lifecycle.formation.heard(now, member, message))
         elif message.sidecar == contract.OBSERVER and watching is not None:
-            asked = (
-                watching.said(now, member, message)
-                if isinstance(message, messages.SidecarSaid)
-                else watching.lost(now, member, message.why)
-            )
-            self._lifecycle.heed(now, asked)
+            self._lifecycle.heed(now, watching.heard(now, member, message))
 
     def _break(self, now: Now, member: Member, why: str) -> None:
         self._actions.append(DropLink(member.link))

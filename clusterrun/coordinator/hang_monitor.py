@@ -14,14 +14,10 @@ from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
 from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
-from clusterrun.monitor.actions import AskObserver, Save, TakeBack, Warn
+from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
 from clusterrun.monitor.hang_detector import HangDetector
-from clusterrun.protocol.messages import AskSidecar, SidecarSaid
+from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Action, Note, Now
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class HangMonitor:
@@ -46,7 +42,9 @@ class HangMonitor:
     def tick(self, now: Now) -> EndAsked | None:
         return self._carry_out(now, self._detector.tick(now.steady, now.wall))
 
-    def said(self, now: Now, member: Member, message: SidecarSaid) -> EndAsked | None:
+    def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> EndAsked | None:
+        if isinstance(message, SidecarEnded):
+            return self.lost(now, member, message.why)
         said = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
         return self._carry_out(now, said)
 
@@ -61,7 +59,7 @@ class HangMonitor:
         """No rank lives any more: nothing is left to end."""
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
 
-    def _carry_out(self, now: Now, said: Iterable[Any]) -> EndAsked | None:
+    def _carry_out(self, now: Now, said: Iterable[object]) -> EndAsked | None:
         asked = None
         for one in said:
             if isinstance(one, AskObserver):
@@ -74,9 +72,9 @@ class HangMonitor:
                     self._actions.append(Note(one.text))
             elif isinstance(one, Save):
                 self._actions.append(SaveBeside(self._live.epoch, one.name, one.text))
-            elif one.what == "restart":
+            elif isinstance(one, EndAttempt) and one.what == "restart":
                 self._live.hangs(now, one.why)
-            else:
+            elif isinstance(one, EndAttempt):
                 asked = EndAsked(RunOutcome(State.FAILED, one.why, contract.ExitCode.FAILED))
         return asked
 

@@ -38,7 +38,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -316,8 +316,7 @@ class Lifecycle:
         if self.stage is RunStage.PARTING:
             return self._shutdown.wakes_at()
         parts = (self.formation, self._restart, self.termination, self.live, self.watching)
-        times = [self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part)]
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part))
 
     def tick(self, now: Now) -> None:
         if self.stage is RunStage.PARTING:

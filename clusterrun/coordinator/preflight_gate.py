@@ -18,8 +18,8 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Grade, LinkReport, NodeReport, Report
 from clusterrun.model.states import Phase, State
-from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarSaid
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
+from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
@@ -97,8 +97,7 @@ class PreflightGate:
         return self._go_on(now, examination, examination.begin())
 
     def wakes_at(self) -> float | None:
-        times = (self._overdue_at, self._examination.wakes_at() if self._examination else None)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._overdue_at, self._examination.wakes_at() if self._examination else None)
 
     def tick(self, now: Now) -> Outcome | None:
         if self._overdue_at is not None and now.steady >= self._overdue_at:
@@ -107,22 +106,21 @@ class PreflightGate:
         one = self._examination
         return self._go_on(now, one, one.tick(now.steady)) if one else None
 
-    def said(self, now: Now, member: Member, message: SidecarSaid) -> Outcome | None:
+    def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
+        """A node's worker answered, or will answer no more."""
         one = self._examination
         if one is None:
             return None
+        if isinstance(message, SidecarEnded):
+            return self._go_on(now, one, one.lost(now.steady, member.node, message.why))
         return self._go_on(now, one, one.answered(now.steady, member.node, message.number, message.body))
 
-    def lost(self, now: Now, member: Member, why: str) -> Outcome | None:
-        """A node, or its worker, will answer no more."""
-        one = self._examination
-        return self._go_on(now, one, one.lost(now.steady, member.node, why)) if one else None
-
-    def left(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
+    def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
         """A node was lost."""
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
-        return self.lost(now, member, failure_event.failure.why)
+        one, why = self._examination, failure_event.failure.why
+        return self._go_on(now, one, one.lost(now.steady, member.node, why)) if one else None
 
     def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
         for ask in asks:

@@ -16,7 +16,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
 from clusterrun.slurm_text.srun_messages import unreached, words_on
 
@@ -248,9 +248,7 @@ class Rendezvous:
             self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
 
     def due_at(self) -> float | None:
-        if self._look_at is None or self.wakes_at is None:
-            return self.wakes_at
-        return min(self._look_at, self.wakes_at)
+        return None if self.wakes_at is None else earliest(self._look_at, self.wakes_at)
 
     def tick(self, now: Now) -> Outcome | None:
         """The time for joining may be over."""

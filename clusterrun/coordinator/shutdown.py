@@ -8,7 +8,7 @@ from clusterrun.coordinator.outcomes import RunOver
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.coordinator.termination import Termination
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 
 PART_SECONDS = 5.0
 """For the agents to leave and the launcher to end by themselves, and again for its end by force."""
@@ -34,8 +34,7 @@ class Shutdown:
         self._code = 0
 
     def wakes_at(self) -> float | None:
-        times = (self._due_at, self._termination.requeue_policy.due_at)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(self._due_at, self._termination.requeue_policy.due_at)
 
     def begin(self, now: Now, over: RunOver, superseded: bool) -> None:
         """No rank lives anywhere: write how it ended, and say farewell to everyone.

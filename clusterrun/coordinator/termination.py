@@ -23,7 +23,7 @@ from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
-from clusterrun.runtime.machine_events import Action, Now
+from clusterrun.runtime.machine_events import Action, Now, earliest
 
 ANSWER_SECONDS = 3.5
 """An answer of the scheduler that comes later than this decides nothing: it would kill before."""
@@ -135,8 +135,7 @@ class Termination:
 
     def wakes_at(self) -> float | None:
         late = self._asked.at + ANSWER_SECONDS if self._asked else None
-        times = (late, self._until, self._ask_at)
-        return min((at for at in times if at is not None), default=None)
+        return earliest(late, self._until, self._ask_at)
 
     def tick(self, now: Now, live: LiveAttempt | None) -> EndAsked | None:
         """Carry out what is due; to be called again where that is a wish, for more may be due."""

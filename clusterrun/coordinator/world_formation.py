@@ -26,7 +26,7 @@ from clusterrun.coordinator.preflight_gate import PreflightGate
 from clusterrun.coordinator.rendezvous import Rendezvous, RendezvousMeans
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.orders import Orders
-from clusterrun.protocol.messages import SidecarSaid
+from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Action, Now
 
 TYPE_CHECKING = False
@@ -138,18 +138,16 @@ class WorldFormation:
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         if self._checks:
-            return self._checked(now, self._checks.left(now, member, failure_event))
+            return self._checked(now, self._checks.lost(now, member, failure_event))
         if not self._rendezvous.does_without:
             return NoRanks(failure_event)
         self._lost = self._lost or failure_event
         self._rendezvous.left(member, why)
         return None
 
-    def worker_said(self, now: Now, member: Member, message: SidecarSaid) -> Outcome | None:
-        return self._checked(now, self._checks.said(now, member, message)) if self._checks else None
-
-    def worker_lost(self, now: Now, member: Member, why: str) -> Outcome | None:
-        return self._checked(now, self._checks.lost(now, member, why)) if self._checks else None
+    def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
+        """A pre-flight worker."""
+        return self._checked(now, self._checks.heard(now, member, message)) if self._checks else None
 
     def resubmitted(self, now: Now, event: Resubmitted) -> Outcome | None:
         """The run was queued anew, or could not be."""

@@ -1,4 +1,4 @@
-"""Events and actions that the state machines of agent and coordinator share; values only."""
+"""Events, actions and times that the state machines of agent and coordinator share; pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ class Now:
 
     steady: float
     wall: float
+
+
+def earliest(*times: float | None) -> float | None:
+    """The first of several times, of which some are not set."""
+    return min((at for at in times if at is not None), default=None)
 
 
 class Event:

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from clusterrun.agent.orphaned_job import JobRemedy, Left, Silence, came_back, left_behind, meaning, refused
+from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model.document import encode
+from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.record import LeftBehind
 from clusterrun.runs.run_documents import read_document
 from tests.coordinator.runs import ROOT, until
+from tests.coordinator.tapes import ORDERS
 
 LEFT = Left("14", 0, True, 1)
 
@@ -86,10 +89,12 @@ def test_a_first_node_that_was_taken_out_and_came_back_is_kept_off_the_job_it_be
     assert came_back((line, "")) == host
 
 
-def test_without_a_scheduler_there_is_no_job() -> None:
-    assert left_behind({}, True, 1) is None
+def test_without_a_scheduler_or_in_an_allocation_of_the_users_there_is_no_job() -> None:
     environment = {"SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "2"}
-    assert left_behind(environment, False, 3) == Left("14", 2, False, 3)
+    place, where = AgentPlace(3, "n3", environment), (("10.0.0.1", 7),)
+    assert left_behind(ORDERS, "/run", replace(place, environment={}), where) is None
+    assert left_behind(replace(ORDERS, in_allocation=True), "/run", place, where) is None
+    assert left_behind(ORDERS, "/run", place, where) == Left("14", 2, False, 3, (), "n3", "/run", where)
 
 
 @pytest.mark.parametrize(
@@ -137,9 +142,9 @@ from clusterrun.agent import orphaned_job
 orphaned_job.ASK_SECONDS = 0.1
 shim, living = os.pipe()
 print("here", flush=True)
-left = orphaned_job.Left("14", 0, sys.argv[1] == "requeue", 0)
-place = orphaned_job.Place("n0002", os.environ.get("RUN_DIR", "/nowhere"), ())
-orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None, place).keep()
+where = ("n0002", os.environ.get("RUN_DIR", "/nowhere"))
+left = orphaned_job.Left("14", 0, sys.argv[1] == "requeue", 0, (), *where, ())
+orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None).keep()
 """
 
 
@@ -241,7 +246,7 @@ def test_a_job_is_left_alone_while_its_coordinator_writes_or_listens_or_its_host
 HURRIED = (
     CODE.replace(".keep()", "")
     .replace("orphaned_job.OrphanedJob(", "job = orphaned_job.OrphanedJob(")
-    .replace('"requeue", 0)', '"requeue", int(sys.argv[2]))')
+    .replace('"requeue", 0, ()', '"requeue", int(sys.argv[2]), ()')
 )
 KILLED = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from clusterrun import proc
-from clusterrun.agent.sidecar_processes import SidecarPlace, SidecarProcesses
+from clusterrun.agent.rank_environment import AgentPlace
+from clusterrun.agent.sidecar_processes import SidecarProcesses
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
@@ -54,7 +55,7 @@ class Stage:
         Path(self.paths.agent).write_text(PROGRAM)
         os.makedirs(self.paths.attempt(4).folder)
         environment = {"PATH": os.defpath, "SLURM_PROCID": "3", "MINE": "1"}
-        self.sidecars = SidecarProcesses(ORDERS, self.paths, SidecarPlace(7, "n7", environment), self.loop)
+        self.sidecars = SidecarProcesses(ORDERS, self.paths, AgentPlace(7, "n7", environment), self.loop)
         self.sidecars.happened = self.events.append
         self.sidecars.reap = self.reap
         self.sidecars.clear = lambda: self.open
