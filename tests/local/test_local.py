@@ -171,8 +171,8 @@ def test_a_run_that_cannot_be_started_is_an_error_with_the_last_words(tmp_path: 
     assert "No module named 'encodings'" in caught.value.remedy, "job.out goes with the run directory"
 
 
-def listed(text: str) -> Callable[..., system.Completed]:
-    return lambda argv, timeout: system.Completed(tuple(argv), 0, text, "", 0.0)
+def listed(text: str, code: int = 0) -> Callable[..., system.Completed]:
+    return lambda argv, timeout: system.Completed(tuple(argv), code, text, "", 0.0)
 
 
 def hung(argv: object, timeout: float) -> system.Completed:
@@ -187,6 +187,7 @@ def hung(argv: object, timeout: float) -> system.Completed:
         (listed("GPU 0: H200\nGPU 1: H200\n"), "", 0),
         (listed("GPU 0: H200\n"), "0,1,2", 1),
         (listed("No devices were found\n"), None, 0),
+        (listed("Unable to determine the device handle for GPU0: Unknown Error\nGPU 1: H200\n", 14), None, 1),
         (hung, None, 0),
     ],
 )

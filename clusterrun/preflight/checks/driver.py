@@ -26,10 +26,13 @@ def judge(request: Asked, readings: Readings) -> Findings:
     yield from unlike(NAME, "the NVIDIA driver", _known(drivers), Grade.WARN, same)
     likes = "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU"
     yield from unlike(NAME, "the kind of GPU", _known(kinds), Grade.WARN, likes)
+    checked = {node: _kinds(reading, "ecc") for node, reading in readings.items()}
+    alike = "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed"
+    yield from unlike(NAME, "ECC of the GPUs' memory", _known(checked), Grade.WARN, alike)
 
 
-def _kinds(reading: Any) -> str:
-    return ", ".join(sorted({text(gpu, "name") for gpu in rows(reading, "gpus")} - {""}))
+def _kinds(reading: Any, field: str = "name") -> str:
+    return ", ".join(sorted({text(gpu, field) for gpu in rows(reading, "gpus")} - {""}))
 
 
 def _known(values: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NAME = "gpu-errors"
 OF = gpus.NAME
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
+_GONE = "dmesg | grep -i xid on the node, then reset the GPU (nvidia-smi -r) or reboot; else reseat it"
 _NEEDED = ("Reset", "Reboot", "Recover")
 _REPLACE = "have the GPU replaced"
 
@@ -25,12 +26,14 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     """Fail for what makes a GPU stop or compute wrongly, warn for what will do so later."""
     most_corrected = chosen(request.limits)["gpu_corrected"]
     for node, reading in readings.items():
-        for index, gpu in gpus.given(reading):
+        for index, gpu in gpus.suspects(reading):
             for verdict, said, remedy in _of_gpu(gpu, most_corrected):
                 yield node, Finding(NAME, verdict, f"GPU {index}: {said}", remedy)
 
 
 def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Grade, str, str]]:
+    if text(gpu, "gone"):
+        yield Grade.FAIL, f"the driver says: {text(gpu, 'gone')}", _GONE
     uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
     if uncorrected > 0:
         yield (
@@ -51,6 +54,9 @@ def _of_gpu(gpu: Mapping[str, Any], most_corrected: float) -> Iterator[tuple[Gra
         yield Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET
     if text(gpu, "pages_pending") == "Yes":
         yield Grade.WARN, "a page of memory waits for a reset to be retired", _RESET
+    if text(gpu, "license").startswith("Unlicensed"):
+        said = f"the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        yield Grade.WARN, said, "systemctl status nvidia-gridd on the node: does it reach its license server?"
     recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
     if recovery:
         needs = any(word in recovery for word in _NEEDED)  # of other words nobody knows yet how bad they are

@@ -37,6 +37,21 @@ LATE_EVERYWHERE = Finding(
     "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
 )
 _NO_SUCH_PROGRAM = 127
+_AGAIN = "nvidia-smi on the node; if it fails again: reboot the node"
+_ILL = "nvidia-smi -q and dmesg | grep -i xid on the node; drain it before that GPU is needed"
+_REMEDIES = (
+    ("version mismatch", "the driver was updated under jobs: drain the node and reboot it"),
+    (
+        "couldn't communicate",
+        "load the driver (modprobe nvidia; dmesg | grep NVRM says why not): a new kernel needs it built anew",
+    ),
+    (
+        "libnvidia-ml.so",
+        "install the driver's libraries on the node; in a container: let its runtime bring them (--nv)",
+    ),
+    ("No devices were found", "dmesg | grep NVRM on the node says why no GPU started; switch it off and on"),
+)
+"""What to do about what nvidia-smi says where it lists no GPU, by some of its words."""
 
 
 def probe(request: Asked) -> object:
@@ -44,7 +59,12 @@ def probe(request: Asked) -> object:
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
         return {"found": False}
-    reading = {"found": True, "code": said.code, "given": names()}
+    reading = {
+        "found": True,
+        "code": said.code,
+        "given": names(),
+        "complaints": nvidia_smi.complaints(f"{said.out}\n{said.err}"),
+    }
     try:
         return {**reading, **_with_users(nvidia_smi.gpus(said.out))}
     except ValueError:
@@ -81,6 +101,10 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
         finding = _of_node(request, reading)
         if finding:
             yield node, finding
+        elif _found(reading):
+            # Of which job's GPU that is cannot be told: the program numbers it by its place on the bus.
+            for said in words(reading, "complaints"):
+                yield node, Finding(NAME, Grade.WARN, f"nvidia-smi: {said}", _ILL)
 
 
 def _of_node(request: Asked, reading: Any) -> Finding | None:
@@ -91,7 +115,8 @@ def _of_node(request: Asked, reading: Any) -> Finding | None:
     there = rows(reading, "gpus")
     if not there:
         said = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
-        return _fail(f"nvidia-smi: {said}", "nvidia-smi on the node; if it fails again: reboot the node")
+        remedy = next((what for words_of, what in _REMEDIES if words_of in said), _AGAIN)
+        return _fail(f"nvidia-smi: {said}", remedy)
     count = sum(_devices(gpu) for gpu in there)
     ours = sum(_devices(gpu) for _, gpu in opened(reading))
     if ours < request.gpus <= count:
@@ -100,8 +125,17 @@ def _of_node(request: Asked, reading: Any) -> Finding | None:
             "ask Slurm for them (--gpus, without --gpus-from node); see GRES in scontrol show job -d",
         )
     if count < request.gpus:
+        whole = [index for index, gpu in opened(reading) if not _devices(gpu)]
+        if whole:
+            which = ", ".join(map(str, whole))
+            return _fail(
+                f"GPU {which} is to be divided (MIG is on) and has no instance: CUDA cannot open it",
+                "its administrator makes instances (nvidia-smi mig -cgi PROFILE -C), or turns MIG off "
+                f"(nvidia-smi -i {which.replace(' ', '')} -mig 0)",
+            )
+        why = "".join(f"; {said}" for said in words(reading, "complaints"))
         return _fail(
-            f"the driver sees {count} of {request.gpus} GPUs",
+            f"the driver sees {count} of {request.gpus} GPUs{why}",
             "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU",
         )
     return None
@@ -115,6 +149,16 @@ def names() -> list[str]:
 def given(reading: Any) -> list[tuple[int, dict[str, Any]]]:
     """The GPUs that this job was given, with their numbers; all, where it cannot be told which."""
     return among(words(reading, "given"), opened(reading))
+
+
+def suspects(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Those of ``given``, and GPUs that do not answer, not even for the UUID that may be one of ours."""
+    ours = given(reading)
+    some = len(ours) < len(words(reading, "given"))
+    return sorted(
+        [*ours, *(one for one in opened(reading) if some and text(one[1], "gone") and one not in ours)],
+        key=lambda one: one[0],
+    )
 
 
 def opened(reading: Any) -> list[tuple[int, dict[str, Any]]]:

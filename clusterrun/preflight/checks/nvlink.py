@@ -30,7 +30,9 @@ LATE_WITH = gpus.NAME
 _ONE = 30.0
 _GPU = re.compile(r"GPU (\d+):(?:.*\(UUID: ([^)]+)\))?")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
-_ERRORS = re.compile(r"\s+Link (\d+): (\w[\w ]*) Errors: (\d+)")
+_NO_LINK = re.compile(r"(?i).*all links are inactive")
+_ERRORS = re.compile(r"\s+Link (\d+): (?:\w[\w ]* Errors|Total Link recovery events): (\d+)", re.I)
+"""Counts of what went wrong; not those of lanes before correction, nor of corrected words (Blackwell)."""
 _SLOWER = 0.9
 _REMEDY = (
     "dmesg | grep -i -e nvlink -e xid, then reset the GPUs (nvidia-smi -r) or reboot; else replace the GPU"
@@ -58,6 +60,8 @@ def of_text(status: str, errors: str) -> list[dict[str, Any]]:
         if head:
             gpu = int(head[1])
             uuids[gpu] = head[2] or ""
+        if _NO_LINK.match(line) and gpu >= 0:
+            speeds.setdefault(gpu, {})
         if link:
             speeds.setdefault(gpu, {})[link[1]] = float(link[3] or 0)
     counted: Counter[int] = Counter()
@@ -65,7 +69,7 @@ def of_text(status: str, errors: str) -> list[dict[str, Any]]:
         head, error = _GPU.match(line), _ERRORS.match(line)
         gpu = int(head[1]) if head else gpu
         if error:
-            counted[gpu] += int(error[3])
+            counted[gpu] += int(error[2])
     return [
         {"gpu": one, "uuid": uuids.get(one, ""), "speeds": list(links.values()), "errors": counted[one]}
         for one, links in speeds.items()
@@ -78,14 +82,16 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
     seen = [
         (node, row, _speeds(row)) for node, reading in readings.items() for row in rows({"r": reading}, "r")
     ]
-    counts = Counter(sum(speed > 0 for speed in speeds) for _, _, speeds in seen if speeds)
+    counts = Counter(sum(speed > 0 for speed in speeds) for _, _, speeds in seen)
     usual = max(counts, key=lambda active: (counts[active], active), default=0)
+    bridged = 2 * counts[usual] > len(seen)
+    """Of cards with bridges some may have none: a GPU without any link is ill where most have links."""
     fastest = max((speed for _, _, speeds in seen for speed in speeds), default=0.0)
     for node, row, speeds in seen:
         name, active = f"GPU {number(row, 'gpu') or 0:.0f}", sum(speed > 0 for speed in speeds)
         slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
         errors = number(row, "errors") or 0.0
-        if active < usual:
+        if active < usual and (active or bridged):
             said = f"{name} has {active} active NVLinks, {usual} is usual"
             yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)
         if slow and 2 * slow <= len(speeds):

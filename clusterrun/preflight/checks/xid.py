@@ -81,9 +81,11 @@ _SWITCH = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+),
 SWITCHES = "NVSwitch"
 _LINK_DOWN = 20034
 """Also when a GPU behind the link is reset: a GPU that is lost says so itself."""
-_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
+_LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
 _FALLEN = re.compile(r"NVRM: .*GPU ([0-9A-Fa-f:.]+).*fallen off the bus")
-"""The same failure at the driver's start, when there is no Xid yet."""
+"""The same failure beside its Xid, or at the driver's start, when there is no Xid yet."""
+_AT_START = "is not responding to commands"
+"""Of the line at the driver's start: it comes before the one that says that the driver is loaded."""
 _LOADED = "NVRM: loading NVIDIA"
 _MOST = 200
 REMEDIES = {
@@ -105,9 +107,10 @@ def probe(request: Asked) -> object:
 def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     """The Xid errors in a log; those from before the driver was loaded again are over."""
     found: list[dict[str, object]] = []
+    started: list[dict[str, object]] = []  # seen while the driver starts
     for ago, line in log:
         if _LOADED in line:
-            found = []
+            found, started = started, []
         match, fallen, switch = _LINE.search(line), _FALLEN.search(line), _SWITCH.search(line)
         if switch:
             row = {"xid": int(switch[2]), "bus": switch[1], "ago": round(ago), "said": switch[3][:120]}
@@ -115,8 +118,9 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
         elif match:
             said = match[3].rpartition("name=<unknown>, ")[2]
             found.append({"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": said[:120]})
-        elif fallen:
+        elif fallen and not any(row["xid"] == 79 and fallen[1].startswith(str(row["bus"])) for row in found):
             found.append({"xid": 79, "bus": fallen[1], "ago": round(ago), "said": ""})
+            started += found[-1:] if _AT_START in line else []
     return found[-_MOST:]
 
 

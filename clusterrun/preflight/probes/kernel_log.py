@@ -13,6 +13,8 @@ RECORD = 8192
 """A record of /dev/kmsg is never longer; a shorter buffer would make the kernel refuse it."""
 MOST_RECORDS = 100_000
 _KMSG = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)")
+_FURTHER = re.compile(r"\n {2,}(?=\S)")
+"""A message of several lines: those behind the first are indented, as far as its text is."""
 _JOURNAL = re.compile(r"\[ *(\d+\.\d+)\] [^ ]+ kernel: (.*)")
 
 
@@ -59,7 +61,7 @@ def _of_journal() -> list[tuple[float, str]] | None:
 
 def journal(text: str, now: float) -> Iterator[tuple[float, str]]:
     """The kernel's lines in what ``journalctl -o short-monotonic`` prints; ``now`` as in ``parsed``."""
-    for line in text.splitlines():
+    for line in _FURTHER.sub(" ", text).splitlines():
         found = _JOURNAL.match(line)
         if found:
             yield max(0.0, now - float(found[1])), found[2]

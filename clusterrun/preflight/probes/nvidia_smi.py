@@ -6,6 +6,8 @@ fields is sent that an older driver would refuse as a whole.
 
 from __future__ import annotations
 
+import re
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -16,6 +18,8 @@ _TEXTS = {
     "uuid": ("uuid",),
     "bus": ("pci/pci_bus_id",),
     "mig": ("mig_mode/current_mig",),
+    "ecc": ("ecc_mode/current_ecc",),
+    "license": ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
     "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "rows_pending": ("remapped_rows/remapped_row_pending",),
     "rows_failed": ("remapped_rows/remapped_row_failure",),
@@ -42,14 +46,21 @@ _NUMBERS = {
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
     "watts_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
 }
+GONE = ("GPU is lost", "GPU requires reset")
+"""What the driver writes in place of values that it cannot ask a GPU for (nvmlErrorString)."""
 _NOTHING = (
+    *GONE,
     *("N/A", "Not Supported", "Unknown Error", "None", "GPU access blocked", "Insufficient Permissions"),
     *("Requested functionality has been deprecated", "Function Not Found", "ERR!"),
 )
 """How the driver says that it says nothing; 570 calls some old fields deprecated."""
+_COMPLAINT = re.compile(
+    r"(?:WARNING: infoROM is corrupted at|Unable to determine the device handle for) .*", re.I
+)
+_ROOT = "nvidia_smi_log"
 _OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable"
 """Of a divided GPU (MIG) the errors stand with its instances, and those of the whole are N/A."""
-_MOST_PROCESSES = 32
+_MOST_PROCESSES, _MOST_COMPLAINTS = 32, 8
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 _UNCORRECTED = (
     "sram_uncorrectable",
@@ -62,11 +73,15 @@ _CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
 
 
 def gpus(xml: str) -> dict[str, Any]:
-    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``."""
+    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``.
+
+    What the program says of a GPU that is ill stands before, behind or within the document.
+    """
     from xml.etree import ElementTree  # only in the probe's process
 
+    start, end = xml.find(f"<{_ROOT}>"), xml.rfind(f"</{_ROOT}>")
     try:
-        log = ElementTree.fromstring(xml.strip())
+        log = ElementTree.fromstring(xml[start : end + len(_ROOT) + 3] if 0 <= start < end else "")
     except ElementTree.ParseError as error:
         raise ValueError(f"no XML: {error}") from error
     return {
@@ -76,8 +91,14 @@ def gpus(xml: str) -> dict[str, Any]:
     }
 
 
+def complaints(printed: str) -> list[str]:
+    """What the program says of GPUs that it cannot read, or not whole."""
+    return list(dict.fromkeys(line.strip() for line in _COMPLAINT.findall(printed)))[:_MOST_COMPLAINTS]
+
+
 def _gpu(gpu: Element) -> dict[str, Any]:
     texts = {name: _first(_text(gpu, path) for path in paths) for name, paths in _TEXTS.items()}
+    texts["gone"] = _first(said for said in map(_plain, gpu.iter()) if said in GONE)
     numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
     return {
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
@@ -119,6 +140,10 @@ def _text(element: Element, path: str) -> str:
     """The text at ``path``; empty where the driver says nothing, or says that it cannot."""
     said = (element.findtext(path) or "").strip()
     return "" if said.strip("[]").startswith(_NOTHING) else said
+
+
+def _plain(element: Element) -> str:
+    return (element.text or "").strip().strip("[]")
 
 
 def _number(element: Element, path: str) -> float | None:

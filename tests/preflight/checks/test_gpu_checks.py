@@ -279,6 +279,32 @@ def test_only_links_of_the_jobs_gpus_are_read(monkeypatch, mine, rows):
     assert [row["gpu"] for row in nvlink.probe(ASKED)] == list(rows)
 
 
+def test_a_gpu_whose_links_are_all_inactive_is_unfit_unless_most_have_none():
+    none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"  # leptonai/gpud#1085
+    assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 7, none)}) == [
+        ("n1", FAIL, "GPU 7 has 0 active NVLinks, 18 is usual")
+    ]
+    assert verdicts(nvlink, {"n1": links(none, none)}) == []
+    assert verdicts(nvlink, {"n1": links(*[HEALTHY_LINKS] * 2, none, none)}) == []
+
+
+BLACKWELL = (
+    "\t Link 0: Tx packets: 36140749276\n\t Link 0: Malformed packet Errors: 0\n\t Link 0: Rx Errors: 0\n"
+    "\t Link 0: Link recovery successful events: 505\n\t Link 0: Link recovery failed events: 0\n"
+    "\t Link 0: Total link recovery events: 505\n\t Link 0: Effective BER: 15e-255\n"
+    "\t Link 0: Symbol Errors: 0\n\t Link 0: FEC Errors - 0: 36140749276\n\t Link 0: Raw Errors Lane 0: 82\n"
+)
+"""Names as drivers from 570 on print them; a link with 505 recoveries failed (marin-community/marin#9086)."""
+
+
+def test_counts_of_newer_drivers_are_errors_where_something_went_wrong_and_words_corrected_are_not():
+    healthy = BLACKWELL.replace("505", "0")
+    assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=healthy)}) == []
+    assert verdicts(nvlink, {"n1": links(HEALTHY_LINKS, errors=BLACKWELL)}) == [
+        ("n1", WARN, "505 NVLink errors of GPU 0 (limit 100)")
+    ]
+
+
 def test_slow_links_and_errors_of_links_are_warnings():
     slow = HEALTHY_LINKS.replace("Link 2: 26.562", "Link 2: 1.562")
     assert verdicts(nvlink, {"n1": links(slow, HEALTHY_LINKS)}) == [

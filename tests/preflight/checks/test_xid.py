@@ -50,6 +50,41 @@ def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_one_that_fell_off_the_bus
     assert xid.of_lines([(5.0, FALLEN)]) == [{"xid": 79, "bus": "0000:b3:00.0", "ago": 5, "said": ""}]
 
 
+AT_START = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\\x0a"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
+"""NVIDIA/NVSentinel#155, driver 570.158.01: the driver says that it is loaded only after that."""
+
+
+def test_a_gpu_that_does_not_answer_while_the_driver_starts_is_told_until_the_driver_is_loaded_again():
+    log = [(60.0, AT_START), (59.9, "NVRM: The NVIDIA probe routine failed for 1 device(s)."), (59.8, LOADED)]
+    found = xid.of_lines(log)
+    assert [(row["xid"], row["bus"]) for row in found] == [(79, "0000:b3:00.0")]
+    assert xid.of_lines([*log, (10.0, LOADED)]) == []
+
+
+def test_a_gpu_that_fell_off_the_bus_is_one_finding_though_two_lines_tell_of_it():
+    beside = "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus."
+    assert [row["bus"] for row in xid.of_lines([(9.0, LINE_79), (9.0, beside)])] == ["0000:9b:00"]
+
+
+def test_the_line_of_an_older_driver_has_no_name_of_the_bus():
+    assert [row["xid"] for row in xid.of_lines([(9.0, "NVRM: Xid (0000:03:00): 48, DBE")])] == [48]
+
+
+def test_a_message_of_several_lines_in_the_journal_is_one_line():
+    text = (
+        "[ 1843.308145] gpu1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+        "                            NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+        "                            NVRM: fallen off the bus and is not responding to commands.\n"
+        "[ 1843.439662] gpu1 kernel: NVRM: The NVIDIA probe routine failed for 1 device(s).\n"
+    )
+    lines = list(kernel_log.journal(text, 1900.0))
+    assert len(lines) == 2
+    assert [(row["xid"], row["bus"]) for row in xid.of_lines(lines)] == [(79, "0000:b3:00.0")]
+
+
 @pytest.mark.parametrize(
     ("seen", "verdict", "said"),
     [

@@ -25,6 +25,7 @@ def test_a_made_up_document_of_driver_550_is_read_whole():
                 "uuid": "GPU-11111111-1111-1111-1111-111111111111",
                 "bus": "00000000:1B:00.0",
                 "mig": "Disabled",
+                "ecc": "Enabled",
                 "rows_pending": "Yes",
                 "rows_failed": "No",
                 "sram_exceeded": "No",

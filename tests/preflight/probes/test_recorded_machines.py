@@ -12,7 +12,8 @@ import pytest
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, pcie
 from clusterrun.preflight.probes import nvidia_smi
-from tests.preflight.checks.values import asked
+from tests.preflight.checks.values import FAIL, WARN, asked
+from tests.preflight.checks.values import RECORDED as FOLDER
 
 CHECKS = (gpus, gpu_memory, gpu_errors, pcie, clocks, fabric, driver)
 LANES, GENERATION = "pci/pci_gpu_link_info/link_widths", "pci/pci_gpu_link_info/pcie_gen"
@@ -211,3 +212,122 @@ def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fau
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": said}))
     found = [one.verdict for _, one in gpu_errors.judge(asked(), {"n1": {"given": [], **read}})]
     assert found == ([] if verdict is None else [verdict])
+
+
+LOST = [
+    (FAIL, "GPU 0: 5 uncorrected memory errors since the driver's start (limit 0)"),
+    (FAIL, "GPU 0: a row of memory could not be remapped"),
+    (FAIL, "GPU 1: the driver says: GPU is lost"),
+]
+WHOLE = [
+    ("driver-570-a100.xml", "570.148.08", 1, ("NVIDIA A100-SXM4-40GB", 40960, 4, 400, ""), []),
+    ("driver-580-h100.xml", "580.105.08", 2, ("NVIDIA H100 80GB HBM3", 81559, 5, 700, "Completed"), []),
+    ("driver-580-b200.xml", "580.105.08", 2, ("NVIDIA B200", 183359, 5, 1000, "Completed"), []),
+    ("driver-580-gb300.xml", "580.173.02", 2, ("NVIDIA GB300", 284208, 6, 1400, "Completed"), []),
+    ("driver-595-l40s.xml", "595.91.07", 1, ("NVIDIA L40S", 46068, 4, 350, ""), []),
+    ("driver-580-gb200-one-lost.xml", "580.65.06", 2, ("NVIDIA GB200", 196608, 6, 1000, "Completed"), LOST),
+]
+FACTS = ("name", "memory", "generation_most", "watts_most", "fabric")
+
+
+def of_file(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def findings(read, gpus_of_job, **more):
+    reading = {"n1": {"found": True, "code": 0, "given": [], **read, **more}}
+    return [
+        (one.verdict, one.said)
+        for check in CHECKS
+        for _, one in check.judge(asked(gpus=gpus_of_job), reading)
+    ]
+
+
+@pytest.mark.parametrize(("name", "version", "count", "facts", "told"), WHOLE, ids=[one[0] for one in WHOLE])
+def test_a_whole_document_of_a_real_driver_is_read_and_judged(name, version, count, facts, told):
+    read = nvidia_smi.gpus(of_file(name))
+    assert (read["driver"], len(read["gpus"])) == (version, count)
+    assert tuple(read["gpus"][0].get(fact, "") for fact in FACTS) == facts
+    assert findings(read, count) == told
+
+
+def test_a_lost_gpu_that_cannot_tell_its_uuid_may_be_the_jobs_and_one_of_another_job_is_not_held_against_it():
+    there = nvidia_smi.gpus(of_file("driver-580-gb200-one-lost.xml"))["gpus"]
+    there[1]["uuid"] = ""
+    gone = (FAIL, "GPU 1: the driver says: GPU is lost")
+    both = [there[0]["uuid"], "GPU-of-the-one-that-is-lost"]
+    assert gone in findings({"gpus": there}, 2, given=both)
+    assert gone not in findings({"gpus": there}, 1, given=both[:1])
+    assert gone not in findings({"gpus": there}, 1, given=["0"])
+
+
+UNKNOWN = "Unable to determine the device handle for GPU 0000:BA:80.0: Unknown Error"
+ROM = "WARNING: infoROM is corrupted at gpu 0000:0B:00.0"
+"""NVIDIA/dcgm-exporter#604; microsoft/pai#3756 has the second, where -q -x ended with code 0."""
+
+
+@pytest.mark.parametrize("told", [f"{UNKNOWN}\n{{}}", f"{{}}\n{ROM}\n", f"{UNKNOWN}\n{{}}{ROM}"])
+def test_a_complaint_around_the_document_is_told_and_the_document_is_read_all_the_same(told):
+    printed = told.format(of_file("driver-580-h100.xml"))
+    read, said = nvidia_smi.gpus(printed), nvidia_smi.complaints(printed)
+    assert len(read["gpus"]) == 2
+    assert findings(read, 2, complaints=said) == [(WARN, f"nvidia-smi: {one}") for one in said]
+    assert said == [one for one in (UNKNOWN, ROM) if one in told]
+    (missing,) = findings(read, 8, complaints=said)
+    assert missing == (FAIL, "; ".join(["the driver sees 2 of 8 GPUs", *said]))
+
+
+NOT_LISTED = [
+    (
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.195",
+        "reboot it",
+    ),
+    ("No devices were found", "no GPU started"),
+    ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", "modprobe nvidia"),
+    ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "--nv"),
+    ("Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.", "reboot the node"),
+    ("Failed to initialize NVML: Unknown Error", "reboot the node"),
+]
+"""tinygrad/open-gpu-kernel-modules#47 has the first, with the second line that newer drivers add."""
+
+
+@pytest.mark.parametrize(("said", "remedy"), NOT_LISTED)
+def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(said, remedy):
+    ((_, found),) = gpus.judge(asked(), {"n1": {"found": True, "code": 9, "given": [], "said": said}})
+    assert found.verdict == FAIL
+    assert found.said == f"nvidia-smi: {said}".replace("\n", " ")
+    assert remedy in found.remedy
+
+
+def test_a_gpu_that_is_to_be_divided_and_has_no_instance_is_no_missing_gpu():
+    read = nvidia_smi.gpus(document("535.54.03", "12.2", {**A100_535, "mig_devices": "None"}))
+    assert findings(read, 1) == [
+        (FAIL, "GPU 0 is to be divided (MIG is on) and has no instance: CUDA cannot open it")
+    ]
+
+
+def test_a_virtual_gpu_without_a_license_is_slowed_down_and_that_is_told():
+    tags = {"product_name": "GRID A100-40C", "vgpu_software_licensed_product/license_status": "{}"}
+
+    def told(status):
+        made = {name: value.format(status) for name, value in tags.items()}
+        return findings(nvidia_smi.gpus(document("535.129.03", "12.2", made)), 1)
+
+    assert told("Unlicensed (Restricted)") == [  # NVIDIA/gpu-operator#628
+        (WARN, "GPU 0: the license of this virtual GPU: Unlicensed (Restricted); the driver slows it down")
+    ]
+    assert told("Licensed (Expiry: 2026-12-6 13:1:7 GMT)") == told("N/A") == []
+
+
+def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
+    def node(ecc):
+        return nvidia_smi.gpus(
+            document("580.1", "13.0", {"product_name": "H100", "ecc_mode/current_ecc": ecc})
+        )
+
+    readings = {name: {"found": True, "given": [], **node("Enabled")} for name in ("n1", "n2", "n3")}
+    assert list(driver.judge(asked(), readings)) == []
+    odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
+    ((name, found),) = driver.judge(asked(), odd)
+    assert (name, found.verdict) == ("n4", WARN)
+    assert found.said == "ECC of the GPUs' memory is Disabled here, Enabled on 3 of 4 nodes"
