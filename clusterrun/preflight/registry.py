@@ -19,6 +19,7 @@ from clusterrun.preflight.checks import (
     gpus,
     host_memory,
     infiniband,
+    intel_gpus,
     nvlink,
     pcie,
     product,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Check, ...] = (
     gpus,
     amd_gpus,
+    intel_gpus,
     xid,
     nvlink,
     infiniband,
@@ -105,7 +107,7 @@ def names(request: Asked) -> tuple[str, ...]:
     return tuple(check.NAME for check in CHECKS if request.gpus or check not in _OF_GPUS)
 
 
-_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, xid, nvlink)
+_OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink)
 
 
 def check_named(name: str) -> Check | None:

@@ -318,7 +318,8 @@ def test_slow_links_and_errors_of_links_are_warnings():
 def test_nothing_is_said_of_gpus_where_none_were_asked_for():
     from clusterrun.preflight.registry import names
 
-    assert set(names(ASKED)) - set(names(asked(gpus=0))) == {"gpus", "amd-gpus", "xid", "nvlink"}
+    of_gpus = {"gpus", "amd-gpus", "intel-gpus", "xid", "nvlink"}
+    assert set(names(ASKED)) - set(names(asked(gpus=0))) == of_gpus
 
 
 def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> None:

@@ -1,0 +1,115 @@
+"""Intel's GPUs as xpu-smi sees them: how many there are, memory in use before the job has begun."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from clusterrun.model.limits import chosen
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.model.visible_gpus import named
+from clusterrun.preflight.probes.process_context import variables
+from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.untrusted import number, rows, words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from clusterrun.preflight.tasks import Asked
+
+NAME = "intel-gpus"
+LIMIT = 15.0
+LATE = Finding(
+    NAME,
+    Grade.FAIL,
+    f"xpu-smi gave no answer within {LIMIT:g} s",
+    "the driver or a GPU hangs: look for i915 or xe in dmesg, then reboot the node",
+)
+LATE_EVERYWHERE = Finding(
+    NAME,
+    Grade.WARN,
+    f"xpu-smi gave no answer within {LIMIT:g} s on any node",
+    "time xpu-smi discovery -j on a node: the driver may be slow to start",
+)
+_BUSY = "a process outlived its job: xpu-smi ps on the node; kill it, or ask who owns it"
+_MISSING, _MOST = 127, 64
+_ONE_SECONDS = 6.0
+
+
+def probe(request: Asked) -> object:
+    """What the program tells of each GPU, and which of them are this job's; of some where time is up."""
+    until = time.monotonic() + LIMIT - _ONE_SECONDS - 2
+    said = answer("xpu-smi", "discovery", "-j", seconds=_ONE_SECONDS)
+    if said.code == _MISSING:
+        return {"found": False}
+    there = [row for row in rows(_document(said.out), "device_list") if row.get("device_type") != "CPU"]
+    numbers = [int(one) for row in there[:_MOST] if (one := number(row, "device_id")) is not None]
+    gpus = []
+    for device in numbers:
+        late = time.monotonic() > until
+        more = (
+            "" if late else answer("xpu-smi", "discovery", "-d", str(device), "-j", seconds=_ONE_SECONDS).out
+        )
+        gpus.append({"number": device, **of_device(more)})
+    seen = variables()
+    flat = seen.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "COMPOSITE"
+    return {"found": True, "gpus": gpus, "given": named(seen.get("ZE_AFFINITY_MASK", "")), "flat": flat}
+
+
+def of_device(out: str) -> dict[str, float]:
+    """Memory in MiB, how much of it is in use, and how many tiles: the program tells numbers as text, too."""
+    found = _document(out)
+    columns = ("memory_physical_size_byte", "memory_free_size_byte", "number_of_tiles")
+    whole, free, tiles = (_number(found, column) for column in columns)
+    told = {"tiles": tiles}
+    if whole and free is not None and free <= whole:
+        told.update(memory=whole / (1 << 20), used=(whole - free) / (1 << 20))
+    return {name: value for name, value in told.items() if value}
+
+
+def _document(out: str) -> dict[str, Any]:
+    try:
+        found, _ = json.JSONDecoder().raw_decode(out[max(0, out.find("{")) :])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(found: Mapping[str, Any], column: str) -> float | None:
+    value = found.get(column)
+    return float(value) if isinstance(value, str) and value.isdecimal() else number(found, column)
+
+
+def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Fail for missing GPUs and for much memory in use; silent where no node has the program or a GPU."""
+    limits = chosen(request.limits)
+    for node, reading in readings.items():
+        there = rows(reading, "gpus")
+        if not there:
+            continue  # torch alone counts the GPUs
+        tiles = int(sum(number(gpu, "tiles") or 1 for gpu in there))
+        if tiles < request.gpus:
+            said = f"xpu-smi sees {len(there)} GPUs ({tiles} tiles), and {request.gpus} were asked for"
+            remedy = "xpu-smi discovery and dmesg | grep -e i915 -e xe on the node; reseat the missing GPU"
+            yield node, Finding(NAME, Grade.FAIL, said, remedy)
+        ours = _ours(there, words(reading, "given"), reading.get("flat") is True)
+        for gpu in there:
+            used, whole = number(gpu, "used") or 0.0, number(gpu, "memory")
+            share = used / whole if whole else 0.0
+            if gpu not in ours or share < limits["gpu_memory_warn"]:
+                continue
+            heavy = share >= limits["gpu_memory_fail"]
+            limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
+            said = f"GPU {number(gpu, 'number') or 0:.0f}: {used:.0f} of {whole:.0f} MiB in use"
+            said += f" ({share:.0%}, limit {limit:.0%})"
+            yield node, Finding(NAME, Grade.FAIL if heavy else Grade.WARN, said, _BUSY)
+
+
+def _ours(there: list[dict[str, Any]], given: list[str], flat: bool) -> list[dict[str, Any]]:
+    """The GPUs that ``ZE_AFFINITY_MASK`` names, which counts tiles where ``flat``."""
+    places = [gpu for gpu in there for _ in range(int(number(gpu, "tiles") or 1) if flat else 1)]
+    heads = [name.partition(".")[0] for name in given]
+    chosen_ones = [places[int(one)] for one in heads if one.isdecimal() and int(one) < len(places)]
+    return chosen_ones if len(chosen_ones) == len(given) and given else there
