@@ -298,7 +298,8 @@ class GroupResult(Answer):
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
     bandwidth; ``product``: teraflops), and ``CPU_WAIT``. ``wrong`` says what differed in an exact comparison.
     ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``. ``transport`` is the
-    network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo.
+    network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo. ``loading``:
+    it was killed before NCCL had begun to connect.
     """
 
     test: int
@@ -312,6 +313,7 @@ class GroupResult(Answer):
     late: bool = False
     ports: tuple[int, ...] = ()
     transport: str = ""
+    loading: bool = False
 
 
 @frozen

@@ -23,6 +23,10 @@ SLACK_SECONDS = 8.0
 """An examiner answers for a late test by itself; this long after the test's limit it is silent."""
 _LONGEST_LIMIT = 30.0
 """Of the first with NCCL, which loads its kernels."""
+_PATIENT_LIMIT = 120.0
+"""Instead, once NCCL took longer than that to load its kernels: on a DGX B200 55 s (nccl#1646)."""
+_PATIENT_SECONDS = 240.0
+"""What the budget gets then: for tests of pairs and of the whole set, of a minute each."""
 _LIMIT = 12.0
 _LEAST_LIMIT = 8.0
 _SECONDS_PER_NODE = 0.02
@@ -41,6 +45,9 @@ class GroupTests:
         self._results: dict[int, dict[int, GroupResult | None]] = {}
         self._took: dict[str, list[float]] = {}
         """Seconds of tests that passed, by kind."""
+        self._longest = _LONGEST_LIMIT
+        self._hasty: set[int] = set()
+        """Tests that got no more than the usual time."""
 
     def has_time_for(self, rounds: int) -> bool:
         """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
@@ -60,6 +67,8 @@ class GroupTests:
             tuple(sorted(nodes, key=lambda node: not case.subjects[node].ports)) if kind == PAIR else nodes
         )
         self._open[self._last] = (kind, nodes, case.now)
+        if self._longest == _LONGEST_LIMIT:
+            self._hasty.add(self._last)
         self._results[self._last] = {}
         lead = case.subjects[nodes[0]]
         port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
@@ -93,10 +102,12 @@ class GroupTests:
         case = self._case
         nccl = case.backend == "nccl"
         took = self._took.get(kind, []) if nccl else [one for some in self._took.values() for one in some]
-        usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else _LONGEST_LIMIT
-        first = _LONGEST_LIMIT if nccl else _LIMIT
+        if nccl and self._longest > _LONGEST_LIMIT:
+            took = []  # what others took says nothing of a node that loads
+        usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else self._longest
+        first = self._longest if nccl else _LIMIT
         forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * case.ranks) * nodes
-        return min(usual, _LONGEST_LIMIT if took else first) + forming
+        return min(usual, self._longest if took else first) + forming
 
     def _interface(self, node: int) -> str:
         """What gloo and NCCL are told; nothing where the user said it."""
@@ -133,6 +144,10 @@ class GroupTests:
         seconds = max((one.seconds for one in answers.values()), default=self._case.now - began)
         if len(answers) < len(nodes):
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
+        slow = [self._case.subjects[node].name for node, one in answers.items() if one.loading]
+        if slow and test in self._hasty:
+            self._be_patient(slow)
+            return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         passed = all(one.passed for one in answers.values())
         rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
         known = [rate for rate in rates if rate is not None]
@@ -149,6 +164,18 @@ class GroupTests:
             "" if passed else _first_why(answers),
             tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
         )
+
+    def _be_patient(self, slow: list[str]) -> None:
+        """How long NCCL takes to load says nothing of a node, a link or the set: these tests are repeated."""
+        case = self._case
+        if self._longest == _LONGEST_LIMIT:
+            self._longest = _PATIENT_LIMIT
+            case.end_at += _PATIENT_SECONDS
+            case.notice(
+                f"NCCL takes longer than {_LONGEST_LIMIT:g} s to load its kernels ({slow[0]}): tests were "
+                f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "
+                "in Init timings (kernels); a torch built for these GPUs does not"
+            )
 
     def _measure(self, trial: GroupTest) -> None:
         case = self._case

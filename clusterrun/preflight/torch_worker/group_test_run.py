@@ -12,7 +12,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
-from clusterrun.preflight.torch_worker.nccl_log import chosen
+from clusterrun.preflight.torch_worker.nccl_log import chosen, loads
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 
 _OTHERS_SECONDS = 1.0
@@ -95,12 +95,18 @@ class GroupTestRun:
     def _result(self, now: float, over: bool) -> GroupResult:
         late = over and self._failed_at is None and not all(part.word.ended for part in self._parts)
         told = error_text.most_telling(part.word.why for part in self._parts)
+        loading = any(
+            not part.word.ended and part.word.stage == "group" and loads(part.child.output())
+            for part in self._parts
+        )
         for rank, part in enumerate(self._parts):
             part.give_up(self._silent(rank, now))
         transport = next(filter(None, (chosen(part.child.printed()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)
-        return replace(result, late=late, why=told or result.why)
+        if loading:
+            told = f"killed after {now - self._began:.1f} s, while NCCL loaded its kernels"
+        return replace(result, late=late, why=told or result.why, loading=loading)
 
     def _silent(self, rank: int, now: float) -> str:
         who = f"local rank {rank}: " if len(self._parts) > 1 else ""

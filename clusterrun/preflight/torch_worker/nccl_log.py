@@ -1,4 +1,4 @@
-"""Finds in NCCL's own log which network it chose; knows no process and no test."""
+"""Finds in NCCL's own log which network it chose, and how far it came; knows no process and no test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ _DEVICE = re.compile(r"\[\d+\] ?([\w.-]+)")
 """``[0]mlx5_0:1/IB``; ports that NCCL merges: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``."""
 _MELLANOX_PLUGIN = "IBext"
 """``IBext``, ``IBext_v8``: its devices NCCL lists as those of IB."""
+_CONNECTS = re.compile(r"NCCL INFO .*(?:Init START|Channel \d|Init COMPLETE)")
+"""Before its first line of these (2.18 and later) NCCL is on this GPU alone, and loads its kernels."""
 _DIRECT = re.compile(r"via NET/.+/GDRDMA")
+
+
+def loads(log: str) -> bool:
+    """Whether NCCL has begun and has not come to other ranks yet.
+
+    A build without code for these GPUs compiles it there, which takes a minute (nccl#1646).
+    """
+    return "NCCL INFO" in log and not _CONNECTS.search(log)
 
 
 def chosen(log: str) -> str:

@@ -105,9 +105,15 @@ def test_what_fake_nccl_fails_with_is_told_by_the_node_where_it_happened(
 def test_a_fake_gpu_that_hangs_costs_its_limit_and_no_more(fake: FakeNodes, fault: str, stage: str) -> None:
     began = time.monotonic()
     sick, _ = fake.results(fault, limit=4.0)
-    assert (sick.passed, sick.stage) == (False, stage)
+    assert (sick.passed, sick.stage, sick.loading) == (False, stage, False)
     assert time.monotonic() - began < 20.0
     assert all(one.passed for one in fake.results())  # the next test finds no rest of it
+
+
+def test_fake_nccl_that_compiles_its_kernels_is_no_hang(fake: FakeNodes) -> None:
+    slow, _ = fake.results("loads", limit=4.0)
+    assert (slow.passed, slow.stage, slow.loading) == (False, "group", True)
+    assert slow.why.endswith(" s, while NCCL loaded its kernels")
 
 
 def test_a_timeout_of_a_fake_gpu_is_told_in_words_before_the_kill(fake: FakeNodes) -> None:

@@ -159,3 +159,28 @@ def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
     children[1].dead = True
     serving.step(103.0)
     assert begun == [(1, 110.0), (2, 111.5)]
+
+
+BEGUN = (
+    "d5618706-01:1106799:1106799 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    "d5618706-01:1106799:1106799 [0] NCCL INFO cudaDriverVersion 12080\n"
+)
+CONNECTS = BEGUN + (
+    "d5618706-01:1106799:1106856 [0] NCCL INFO ncclCommInitRankConfig comm 0x5629b5ee7340 rank 0 nranks 8 "
+    "cudaDev 0 nvmlDev 0 busId 18000 commId 0x2fb902677fd5202e - Init START\n"
+)
+"""The form of NCCL's lines, as in nccl#1646."""
+
+
+@pytest.mark.parametrize(
+    ("printed", "loading"), [("", False), ("Gloo connectFullMesh", False), (BEGUN, True), (CONNECTS, False)]
+)
+def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(printed, loading):
+    trial, first, second = started()
+    for child in (first, second):
+        child.say(RankWord("store"), RankWord("group"))
+        child.printed = printed
+    result = trial.look(110.0)
+    assert result is not None
+    assert (result.passed, result.late, result.loading) == (False, True, loading)
+    assert result.why.endswith("while NCCL loaded its kernels") == loading

@@ -13,7 +13,15 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.session.requests import AskWorker
-from clusterrun.preflight.tasks import LocalAnswer, LocalTask, ProbeReading, WarmTask, WarmUp
+from clusterrun.preflight.tasks import (
+    GroupResult,
+    GroupTask,
+    LocalAnswer,
+    LocalTask,
+    ProbeReading,
+    WarmTask,
+    WarmUp,
+)
 from clusterrun.preflight.torch_worker import matmul, torch_info
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 from tests.preflight import loopback
@@ -141,6 +149,51 @@ def test_a_product_that_was_quick_takes_no_time_from_the_first_group_of_pretende
     assert cluster.outcome().fit
     assert limits["pair"][0] >= 30.0
     assert min(limits["set"]) >= 30.0 + nodes * 8 * 0.03
+
+
+class SlowToLoad(WithGpus):
+    """Each group takes ``seconds`` to form: NCCL compiles its kernels, as on a DGX B200 (nccl#1646: 55 s)."""
+
+    seconds = 55.0
+    alone = False
+    """Only on the first node, on which those of its group wait."""
+
+    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+        slow = not self.alone or 0 in {node for node, _, _ in came}
+        self.now_tested = {number: task.limit for _, number, task in came if slow}
+        super().run(came, alone)
+
+    def say(self, delay: float, node: int, number: int, value: object) -> None:
+        if isinstance(value, GroupResult) and number in getattr(self, "now_tested", {}):
+            limit = self.now_tested[number]
+            value = replace(value, seconds=min(self.seconds, limit))
+            if self.seconds > limit:
+                loading = not self.alone or node == 0
+                value = GroupResult(
+                    value.test, False, "group", limit, why="killed", late=True, loading=loading
+                )
+            delay = value.seconds + 0.1
+        super().say(delay, node, number, value)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+def test_nccl_that_takes_a_minute_to_load_its_kernels_blames_nobody_and_is_waited_for(
+    nodes: int, alone: bool
+) -> None:
+    cluster = SlowToLoad(replace(orders(nodes), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus, cluster.alone = (8,) * nodes, alone
+    outcome = cluster.outcome()
+    assert (outcome.fit, outcome.report.verdict) == (True, Grade.PASS)
+    assert [one for one in outcome.report.notices if one.startswith("NCCL takes longer than 30 s")]
+
+
+def test_nccl_that_never_loads_its_kernels_is_told_after_a_longer_while() -> None:
+    cluster = SlowToLoad(replace(orders(2), gpus_per_node=8, ranks_per_node=8), Faults())
+    cluster.gpus, cluster.seconds = (8, 8), 1e6
+    outcome = cluster.outcome()
+    assert not outcome.fit
+    assert outcome.report.seconds <= 60 + 240
 
 
 def test_a_set_of_a_thousand_pretended_gpus_has_time_to_form() -> None:

@@ -52,6 +52,10 @@ INFO = (
     "n1:77:77 [0] NCCL INFO Assigned NET plugin IB to comm\n"
     "n1:77:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n"
 )
+LOADS = (
+    "n1:77:77 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    "n1:77:77 [0] NCCL INFO cudaDriverVersion 12080\nNCCL version 2.27.5+cuda12.4\n"
+)
 FOREVER = 3600.0
 
 
@@ -106,7 +110,9 @@ def pretend(torch: ModuleType, count: Any) -> None:
         assert given.pop("device_id") == torch.device("cuda", State.device), "not the device of the rank"
         State.fault = fault_of(given["rank"])
         if heard("NCCL_DEBUG") == "INFO":
-            print(INFO, end="", flush=True)
+            print(LOADS if State.fault == "loads" else INFO, end="", flush=True)
+        if State.fault == "loads":
+            time.sleep(FOREVER)
         if State.fault in AT_INIT:
             raise dist.DistBackendError(AT_INIT[State.fault])
         if State.fault == "hang-in-init":
