@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 MOST_COUNTS = 16
+_QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
 def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
@@ -30,6 +31,9 @@ def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Wai
         remedy = f"does every rank give {operation} the same root (src, dst) and equal shapes? else: {remedy}"
         return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
     if not snapshot.owed:
+        if any("nccl" in group.backend for one in stuck for group in snapshot.of(one.rank).groups):
+            evidence.append(_QUEUED)
+            remedy += "; nvidia-smi and dmesg | grep -i xid on each node show a GPU that is stuck"
         evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
         return Diagnosis(Verdict.LINK, said, (), (), tuple(evidence), remedy)
     links = sorted({tuple(sorted((one.node, snapshot.node_at(debt.peer)))) for one, debt in snapshot.owed})

@@ -235,6 +235,8 @@ def test_where_no_connection_tells_only_what_may_go_another_way_is_called_a_link
     found = verdict(waiter(0, 2, groups=groups), waiter(1, 2, groups=groups))
     assert (found.verdict, found.culprits) == (Verdict.LINK, ())
     assert "RDMA" in found.evidence[-1]
+    assert "a GPU that hangs in a kernel before it looks the same" in found.evidence[-2]
+    assert "dmesg | grep -i xid" in found.remedy
 
 
 def test_a_rank_that_skips_one_of_many_equal_calls_is_named_when_the_others_come_to_the_last() -> None:

@@ -23,6 +23,10 @@ LARGE_MEGABYTES = 1074.0
 SET_MEGABYTES = 256.0
 """Messages of the whole set where there are GPUs, but where the table knows what larger ones reach."""
 _SLOW = "compare pairs and halves: clusterrun check --all-pairs; then look at the switches between the halves"
+_SLOW_ALONE = (
+    "nvidia-smi topo -m and nvidia-smi nvlink --status on the node: do its GPUs meet over NVLink? "
+    "is NCCL_P2P_DISABLE, NCCL_ALGO or NCCL_NVLS_ENABLE set?"
+)
 _SOCKETS = (
     "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
 )
@@ -59,8 +63,8 @@ TABLE = (
     ),
     KnownBandwidth("A100", 8, 1600, 185, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("H100", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
-    KnownBandwidth("H200", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
-    KnownBandwidth("B200", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("H200", 8, 3200, 250, "GCP a3-ultra: floor of its start-up test; OCI's is 440"),
+    KnownBandwidth("B200", 8, 3200, 250, "GCP a4: floor of its start-up test; OCI's is 440"),
     KnownBandwidth("B300", 8, 6400, 750, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("MI300X", 8, 3200, 350, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("H100", 8, 1600, 100, "GCP a3-mega: 126 seen; four fifths"),
@@ -88,7 +92,8 @@ def of_set(state: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
     floor, source = floor_of(state, trial.nodes)
     if trial.rate is not None and trial.rate < floor:
         said = f"the whole set reaches {trial.rate:.3g} GB/s (limit {floor:.3g}: {source})"
-        yield NodeFinding(None, Finding("set", Grade.WARN, said, _SLOW))
+        remedy = _SLOW if len(trial.nodes) > 1 else _SLOW_ALONE
+        yield NodeFinding(None, Finding("set", Grade.WARN, said, remedy))
     sockets = [one for one in trial.transports if one.startswith("NET/Socket")]
     if sockets and all(ports):
         said = f"NCCL uses {sockets[0]}, though every node has active InfiniBand or RoCE ports"

@@ -50,6 +50,8 @@ MACHINES = [
     ("NVIDIA H100 80GB HBM3", 8, 3200, 4, 320, "nccl#1221: 8 x 400 Gb/s RoCE"),
     ("Tesla V100-SXM2-16GB", 8, 400, 4, 6, "nccl-tests#29: 4 EDR a node, one in use"),
     ("NVIDIA H20", 8, 3200, 2, 343, "nccl#1244: large messages"),
+    ("NVIDIA H200", 8, 3200, 2, 250, "GCP a3-ultra: floor of its start-up test"),
+    ("NVIDIA B200", 8, 3200, 2, 250, "GCP a4: floor of its start-up test"),
 ]
 """What others measured on sound machines, or took for normal."""
 

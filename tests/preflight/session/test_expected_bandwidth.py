@@ -49,6 +49,13 @@ def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(made, limit
     assert said(made, 500.0) == []
 
 
+@pytest.mark.parametrize(("nodes", "tells"), [(1, "NVLink"), (2, "switches")])
+def test_the_remedy_for_a_slow_node_names_no_switch_between_nodes(nodes, tells):
+    trial = GroupTest(SET, tuple(range(nodes)), True, 1.0, 5.0)
+    (found,) = expected_bandwidth.of_set(case(nodes, "400 Gb/sec" if nodes > 1 else ""), trial)
+    assert tells in found.finding.remedy
+
+
 def test_nothing_is_expected_of_gloo_or_of_unknown_networks():
     assert said(case(2, "400 Gb/sec", backend="gloo"), 0.1) == []
     assert said(case(2), 0.1) == []
