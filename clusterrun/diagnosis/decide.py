@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterrun.diagnosis.explanations import has_ended, reason
 from clusterrun.diagnosis.flight_records import counted, difference, roots, waiting
 from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
-from clusterrun.diagnosis.left_out_calls import half
+from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
@@ -199,7 +199,7 @@ def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
 
 def _patience(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
     """Seconds without movement until ``found`` are blamed: less for who waits in another call."""
-    if all(_begins(one) for one in ranks):
+    if all(_begins(one) or _prepares(one) for one in ranks):
         return START_PATIENCE
     works = any(place(one.stack).doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) for one in ranks)
     return snapshot.patience(waits, ranks) if works else max(PATIENCE, USUAL * snapshot.longest_pause)
@@ -209,6 +209,11 @@ def _begins(rank: RankSeen) -> bool:
     """It imports and has finished no collective yet, or works before it is in any group."""
     imports = place(rank.stack).doing is Doing.IMPORT and not any(record.done for record in rank.records)
     return imports or (rank.works and not rank.groups)
+
+
+def _prepares(rank: RankSeen) -> bool:
+    """It has told that it is in no group yet, and does something else than to join one."""
+    return rank.answered and not rank.groups and place(rank.stack).doing is Doing.USER
 
 
 def _apart(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:
@@ -240,9 +245,9 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
-    posted = other_posts(snapshot) if snapshot.long_still else None
-    if posted:
-        return Judgement(posted)
+    found = (unset_key(snapshot, waits) or other_posts(snapshot)) if snapshot.long_still else None
+    if found:
+        return Judgement(found)
     if not stuck:
         return Judgement(in_a_circle(snapshot, waits) or crossed(snapshot, waits))
     if not snapshot.owed and not snapshot.long_still:
@@ -265,11 +270,23 @@ def _elsewhere(snapshot: JobSnapshot) -> Judgement:
         return Judgement(Diagnosis(verdict, said), certain=not busy or bool(snapshot.stalled))
     if not snapshot.long_still:
         return Judgement(Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives"), certain=False)
+    if snapshot.seen and not any(one.state for one in snapshot.seen):
+        return _outlived(snapshot)
     held = [one for one in snapshot.seen if one.state and has_ended(one)]
     if held and all(one in held or not one.state for one in snapshot.seen):
         return _blame(snapshot, held, ())
     living = [one for one in snapshot.seen if one.state] or snapshot.seen
     return Judgement(below_ranks(living) or _waiting_apart(living, snapshot))
+
+
+def _outlived(snapshot: JobSnapshot) -> Judgement:
+    """All ranks have ended, and what started them has not: a launcher takes its time on a crowded node."""
+    said = f"all {len(snapshot.seen)} ranks have ended, and what started them has not"
+    nodes = ", ".join(sorted({one.node for one in snapshot.seen})[:MOST])
+    if snapshot.stalled < START_PATIENCE:
+        return Judgement(Diagnosis(Verdict.NOTHING, said))
+    remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
+    return Judgement(Diagnosis(Verdict.WAITING, said, remedy=remedy))
 
 
 def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:

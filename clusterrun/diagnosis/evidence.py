@@ -99,7 +99,8 @@ class RankSeen:
     ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
     unknown). It has begun to make ``made`` groups, and is about to make ``makes``: its name and its ranks.
     ``threads``: where in the user's code its other threads stand. ``named``: ``FILE:LINE ROOT`` of
-    collectives above where it stands, as its variables say it now.
+    collectives above where it stands, as its variables say it now, ``sets``: ``FILE:LINE``, a tab and a key
+    of a store that is set there. ``tasks``: where asyncio's tasks stand, and how some have failed.
     """
 
     rank: int
@@ -138,6 +139,8 @@ class RankSeen:
     threads: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     key: str = ""
+    sets: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
 
     @property
     def works(self) -> bool:

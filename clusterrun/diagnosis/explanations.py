@@ -119,11 +119,20 @@ def _held(rank: RankSeen) -> str:
 
 
 def _others(rank: RankSeen) -> str:
-    """What other threads do, one of which may hold what the main thread waits for."""
-    places = [short(frame) for frame in rank.threads[:MOST_THREADS]]
-    if not places:
-        return ""
-    return f"; {'another thread is' if len(places) == 1 else 'other threads are'} at {' and '.join(places)}"
+    """What other threads and tasks do, one of which may hold what the main thread waits for."""
+    told = [one.partition(": ") for one in rank.tasks]
+    failed = [f"; a task had failed: {error}, at {short(frame)}" for frame, _, error in told if error]
+    wait = [short(frame) for frame, _, error in told if not error]
+    return (
+        _at_places("its asyncio task waits", "its asyncio tasks wait", wait)
+        + "".join(failed[:MOST_THREADS])
+        + _at_places("another thread is", "other threads are", [short(frame) for frame in rank.threads])
+    )
+
+
+def _at_places(one: str, several: str, places: list[str]) -> str:
+    shown = list(dict.fromkeys(places))[:MOST_THREADS]
+    return f"; {one if len(shown) == 1 else several} at {' and '.join(shown)}" if shown else ""
 
 
 def _program(rank: RankSeen) -> str:

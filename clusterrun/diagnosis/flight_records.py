@@ -58,7 +58,7 @@ class Difference:
 def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
     """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
     begun = _begun(ranks)
-    setters = tuple(one.rank for one in ranks if one.call != "store")
+    others = tuple(one.rank for one in ranks if one.call != "store")
     found = []
     for one in ranks:
         inside = [record for record in one.records if not record.done]
@@ -66,8 +66,8 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
             found.append(_with_peer(one, ranks))
         elif one.call == "wait" and not inside and sends(one):
             found.append(_with_somebody(one, ranks))
-        elif one.call == "store" and len(setters) == 1:
-            found.append(Waiting(one.rank, Record("", 0, KEY, "", "", False, 0.0), setters))
+        elif one.call == "store" and len(whose := setters(one, ranks) or others) == 1:
+            found.append(Waiting(one.rank, Record("", 0, KEY, "", "", False, 0.0), whose))
         elif inside:
             record = min(inside, key=lambda r: r.at)
             missing = tuple(
@@ -77,6 +77,17 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
             )
             found.append(Waiting(one.rank, record, missing))
     return found
+
+
+def setters(rank: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
+    """Whose lines set the key of the store that ``rank`` waits for."""
+    return tuple(one.rank for one in ranks if rank.key and setting(one, rank.key))
+
+
+def setting(rank: RankSeen, key: str) -> str:
+    """``FILE:LINE`` at which a rank would set a key of the store; '' where it is not known."""
+    lines = (one.partition("\t") for one in rank.sets)
+    return next((line for line, _, name in lines if name == key), "")
 
 
 def _with_peer(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:

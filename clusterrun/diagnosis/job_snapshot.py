@@ -35,7 +35,8 @@ class JobSnapshot:
 
     ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
     for that many seconds, as watched from outside (0: nobody watched). ``since_begun`` is how many seconds
-    ago a rank last began a collective or a send, as was watched (infinite: nobody watched). ``ras`` is
+    ago a rank last began a collective or a send, joined a group or came nearer to that, as was watched
+    (infinite: nobody watched). ``ras`` is
     NCCL's own report.
     """
 
@@ -74,7 +75,7 @@ class JobSnapshot:
         ages = []
         for one in self.seen:
             newest = max((record.at for record in one.records), default=0.0)
-            ages.append(max(0.0, one.clock - newest) if newest else one.quiet)
+            ages.append(max(0.0, one.clock - newest) if newest else min(one.quiet, self.since_begun))
         return max(0.0, seconds - min(ages, default=0.0))
 
     def blameless_for(self, seconds: float) -> float:

@@ -144,6 +144,7 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     if len(together) <= len(smaller):
         return _either(left, root, together, what)
     others = f"the others' {what}" if what else "what the others called"
+    others += _width(left)
     culprits = tuple(
         Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
         for rank in smaller
@@ -154,6 +155,16 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         f"rank {root.rank}: {root.said}",
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+
+
+def _width(left: Remains) -> str:
+    """Of what type it may have been, where who aborted expected a whole part of what it was sent."""
+    pairs = {(int(found[1]), int(found[2])) for one in left.errors if (found := _SIZES.search(one.text))}
+    times = {sent // wanted for sent, wanted in pairs if wanted and sent % wanted == 0}
+    part = {2: "half", 4: "a quarter of", 8: "an eighth of"}.get(next(iter(times), 0), "")
+    if len(pairs) != 1 or not part:
+        return ""
+    return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
 
 
 def _sender_untold(left: Remains, root: Error) -> Diagnosis | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, KEY, members, sends
+from clusterrun.diagnosis.flight_records import HALF, KEY, members, sends, setting
+from clusterrun.diagnosis.stack_location import short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 CUSTOM = 2
 """Times that a rank has come to a point before what it does there is its custom."""
+LATELY = 4
+"""Calls back from where it waits in which a rank's departure from its custom is looked for."""
 START = ("", "")
 """What comes before the first call."""
 
@@ -97,6 +100,28 @@ def _other_peer(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     return None
 
 
+def unset_key(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Ranks wait for a key of the store, and the only one whose lines set it waits as well, past them."""
+    at = {one.rank for one in waits}
+    keyed = [one for one in waits if one.record.operation == KEY and set(one.missing) <= at]
+    whys: dict[int, str] = {}
+    for one in keyed:
+        (rank,), key = one.missing, snapshot.of(one.rank).key
+        if line := setting(snapshot.of(rank), key):
+            why = f"it has not set the key {key} of the store, which {short(line)} sets"
+            gone = snapshot.of(rank).call != "store"
+            whys[rank] = f"{why}, though it has gone on{snapshot.line((rank,))}" if gone else why
+    if not whys:
+        return None
+    culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
+    first = culprits[0]
+    who = ranks_in_words(tuple(one.rank for one in keyed))
+    said = f"{who} wait{'s' if len(keyed) == 1 else ''} for a key of the store that rank {first.rank} on "
+    said += f"{first.node} sets: {first.why}"
+    remedy = "under which condition does it come to that line? let every rank set what others wait for"
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
 def _is_wider(snapshot: JobSnapshot, there: Waiting, here: Waiting) -> bool:
     """Whether a call takes more than another; of a world of two a send takes as many as a collective."""
     more, few = _awaited(snapshot, there), _awaited(snapshot, here)
@@ -122,6 +147,35 @@ def alone_departs(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Waiting | 
     departs = [_departs(snapshot.of(one.rank), one) for one in waits]
     known = len(waits) == snapshot.size and departs.count(True) == 1 and None not in departs
     return waits[departs.index(True)] if known else None
+
+
+def alone_departed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> tuple[Waiting, str] | None:
+    """The only rank that lately called what it never did after that call, and how; others did as ever."""
+    found = [(one, _departed(snapshot.of(one.rank), one)) for one in waits]
+    odd = [(one, how) for one, how in found if how]
+    known = len(waits) == snapshot.size and all(how is not None for _, how in found)
+    return odd[0] if known and len(odd) == 1 else None
+
+
+def _departed(rank: RankSeen, where: Waiting) -> str | None:
+    """The newest departure from its custom among the last calls of a rank; '' none, None: not known."""
+    turns = _turns(sorted(rank.records, key=lambda one: one.at))
+    if not where.record.sequence or len(turns) <= LATELY:
+        return None
+    for place in range(len(turns) - 1, len(turns) - 1 - LATELY, -1):
+        now, past = turns[place], _past(turns[:place], turns[place].before)
+        calls = [turn.call for turn in past]
+        if len(past) < CUSTOM or all(turn.call != now.call for turn in turns[:place]):
+            return None
+        if now.call not in calls:
+            usual = " or ".join(map(_of_group, dict.fromkeys(calls)))
+            after = f"after {_of_group(now.before)}, where it had always called {usual}"
+            return f"it called {_of_group(now.call)} {after}"
+    return ""
+
+
+def _of_group(call: tuple[str, str]) -> str:
+    return f"{call[1]} of group {call[0]}"
 
 
 def _votes(snapshot: JobSnapshot, one: Waiting, gone: list[Waiting]) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from clusterrun.diagnosis.flight_records import members
 from clusterrun.diagnosis.known_error_lookup import meaning
 from clusterrun.diagnosis.known_errors import PEERS_REMEDY
 from clusterrun.diagnosis.left_mismatches import mismatch, unmet
-from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS
+from clusterrun.diagnosis.own_watchdogs import noticed, of_timers, of_watchdog
+from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS, is_timer
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
@@ -53,6 +54,7 @@ _BROKEN_REMEDY = (
     "what does that line talk to: a service, a store of files, another rank? "
     "clusterrun check tests the network between the nodes"
 )
+_CODES = {124: "so does timeout(1) when the time that it was given is over"}
 _CLOSED = "Connection closed by peer"
 _LEFT_REMEDY = "let every rank make the same collectives, and call destroy_process_group after the last one"
 _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
@@ -60,12 +62,26 @@ _MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a s
 
 def explain(left: Remains) -> Diagnosis:
     """What ended the run: the first error in time that is no consequence of another one."""
-    left = _by_origin(left)
+    timers = tuple(one for one in left.errors if is_timer(one))
+    left = _by_origin(replace(left, errors=tuple(one for one in left.errors if not is_timer(one))))
     root = _root(left)
+    if left.state is State.COMPLETED:
+        return _of_lost_code(left, root) if root else _without_failure(left)
+    if held := (None if root else of_timers(left, timers)) or of_watchdog(left, noticed(left, root)):
+        return _with_consequences(left, held)
     if root and is_timeout(root) and (root.inner >= 0 or not left.per_node):
         return _with_stacks(left, _of_timeout(left))
     found = (mismatch(left, root) or unmet(left, root) or _of_error(left, root)) if root else _of_end(left)
     return _with_consequences(left, _with_stacks(left, found))
+
+
+def _of_lost_code(left: Remains, root: Error) -> Diagnosis:
+    """A rank's Python ended of an exception, and what ran it returned 0."""
+    found = _of_error(left, root)
+    said = f"the run ended with exit code 0, though {found.said}"
+    remedy = "a pipe or a wrapper hides the exit code: set -o pipefail (bash), or let Python be the last "
+    remedy += "program that runs"
+    return _with_consequences(left, replace(found, said=said, remedy=remedy))
 
 
 def _by_origin(left: Remains) -> Remains:
@@ -121,7 +137,8 @@ def _of_timeout(left: Remains) -> Diagnosis:
 def with_printed(diagnosis: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
     """The same, with errors of those to blame that did not end the run by themselves."""
     to_blame = {one.rank for one in diagnosis.culprits if one.rank >= 0}
-    said = {one.inner if per_node else one.rank: one for one in errors if not one.consequence}
+    told = [one for one in errors if not one.consequence and not is_timer(one)]
+    said = {one.inner if per_node else one.rank: one for one in told}
     printed = tuple(
         f"rank {rank} has printed: {one.said}"
         for rank, one in sorted(said.items())
@@ -217,8 +234,28 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     if root.row and root.row.shared:
         said, culprits = _of_file_system(left, root, root.row.cause)
         return Diagnosis(verdict, said, culprits, (), tuple(evidence), remedy)
-    culprit = Culprit(root.inner if left.per_node else root.rank, left.node(root.rank), root.said)
-    return Diagnosis(verdict, f"{who} failed first{cause}", (culprit,), (), tuple(evidence), remedy)
+    everywhere = _everywhere(left, root, same)
+    culprits = tuple(
+        Culprit(one.inner if left.per_node else one.rank, left.node(one.rank), one.said)
+        for one in everywhere or [root]
+    )
+    said = f"{who} failed first{cause}"
+    if everywhere:
+        nodes = {left.node(one.rank) for one in everywhere}
+        whole = len(everywhere) == len(left.nodes)
+        of = "" if whole else f" of {', '.join(sorted(nodes)[:MOST_NAMED])}"
+        said = f"all {len(everywhere)} ranks{of} failed with the same error{cause}"
+    return Diagnosis(verdict, said, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
+
+
+def _everywhere(left: Remains, root: Error, same: list[Error]) -> list[Error]:
+    """One error of each rank where all of them, or all several of some nodes and no other, ended of it."""
+    found = {one.rank: one for one in reversed([*same, root])}
+    nodes = {left.node(rank) for rank in found}
+    meant = {rank for rank, node in enumerate(left.nodes) if node in nodes}
+    several = all(left.nodes.count(node) > 1 for node in nodes) or len(found) == len(left.nodes) > 1
+    whole = not left.per_node and several and meant == set(found)
+    return [one for _, one in sorted(found.items())] if whole else []
 
 
 def _of_file_system(left: Remains, root: Error, cause: str) -> tuple[str, tuple[Culprit, ...]]:
@@ -293,7 +330,7 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         if known.remedy == PEERS_REMEDY:  # nobody failed before: what it lost need not be another rank
             known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
         culprit = replace(culprit, why=f"{culprit.why}; {own[0].said}") if own else culprit
-    cause = last if told != last else known.cause if known else ""
+    cause = last if told != last else known.cause if known else _CODES.get(failure.code, "")
     said = failure.why + (f": {cause}" if cause else "")
     evidence = _printed(left, failure, told)
     if failure.peer:
@@ -410,6 +447,7 @@ def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     first = min(noticed, key=lambda one: (one.rank, one.inner))
     line = f"a consequence only, of {left.several(noticed)}: {_cut(first.text)}"
+    line += f", at {short(first.frame)}" if first.frame else ""
     return Diagnosis(
         diagnosis.verdict,
         diagnosis.said,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from clusterrun.diagnosis.known_error_lookup import meaning
-from clusterrun.diagnosis.stack_location import is_library, short
+from clusterrun.diagnosis.stack_location import Doing, is_library, place, short
 from clusterrun.model.frozen import frozen, replace
 
 TYPE_CHECKING = False
@@ -33,6 +33,8 @@ _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 _FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
+_TIMER = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
+"""How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is."""
 _DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
 _NAMED = re.compile(
     r"^(?:[A-Za-z_<][\w<>]*\.)*(?!(?:DEBUG|INFO|NOTE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
@@ -97,6 +99,11 @@ class Error:
         return self.placed + self.more
 
 
+def is_timer(error: Error) -> bool:
+    """Whether this is no error, but where a rank stood as a timer of its script's ran out."""
+    return _TIMER.match(error.text) is not None
+
+
 class ErrorListener:
     """Reads one stream of a rank line by line; ``errors`` are what it found.
 
@@ -129,9 +136,9 @@ class ErrorListener:
         """The launcher names the first of its ranks that failed; news where that rank did not."""
         if any(one.inner == inner for one in self.errors):
             return
-        for place, one in enumerate(self.errors):
+        for number, one in enumerate(self.errors):
             if one.inner < 0 and not one.consequence:
-                self.errors[place] = replace(one, inner=inner)
+                self.errors[number] = replace(one, inner=inner)
                 return
         spoken = self._launcher.spoken if self._launcher else ""
         more = f"; the last line before that: {spoken[:MOST]}" if spoken else ""
@@ -205,6 +212,8 @@ class _Reader:
         self._origin = -1
         self._dump = ""
         self._group: list[str] | None = None
+        self._timed: list[str] | None = None
+        """The frames of one thread, while a timer's stacks are read."""
         self._plain = ""
         """The last line, where it names an exception and no traceback stood before it."""
 
@@ -239,6 +248,7 @@ class _Reader:
     def _begin(self) -> None:
         """A traceback begins."""
         self._open, self._frame, self._dump, self._continued = True, "", "", 0
+        self._timed = None
         self._plain = ""
 
     def _hear_open(self, at: float, text: str) -> None:
@@ -261,9 +271,14 @@ class _Reader:
             self._begin_dump(at, f"Fatal Python error: {fatal[1]}")
         elif thrown:
             self._thrown = thrown[1]
+        elif _TIMER.match(text):
+            self._append(self._error(at, text))
+            self._timed = []
         elif _DUMPED.match(text):
             self._dump = self._dump and ("current" if text.startswith("Current") else "other")
+            self._timed = None if self._timed is None else []
         elif text.strip():
+            self._timed = None
             self._plain = text.strip() if _NAMED.match(text) else ""
             self._skipped = bool(_IGNORED.match(text))
             self._hear_message(at, text)
@@ -293,6 +308,9 @@ class _Reader:
 
     def _note(self, frame: str, function: str) -> None:
         """A frame of a traceback (outermost first), or of a fatal error's stack (innermost first)."""
+        if self._timed is not None:
+            self._note_timed(frame)
+            return
         if not function and not self._open:
             self._begin()  # a script that is no Python has no traceback, only its place
         own = not is_library(frame)
@@ -385,6 +403,16 @@ class _Reader:
         if self._dump == "current":
             self._dump = ""
         self._errors[self._last] = replace(last, frame=frame)
+
+    def _note_timed(self, frame: str) -> None:
+        """The innermost frame of the user's, and what it waits in; the main thread comes last."""
+        last = self._newest()
+        before, self._timed = self._timed or [], [*(self._timed or []), frame]
+        if last is not None and not is_library(frame) and all(map(is_library, before)):
+            here = place(tuple(self._timed))
+            waits = here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+            more = f", in {here.operation}" if waits else ""
+            self._errors[self._last] = replace(last, frame=frame, more=more)
 
     def _error(self, at: float, text: str) -> Error:
         return replace(self._form, at=at, text=text[:MOST])

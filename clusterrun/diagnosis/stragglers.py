@@ -24,6 +24,9 @@ LEAST_WAITS = 5
 FEW_WAITS = 2
 WAITED_SHARE = 0.15
 """Of the time, spent waiting for one rank: less is the noise of any job."""
+SHORT_SECONDS = 5.0
+SHORT_SHARE = 0.3
+"""The same of so short a time: on a crowded node one rank lags for a while, and then another."""
 NEAR_SECONDS = 0.005
 FAR_SECONDS = 0.03
 """Shorter waits do not count: within one node, and between nodes, whose clocks are known no better."""
@@ -94,7 +97,8 @@ def _judged(
     # Several collectives a step: all come together to those that follow a late one.
     waited = sum(map(len, last.values()))
     share = _length(last[rank]) / seconds
-    if waited < least or len(last[rank]) < LAST_SHARE * waited or share < WAITED_SHARE:
+    enough = WAITED_SHARE if seconds >= SHORT_SECONDS else SHORT_SHARE
+    if waited < least or len(last[rank]) < LAST_SHARE * waited or share < enough:
         return None
     return Late(rank, len(last[rank]), waited, share, seconds)
 

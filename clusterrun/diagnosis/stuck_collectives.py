@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.flight_records import HALF, members, sends
 from clusterrun.diagnosis.job_snapshot import called
-from clusterrun.diagnosis.left_out_calls import alone_departs, left_out
+from clusterrun.diagnosis.left_out_calls import alone_departed, alone_departs, left_out
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 
@@ -182,11 +182,17 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
         places.setdefault((one.record.group, one.record.sequence), []).append(one)
     most, *others = sorted(places.values(), key=len, reverse=True)
     apart = others and len(most) > len(others[0])
-    odd = [one for together in others for one in together] if apart else waits
-    culprits = tuple(
-        Culprit(one.rank, snapshot.of(one.rank).node, _inside(snapshot, one)) for one in odd if one.missing
-    )
+    odd = {one.rank: _inside(snapshot, one) for together in others for one in together} if apart else {}
     said = "ranks wait for each other in different groups or calls: their collectives are not in one order"
+    if departed := alone_departed(snapshot, waits):
+        one, how = departed
+        odd = {one.rank: f"{how}; {_inside(snapshot, one)}"}
+        said = f"rank {one.rank} on {snapshot.of(one.rank).node} left the order of calls: {how}"
+    culprits = tuple(
+        Culprit(one.rank, snapshot.of(one.rank).node, odd[one.rank])
+        for one in waits
+        if one.missing and one.rank in odd
+    )
     remedy = "let every rank call the collectives of all groups in the same order"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 

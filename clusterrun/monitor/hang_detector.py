@@ -201,6 +201,7 @@ class HangDetector:
         at, before = self._pulses.get((node, pulse.rank), (now, None))
         self._pulses[node, pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
+            self._begun_at = now
             return True
         self._compared.add((self._nodes.get(node, ""), pulse.rank, pulse.pid))
         if pulse.begun > before.begun >= 0 or pulse.size != before.size:
@@ -214,7 +215,9 @@ class HangDetector:
         counted = counted or (
             not pulse.answered and any(p.size == self._size for _, p in self._pulses.values())
         )
-        return not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
+        computes = not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
+        self._begun_at = now if computes else self._begun_at
+        return computes
 
     def _stall_due(self, now: float) -> bool:
         due_at = self._due_at()
@@ -255,6 +258,9 @@ class HangDetector:
             # A collective was begun since: its digest is still to come.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
             case = looked.case(stalled, now - self._begun_at)
+        if stalled and self._has_moved(case.seen):
+            self._moved_at, self._stalled, stalled = now, False, 0.0
+            case = looked.case(stalled, now - self._begun_at)
         if OWN in self._names and (not stalled or self._too_early(case)):
             self._names.remove(OWN)
             if not self._names:
@@ -288,6 +294,15 @@ class HangDetector:
             if one.groups and pulse and pulse.pid == one.pid and (not pulse.size or -1 < pulse.begun < begun):
                 return True
         return False
+
+    def _has_moved(self, seen: Sequence[RankSeen]) -> bool:
+        """Whether a rank has ended, or has joined a group, of which no digest tells yet."""
+        pulses = {(self._nodes.get(node), pulse.pid): pulse for (node, _), (_, pulse) in self._pulses.items()}
+        known = [(one, pulses.get((one.node, one.pid))) for one in seen]
+        return any(
+            pulse and ((pulse.state and not one.state) or (one.groups and pulse.answered and not pulse.size))
+            for one, pulse in known
+        )
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""

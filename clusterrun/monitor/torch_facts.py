@@ -116,7 +116,7 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
         "made": int(found.get("made", 0)),
         "makes": tuple(str(one) for one in found.get("makes") or ()),
         "key": str(found.get("key", "")),
-        "named": tuple(str(one) for one in found.get("named") or ()),
+        **{name: tuple(map(str, found.get(name) or ())) for name in ("named", "sets", "tasks")},
     }
 
 

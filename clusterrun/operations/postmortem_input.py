@@ -49,16 +49,17 @@ def remains(context: Context, status: RunStatus) -> Remains:
     still = tuple(stood(files, nodes)) if files else ()
     warned = state.warnings if state else ()
     told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
+    thrown = {one.rank for one, _, thrown in said if thrown}
     alone = [*_left_early(printed), *told, *_alone(said, failed)][:1]  # the most exact one comes first
     notes = (*alone, *(one for one in warned if one not in told), *_memory(paths))
     return Remains(
         state=status.state,
         reason=status.reason,
         failure=attempt.failure if attempt else None,
-        errors=printed if failed else (),
+        errors=printed if failed else tuple(one for one in printed if one.rank in thrown),
         nodes=nodes,
         notes=notes,
-        last=last_records([one for one, alone in said if not alone], still),
+        last=last_records([one for one, alone, _ in said if not alone], still),
         stood=still,
         per_node=spec.per_node,
     )
@@ -106,12 +107,12 @@ def errors(
     return heard(texts, per_node)
 
 
-def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool]]:
-    """What ranks left at their end: their last records, and whether they trained alone."""
+def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool, bool]]:
+    """What ranks left at their end: their last records, whether they trained alone, whether they failed."""
     for match in _files(paths, _FAREWELL):
         try:
             said = json.loads(read_at(paths.beside(match[0]), 0, MOST_BYTES))
-            yield _seen(int(match[1]), "", said, nodes), bool(said["alone"])
+            yield _seen(int(match[1]), "", said, nodes), bool(said["alone"]), bool(said.get("failed"))
         except _HALF_A_FILE:
             continue  # or not ours: the rest tells enough
 
@@ -177,9 +178,9 @@ def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
         yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
 
 
-def _alone(said: list[tuple[RankSeen, bool]], failed: bool) -> Iterator[str]:
+def _alone(said: list[tuple[RankSeen, bool, bool]], failed: bool) -> Iterator[str]:
     """Ranks that trained without the others, in a run that ended well."""
-    ranks = tuple(one.rank for one, alone in said if alone)
+    ranks = tuple(one.rank for one, alone, _ in said if alone)
     if ranks and not failed:
         yield (
             f"{Verdict.ALONE.value}: {ranks_in_words(ranks)} never joined the others: each trained "

@@ -64,6 +64,8 @@ WAIT = ".wait("
 """How a line calls torch's ``Work``, whose frames are no Python."""
 STORE_WAITS = (".wait(", ".get(")
 """What a line calls of a store that waits until somebody has set a key."""
+STORE_SETS = ("set", "add", "compare_set")
+MOST_TASKS = 8
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
 UNUSED = {"FAKE"}
@@ -114,7 +116,9 @@ def words(number: int, records: int, size: int = 0) -> str:
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(json, records)
-        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots_near()}
+        near = calls_near()
+        roots, keys = ([one[1:] for one in near if one[0] == kind][:MOST_ROOTS] for kind in "RK")
+        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots, "sets": keys, **tasks()}
     return str(json.dumps(said))
 
 
@@ -139,10 +143,11 @@ def call(c10d: Any) -> dict[str, Any]:
     return {"name": "wait", "posts": posts(c10d, inner)} if WAIT in line(inner) else {}
 
 
-def roots_near() -> list[str]:
-    """Which root variables give to collectives around the lines of the frames: ``FILE:LINE ROOT``.
+def calls_near() -> list[str]:
+    """What variables give to calls around the lines of the frames.
 
-    A rank may have left such a call long before the others, and its record does not tell the root.
+    ``RFILE:LINE ROOT``, ``KFILE:LINE`` tab ``KEY``. Which root a collective is given: a rank may have left
+    it long before the others, and its record does not tell the root. Which key of a store is set there.
     """
     ast, linecache = sys.modules.get("ast"), sys.modules.get("linecache")
     found: list[str] = []
@@ -155,28 +160,31 @@ def roots_near() -> list[str]:
         lines = linecache.getlines(code.co_filename)
         begin, end = loop_around(lines, code.co_firstlineno, here)
         try:
-            found += roots_in(ast, linecache, code, code.co_firstlineno, here, scope)
+            found += calls_in(ast, linecache, code, code.co_firstlineno, here, scope)
+            # Of the line that it is in, a key is set before another one is waited for.
+            found += [one for one in calls_in(ast, linecache, code, here, here + 1, scope) if one[0] == "K"]
             # What stands below was called in the turn before: by what has not changed since.
             unknown = dict.fromkeys(name for text in lines[begin - 1 : end - 1] for name in assigned(text))
-            found += roots_in(ast, linecache, code, here + 1, end, {**scope, **unknown})
+            found += calls_in(ast, linecache, code, here + 1, end, {**scope, **unknown})
         except Exception:  # noqa: BLE001 (a script that cannot be read; the rest of the answer counts)
             break
         frame = frame.f_back
-    return found[:MOST_ROOTS]
+    return found
 
 
-def roots_in(
+def calls_in(
     ast: Any, linecache: Any, code: Any, begin: int, end: int, scope: Any, deep: bool = True
 ) -> list[str]:
     """The same of the lines ``begin`` to ``end`` of a function; ``deep``: and of those that these call."""
     file = code.co_filename
-    if "/site-packages/" in file or "/lib/python" in file:
+    if is_installed(file):
         return []
     lines = linecache.getlines(file)
     end = end or last_line(code, lines)
     found = []
     for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
-        if not any(name in ROOT_PLACES or is_function(scope.get(name)) for name in called(lines[number - 1])):
+        names = called(lines[number - 1])
+        if not any(n in ROOT_PLACES or n in STORE_SETS or is_function(scope.get(n)) for n in names):
             continue
         between = lines[number : end - 1] if deep else lines[begin : number - 1]
         known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
@@ -184,11 +192,75 @@ def roots_in(
             function = scope.get(name)
             if name in ROOT_PLACES:
                 root = root_given(ast, one, ROOT_PLACES[name], known)
-                found += [f"{file}:{number} {root}"] if type(root) is int else []
+                found += [f"R{file}:{number} {root}"] if type(root) is int else []
+            elif name in STORE_SETS and one.args and is_store(value_of(ast, one.func, known)):
+                key = text_of(ast, one.args[0], known)
+                found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}"] if key else []
             elif deep and is_function(function) and isinstance(one.func, ast.Name):
                 inner, given = function.__code__, with_arguments(ast, one, function, known)
-                found += roots_in(ast, linecache, inner, inner.co_firstlineno, 0, given, deep=False)
+                found += calls_in(ast, linecache, inner, inner.co_firstlineno, 0, given, deep=False)
     return found
+
+
+def value_of(ast: Any, node: Any, scope: Any) -> Any:
+    """What owns the method that a call names: a variable, or what one holds; None for any other."""
+    owner = node.value if isinstance(node, ast.Attribute) else None
+    if isinstance(owner, ast.Attribute):
+        return attribute_of(value_of(ast, owner, scope), owner.attr)
+    return scope.get(owner.id) if isinstance(owner, ast.Name) else None
+
+
+def is_store(value: Any) -> bool:
+    """Whether this is a store of torch's."""
+    kind = getattr(sys.modules.get("torch._C._distributed_c10d"), "Store", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def tasks() -> dict[str, list[str]]:
+    """Where asyncio's tasks stand while its loop runs in the main thread, and how others of them failed."""
+    try:
+        return {"tasks": tasks_in_loop()}
+    except Exception:  # noqa: BLE001 (tasks come and go meanwhile; the rest of the answer counts)
+        return {}
+
+
+def tasks_in_loop() -> list[str]:
+    """``FILE:LINE FUNCTION`` of each one's innermost frame of the user's; ``: ERROR`` where it has failed."""
+    asyncio = sys.modules.get("asyncio.tasks")
+    frame = sys._current_frames().get(MAIN_THREAD)
+    while frame is not None and frame.f_code.co_name != "run_forever":
+        frame = frame.f_back
+    loop = frame and frame.f_locals.get("self")
+    if asyncio is None or loop is None:
+        return []
+    known = list(getattr(asyncio, "_all_tasks", getattr(asyncio, "_scheduled_tasks", ())))
+    found = []
+    for task in known[: 8 * MOST_TASKS]:
+        error = getattr(task, "_exception", None)
+        if task.done() and error is not None:
+            trace, frames = error.__traceback__, []
+            while trace is not None:
+                frames.append((trace.tb_frame.f_code, trace.tb_lineno))
+                trace = trace.tb_next
+            found.append(f"{own_place(frames)}: {type(error).__name__}: {error}"[:MOST_OF_A_KEY])
+        elif not task.done() and task.get_loop() is loop:
+            awaits, frames = task.get_coro(), []
+            while getattr(awaits, "cr_frame", None) is not None:
+                frames.append((awaits.cr_frame.f_code, awaits.cr_frame.f_lineno))
+                awaits = awaits.cr_await
+            found.append(own_place(frames))
+    return [one for one in found if one[:1] not in ("", ":")][:MOST_TASKS]
+
+
+def own_place(frames: list[Any]) -> str:
+    """The innermost of frames, given outermost first, that is the user's own; '' without one."""
+    own = [pair for pair in frames if not is_installed(pair[0].co_filename)]
+    return f"{own[-1][0].co_filename}:{own[-1][1]} {own[-1][0].co_name}" if own else ""
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is Python's, or of an installed package."""
+    return "/site-packages/" in file or "/lib/python" in file
 
 
 def is_function(value: Any) -> bool:
@@ -314,13 +386,12 @@ def posts(c10d: Any, frame: Any) -> list[list[Any]]:
 
 def in_store(frame: Any) -> bool:
     """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
-    kind = getattr(sys.modules.get("torch._C._distributed_c10d"), "Store", None)
     before = min((part for way in STORE_WAITS for part in line(frame).split(way)[:-1]), key=len, default="")
     name, *attributes = before[len(before.rstrip(NAME + ".")) :].split(".")
     found = [space.get(name) for space in (frame.f_locals, frame.f_globals)] if name else []
     for attribute in attributes:
         found = [attribute_of(one, attribute) for one in found]
-    return kind is not None and any(isinstance(one, kind) for one in found)
+    return any(map(is_store, found))
 
 
 def key_wanted(frame: Any) -> str:
@@ -342,6 +413,11 @@ def text_of(ast: Any, node: Any, scope: Any) -> str:
         return "".join(parts) if all(parts) else ""
     if isinstance(node, ast.FormattedValue) and not node.format_spec and node.conversion == -1:
         node = node.value
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        parts = [text_of(ast, part, scope) for part in (node.left, node.right)]
+        return "".join(parts) if all(parts) else ""
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "str" and len(node.args) == 1:
+        node = node.args[0]
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is str else ""
     value = scope.get(node.id) if isinstance(node, ast.Name) else worked_out(ast, node, scope)

@@ -150,7 +150,7 @@ def test_a_rank_that_skipped_a_collective_and_waits_in_a_later_one_of_another_gr
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch() -> None:
+def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch_of_which_none_is_named() -> None:
     groups = (Group("a", 2, 1, True, "gloo", "0-1"), Group("b", 2, 1, False, "gloo", "0-1"))
     first = rank(
         0,
@@ -167,13 +167,8 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_mismatch() -> None:
         stack=ALL_REDUCE,
     )
     found = verdict(first, second)
-    assert (found.verdict, blamed(found)) == (
-        Verdict.MISMATCH,
-        [
-            (0, "n0", "it is in all_reduce at train.py:11 (step), without rank 1"),
-            (1, "n0", "it is in all_reduce at train.py:11 (step), without rank 0"),
-        ],
-    )
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ()), "either may be the one that is wrong"
+    assert "wait for each other in different groups" in found.said
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from clusterrun.diagnosis.decide import decide
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
-from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, rank
+from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, history, rank, record
 
 HERE = ("/home/me/train.py:17 exchange", "/home/me/train.py:30 <module>")
 
@@ -235,3 +235,68 @@ def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_na
     told = [one.rank for one in found.culprits if "names another rank" in found.said]
     assert told == named
     assert named == [] or "which has never sent or received; rank 1 waits for it in" in found.said
+
+
+# --- keys of a store that a rank did not set ---
+
+SETS = "/home/me/train.py:15"
+
+
+def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object) -> RankSeen:
+    """A rank that waits for a key of the store, and sets one of its own before."""
+    stack = ("/home/me/train.py:17 collect", "/home/me/train.py:30 <module>")
+    sets = (f"{SETS}\t{own or f'e2/shard{number}'}",)
+    return rank(number, **{"call": "store", "key": key, "sets": sets, "stack": stack, **changes})
+
+
+def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> None:
+    found = verdict(*map(keyed, range(4)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
+    assert found.said == (
+        "ranks 0-3 wait for a key of the store that rank 3 on n1 sets: "
+        "it has not set the key e2/shard3 of the store, which train.py:15 sets"
+    )
+    others = [
+        keyed(n, call="", key="", stack=BARRIER, records=(*history(10), record(11, False, "barrier")))
+        for n in range(1, 4)
+    ]
+    gone = verdict(keyed(0), *others)
+    assert [one.rank for one in gone.culprits] == [3]
+    assert "though it has gone on at train.py:20 (step)" in gone.said
+
+
+@pytest.mark.parametrize("own", ["e2/shard3", "e2/other"])
+def test_where_several_ranks_or_none_set_a_key_nobody_is_named(own: str) -> None:
+    found = verdict(*(keyed(number, own=own) for number in range(4)))
+    assert found.culprits == ()
+
+
+# --- ranks that wait for each other in several groups: who left its order ---
+
+
+def mesh(number: int, called: list[str], waits: int = 1) -> RankSeen:
+    """A rank of 2 x 2 that called ``all_reduce`` of its row (r) and its column (c) in this order."""
+    row, column = (
+        (f"r{number // 2}", f"{number // 2 * 2}-{number // 2 * 2 + 1}"),
+        (
+            f"c{number % 2}",
+            f"{number % 2},{number % 2 + 2}",
+        ),
+    )
+    count: dict[str, int] = {}
+    records = []
+    for place, letter in enumerate(called):
+        name = {"r": row, "c": column}[letter][0]
+        count[name] = count.get(name, 0) + 1
+        done = place < len(called) - waits
+        records.append(Record(name, count[name], "all_reduce", "[16]", "Float", done, NOW - 100 + place))
+    groups = tuple(Group(name, 2, count.get(name, 0), False, "gloo", ranks) for name, ranks in (row, column))
+    return rank(number, groups=groups, records=tuple(records), stack=ALL_REDUCE)
+
+
+def test_of_ranks_in_several_groups_the_one_that_left_its_order_is_named() -> None:
+    """Rank 2 called its column where its row was due; each waits for another one since."""
+    since = ["rcr", "rc", "cc", "r"]
+    found = verdict(*(mesh(number, list("rcrcrcrcrcrc" + since[number])) for number in range(4)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [2])
+    assert "it called all_reduce of group c0 after all_reduce of group c0, where it had always" in found.said

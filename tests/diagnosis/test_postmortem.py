@@ -14,6 +14,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
+from tests.diagnosis.ranks import ALL_REDUCE, LOOP
 
 PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:5."
 BAD = "ValueError: the data are bad"
@@ -121,7 +122,10 @@ def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequenc
         "rank 1 on n1 failed first",
         (Culprit(1, "n1", f"{BAD}, at train.py:9 (step)"),),
         (),
-        (f"rank 1: {BAD}, at train.py:9 (step)", f"a consequence only, of rank 0: {PEER}"),
+        (
+            f"rank 1: {BAD}, at train.py:9 (step)",
+            f"a consequence only, of rank 0: {PEER}, at train.py:9 (step)",
+        ),
         "clusterrun logs --rank 1 shows all that it said",
     )
 
@@ -137,12 +141,24 @@ def test_an_error_that_was_survived_for_long_did_not_end_the_run() -> None:
     assert explain(left(*errors)).culprits[0].rank == 1
 
 
-def test_ranks_that_say_the_same_are_folded() -> None:
-    said = "ModuleNotFoundError: No module named 'apex'"
-    errors = [error for n in range(4) for error in heard(n, *traceback(n, said))]
-    found = explain(left(*errors))
-    assert "ranks 0 and 2-3 said the same" in found.evidence
-    assert found.culprits[0].rank == 1
+@pytest.mark.parametrize(
+    ("nodes", "who", "said", "named"),
+    [
+        ("abcd", [0, 1, 2, 3], "all 4 ranks failed with the same error", [0, 1, 2, 3]),
+        ("aabb", [0, 1], "all 2 ranks of a failed with the same error", [0, 1]),
+        ("aabbcc", [0, 1, 4, 5], "all 4 ranks of a, c failed with the same error", [0, 1, 4, 5]),
+        ("aabb", [0, 1, 2], "rank 1 on a failed first", [1]),
+        ("abcd", [0, 1], "rank 1 on b failed first", [1]),
+    ],
+)
+def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_out(
+    nodes: str, who: list[int], said: str, named: list[int]
+) -> None:
+    missing = "ModuleNotFoundError: No module named 'apex'"
+    errors = [error for n in who for error in heard(n, *traceback(n, missing))]
+    found = explain(replace(left(*errors), nodes=tuple(nodes)))
+    assert (found.said.partition(": ")[0], [one.rank for one in found.culprits]) == (said, named)
+    assert any(line.endswith("said the same") for line in found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -551,7 +567,10 @@ def test_what_the_others_called_after_the_one_that_was_too_large_is_not_named() 
     went_on = replace(last(0, "[4]"), records=(*last(0, "[512, 8]").records, *last(0, "[4]").records))
     for records, others in ((went_on, "the others' all_reduce of [512, 8] Float"), (last(0, "[4]"), "")):
         found = explain(left(*heard(2, aborted), last=(records, replace(records, rank=1))))
-        why = f"it called something smaller than {others or 'what the others called'}"
+        why = (
+            f"it called something smaller than {others or 'what the others called'} (half the bytes: a type "
+        )
+        why += "of half the width, or a smaller shape)"
         assert [(one.rank, one.why) for one in found.culprits] == [(2, why)]
         assert "[4]" not in str(found)
 
@@ -819,3 +838,108 @@ def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
     lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in step', *told]
     (found,) = heard(1, *lines)
     assert found.said == f"{told[0]} {told[1]}, at train.py:7 (step)"
+
+
+# --- watchdogs of the script's own, codes that are lost ---
+
+
+def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankSeen:
+    """A rank that still ran when it was told to end: it has begun so many collectives, the last one then."""
+    groups = (Group("0", 4, ranks="0-3"),)
+    records = tuple(
+        Record("0", n, "all_reduce", "[4]", "Float", n < sequence, at - 0.1 * (sequence - n))
+        for n in range(1, sequence + 1)
+    )
+    return RankSeen(number, f"n{number}", 0, "S", stack=stack, groups=groups, records=records)
+
+
+def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float = 93.0) -> Diagnosis:
+    """Rank 0 ends at 100 s, and ranks 1 and 2 had waited for rank 3 from ``since``."""
+    waits = tuple(hung(number, 9, since, ALL_REDUCE) for number in (1, 2))
+    still = (*waits, hung(3, 8, since - 0.1, stands))
+    ended = replace(failure(0, code, at=100.0), last_lines=lines)
+    return explain(left(failure=ended, last=still, stood=still))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "watchdog: no step for 6 s, aborting",
+        "[Watchdog] training is stuck",
+        "no progress since 7 s",
+        "job appears to be hung",
+    ],
+)
+def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noticed(words: str) -> None:
+    found = watched(9, words)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    assert found.said == (
+        "rank 3 never came to all_reduce (9 of group 0), in which others had waited 7 s when rank 0 on n0 "
+        "ended the run: it waits in user code at train.py:33 (work)"
+    )
+    assert words in found.evidence
+
+
+@pytest.mark.parametrize("code", [124, -14, 142])
+def test_a_rank_whose_time_was_up_is_not_to_blame_for_the_hang_that_used_it_up(code: int) -> None:
+    found = watched(code)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+
+
+def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
+    found = watched(-6, "watchdog: no progress for 7 s", "Fatal Python error: Aborted", "", "  File x")
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+
+
+@pytest.mark.parametrize(
+    ("words", "stands", "since"),
+    [
+        ("the learning rate is negative", LOOP, 93.0),  # an end of its own
+        ("no progress bar in this terminal", LOOP, 93.0),
+        ("watchdog: no step", LOOP, 97.0),  # they had hardly waited
+        ("watchdog: no step", ALL_REDUCE, 93.0),  # nobody was elsewhere
+    ],
+)
+def test_who_ends_of_its_own_accord_is_named_itself(
+    words: str, stands: tuple[str, ...], since: float
+) -> None:
+    found = watched(9, words, stands=stands, since=since)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.CRASHED, [0])
+
+
+def timer(rank: int, *frames: str) -> tuple[Error, ...]:
+    """What ``faulthandler.dump_traceback_later`` prints: a helper thread, then the main thread."""
+    lines = [f'  File "{place}", line {line} in {name}' for place, line, name in map(str.split, frames)]
+    helper = '  File "/run/prelude/clusterrun_prelude.py", line 117 in answer'
+    head = "Thread 0x00007f0f (most recent call first):"
+    return heard(rank, "Timeout (0:00:07)!", head, helper, "", head, *lines)
+
+
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py 3252 all_reduce"
+REDUCES, RESTORES = (C10D, "/home/me/train.py 11 step"), ("/home/me/train.py 15 restore",)
+
+
+def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named() -> None:
+    stood = [timer(rank, *(RESTORES if rank == 2 else REDUCES)) for rank in range(4)]
+    assert [one.said for one in (*stood[2], *stood[3])] == [
+        "Timeout (0:00:07)!, at train.py:15 (restore)",
+        "Timeout (0:00:07)!, at train.py:11 (step), in all_reduce",
+    ]
+    found = explain(left(*(one for of_rank in stood for one in of_rank)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [2])
+    crashed = explain(left(*stood[2], *stood[3], *heard(1, *traceback(1, BAD))))
+    assert crashed.said == "rank 1 on n1 failed first", "a timer that only tells where a rank is ends none"
+
+
+def test_an_exception_whose_exit_code_a_pipe_has_lost_is_told_of_a_run_that_ended_well() -> None:
+    errors = (*heard(2, *traceback(2, BAD)), *heard(1, *traceback(1, PEER), at=101.0))
+    found = explain(left(*errors, state=State.COMPLETED, failure=None))
+    assert found.said == "the run ended with exit code 0, though rank 2 on n2 failed first"
+    assert ([one.rank for one in found.culprits], "pipefail" in found.remedy) == ([2], True)
+    assert explain(left(state=State.COMPLETED, failure=None)).verdict is Verdict.NOTHING
+
+
+def test_the_code_of_a_time_limit_in_the_wrapper_is_explained() -> None:
+    assert explain(left(failure=failure(1, 124))).said.startswith(
+        "rank 1 on n1 exited with code 124: so does "
+    )

@@ -150,3 +150,12 @@ def _ranks_of(arrivals: list[list[float]]) -> list[RankSeen]:
         )
         for n, at in enumerate(arrivals)
     ]
+
+
+@pytest.mark.parametrize(("pause", "named"), [(0.05, None), (0.2, 2)])
+def test_a_rank_that_lags_by_a_fifth_is_told_after_five_seconds_of_it(
+    pause: float, named: int | None
+) -> None:
+    lags = [pause * i for i in range(STEPS)]
+    found = late(ranks([[at - 0.2 * pause for at in lags] if n != 2 else lags for n in range(4)]), {})
+    assert (found and found.rank) == named

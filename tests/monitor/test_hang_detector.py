@@ -15,7 +15,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
 from clusterrun.monitor.hang_detector import HangDetector
-from tests.diagnosis.ranks import LOOP, NOW, RECV, rank, record, waiter
+from tests.diagnosis.ranks import LOOP, MEETING, NOW, RECV, rank, record, waiter
 
 WALL = 5000.0
 NODES = [(0, "n0"), (2, "n2")]
@@ -531,3 +531,56 @@ def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched
     for _ in range(digests):
         all_same(one, 4.0, begun=0)
     assert of_server(one, 19.0, groups=(Group("0", 4, 0, True, "gloo", "0-3"),)) == {}
+
+
+def stalled(one: HangDetector) -> list[Any]:
+    """Nothing has moved for a minute, as digests tell: both nodes are asked."""
+    all_same(one, 0.0)
+    quiet_until(one, 60.0)
+    return one.tick(60.0, WALL + 60.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "hung"),
+    [({"state": ""}, False), ({"groups": (Group("0", 4, 5, True, "gloo", "0-3"),)}, True)],
+)
+def test_a_rank_that_has_ended_since_the_last_digest_has_moved(now: dict[str, Any], hung: bool) -> None:
+    one = vigil(on_hang="kill")
+    (ask, *_) = stalled(one)
+    sleeping = rank(1, stack=LOOP, **now)
+    first = answer(one, 61.0, 0, ask.number, waiter(0, node="n0"), sleeping)
+    then = answer(one, 61.0, 2, ask.number, waiter(2, node="n2"), waiter(3, node="n2"))
+    assert any(isinstance(action, EndAttempt) for action in first + then) is hung
+
+
+def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for_a_minute() -> None:
+    gone = {"state": "", "groups": (), "records": (), "answered": False}
+    seen = [
+        [rank(number, node=node, **gone) for number in numbers]
+        for node, numbers in (("n0", (0, 1)), ("n2", (2, 3)))
+    ]
+    for hang, ends in ((10.0, False), (70.0, True)):
+        one, at = vigil(hang=hang, on_hang="kill"), 0.0
+        while not (asks := one.tick(at, WALL + at)):
+            all_same(one, at, state="")
+            at += 2.0
+        acts = answer(one, at, 0, asks[0].number, *seen[0]) + answer(one, at, 2, asks[0].number, *seen[1])
+        assert any(isinstance(action, EndAttempt) for action in acts) is ends
+
+
+def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the_first_minute() -> None:
+    for quiet, named in ((20.0, []), (70.0, [1])):
+        one = vigil()
+        one.asked(quiet, WALL + quiet, "diagnose-1", "{}")
+        fresh = {"groups": (), "records": (), "stack": LOOP, "quiet": quiet}
+        meets = {"groups": (), "records": (), "stack": MEETING, "quiet": quiet}
+        at, actions = quiet, list[Any]()
+        for number in range(1, 5):
+            actions = answer(one, at, 0, number, rank(0, node="n0", **meets), rank(1, **fresh))
+            actions += answer(one, at, 2, number, *(rank(n, node="n2", **meets) for n in (2, 3)))
+            if saved(actions):
+                break
+            at = one.wakes_at() or at
+            one.tick(at, WALL + at)
+        (found,) = saved(actions).values()
+        assert [culprit.rank for culprit in found.culprits] == named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -225,11 +226,11 @@ def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_g
         "more": {},
         "pick": lambda: ran.append("a call"),
     }
-    space["ask"] = witness({})["roots_near"]
+    space["ask"] = witness({})["calls_near"]
     runs = body.replace("missing", "0").replace("zero)", "1)")
     exec(compile(runs, str(script), "exec"), space)
     ran.clear()
-    found = [one for one in space["step_of"]() if one.startswith(f"{script}:")]
+    found = [one[1:] for one in space["step_of"]() if one.startswith(f"R{script}:")]
     assert found == ([] if root is None else [f"{script}:{2 if 'helper' in line else 10} {root}"])
     assert [one for one in ran if one == "a property"] == ["a property"] * (
         "best" in line or "lazy" in line
@@ -259,9 +260,9 @@ def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
     script = tmp_path / "train.py"
     script.write_text(body + "\n")
     dist = SimpleNamespace(**dict.fromkeys(("gather", "reduce"), lambda *_args, **_words: None))
-    space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": witness({})["roots_near"]}
+    space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": witness({})["calls_near"]}
     exec(compile(script.read_text(), str(script), "exec"), space)
-    told = [one.rpartition(" ")[2] for one in space["told"] if one.startswith(f"{script}:")]
+    told = [one.rpartition(" ")[2] for one in space["told"] if one.startswith(f"R{script}:")]
     assert told == [str(root) for root in roots]
 
 
@@ -384,3 +385,59 @@ def test_a_line_that_waits_for_a_key_is_known_by_what_its_variable_is(
         f_globals={"work": object()},
     )
     assert space["in_store"](frame) is waits
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("store.set('e/' + str(number), 'x')\nask()", "3 e/3"),
+        ("if number == 9: store.set(f'e/{number}', 'x')\nask()", "3 e/3"),
+        ("store.add('count', 1)\nask()", "3 count"),
+        ("publish(number)\nask()", "2 p/3"),
+        ("publish(number); ask()", "2 p/3"),
+        ("for step in range(2):\n    store.set(f's{step}', 'x')\n    ask()", "4 s1"),
+        (
+            "for step in range(2):\n    ask()\n    store.set(f's{step}', 'x')",
+            "",
+        ),  # it may be another one by then
+        ("words.set('e', 'x')\nask()", ""),  # no store
+        ("store.set(make(), 'x')\nask()", ""),
+    ],
+)
+def test_the_keys_that_lines_near_set_in_a_store_are_told(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, body: str, told: str
+) -> None:
+    space = witness({})
+    sys.modules["torch._C._distributed_c10d"].Store = Store  # type: ignore[attr-defined]
+    script, found = tmp_path / "train.py", []
+    script.write_text(f"def publish(n):\n    store.set(f'p/{{n}}', 'x')\n{body}\n")
+    store = Store(set=lambda *_: None, add=lambda *_: None)
+    names = {"store": store, "words": SimpleNamespace(set=lambda *_: None), "make": lambda: "m", "number": 3}
+    names["ask"] = lambda: found.append(space["calls_near"]())
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    keys = [one[1:].replace("\t", " ") for one in found[-1] if one.startswith(f"K{script}:")]
+    assert sorted(set(keys)) == ([f"{script}:{told}"] if told else [])
+
+
+def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import asyncio\n"
+        "async def fill(queue):\n"
+        "    raise KeyError('bucket-7')\n"
+        "async def train():\n"
+        "    queue = asyncio.Queue()\n"
+        "    task = asyncio.ensure_future(fill(queue))\n"
+        "    asyncio.get_running_loop().call_later(0.01, look)\n"
+        "    asyncio.get_running_loop().call_later(0.02, queue.put_nowait, 1)\n"
+        "    await queue.get()\n"
+    )
+    space, found = witness({}), []
+    names: dict[str, Any] = {"look": lambda: found.append(space["tasks"]())}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    assert space["tasks"]() == {"tasks": []}, "no loop runs"
+    asyncio.run(names["train"]())
+    (told,) = found
+    assert sorted(told["tasks"]) == [f"{script}:3 fill: KeyError: 'bucket-7'", f"{script}:9 train"]
