@@ -22,6 +22,8 @@ _NOTICED = re.compile(
 )
 _SIGNALLED = "Fatal Python error"
 """What Python prints as a signal ends it, also of a process beside it that watches."""
+_PLACE = re.compile(r"\s|Thread 0x|Current thread")
+"""A line of a stack, in which the name of a file may say anything."""
 _OF_TIME = (124, -signal.SIGALRM, 128 + signal.SIGALRM)
 """Codes of a rank whose time was up: timeout(1), and an alarm that nobody handles."""
 _INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
@@ -36,7 +38,7 @@ def noticed(left: Remains, root: Error | None) -> str:
     if root is None and failure.code in _OF_TIME:
         return failure.why
     lines = failure.last_lines if root is None or root.text.startswith(_SIGNALLED) else (root.text,)
-    return next((line for line in reversed(lines) if _NOTICED.search(line)), "")
+    return next((line for line in reversed(lines) if _NOTICED.search(line) and not _PLACE.match(line)), "")
 
 
 def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
@@ -56,7 +58,9 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     who = ranks_in_words(tuple(one.rank for one in culprits))
     said = f"{who} never came to {called(call.operation, call.sequence, call.group)}, in which others had "
     said += f"waited {failure.at - call.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
-    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), (failure.why, words), whys[0].remedy)
+    return Diagnosis(
+        Verdict.NEVER_ARRIVED, said, culprits, (), tuple(dict.fromkeys((failure.why, words))), whys[0].remedy
+    )
 
 
 def _awaited_in(left: Remains, late: RankSeen) -> Record | None:

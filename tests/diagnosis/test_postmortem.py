@@ -887,8 +887,10 @@ def test_a_rank_whose_time_was_up_is_not_to_blame_for_the_hang_that_used_it_up(c
 
 
 def test_a_watchdog_may_speak_before_the_signal_that_it_sends() -> None:
-    found = watched(-6, "watchdog: no progress for 7 s", "Fatal Python error: Aborted", "", "  File x")
+    stack = '  File "/home/me/watchdog.py", line 3 in all_reduce'
+    found = watched(-6, "watchdog: no progress for 7 s", "Fatal Python error: Aborted", "", stack)
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.NEVER_ARRIVED, [3])
+    assert watched(-6, stack).culprits[0].rank == 0
 
 
 @pytest.mark.parametrize(
