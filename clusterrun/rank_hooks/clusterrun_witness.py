@@ -183,8 +183,9 @@ def calls_in(
     end = end or last_line(code, lines)
     found = []
     for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
-        names = called(lines[number - 1])
-        if not any(n in ROOT_PLACES or n in STORE_SETS or is_function(scope.get(n)) for n in names):
+        text = lines[number - 1]
+        plain = any(name in ROOT_PLACES or is_function(scope.get(name)) for name in called(text))
+        if not plain and not any(asks_store(text, (f".{way}(",), scope) for way in STORE_SETS):
             continue
         between = lines[number : end - 1] if deep else lines[begin : number - 1]
         known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
@@ -386,12 +387,21 @@ def posts(c10d: Any, frame: Any) -> list[list[Any]]:
 
 def in_store(frame: Any) -> bool:
     """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
-    before = min((part for way in STORE_WAITS for part in line(frame).split(way)[:-1]), key=len, default="")
+    return asks_store(line(frame), STORE_WAITS, {**frame.f_globals, **frame.f_locals})
+
+
+def asks_store(text: str, ways: tuple[str, ...], scope: Any) -> bool:
+    """Whether a line calls one of ``ways`` of a store, as a variable of it names one."""
+    return any(is_store(owner_in(part, scope)) for way in ways for part in text.split(way)[:-1])
+
+
+def owner_in(before: str, scope: Any) -> Any:
+    """What the dotted name at the end of a text stands for."""
     name, *attributes = before[len(before.rstrip(NAME + ".")) :].split(".")
-    found = [space.get(name) for space in (frame.f_locals, frame.f_globals)] if name else []
+    found = scope.get(name)
     for attribute in attributes:
-        found = [attribute_of(one, attribute) for one in found]
-    return any(map(is_store, found))
+        found = attribute_of(found, attribute)
+    return found
 
 
 def key_wanted(frame: Any) -> str:
