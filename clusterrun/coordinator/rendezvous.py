@@ -18,7 +18,7 @@ from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
 from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
-from clusterrun.slurm_text.srun_messages import unreached, words_on
+from clusterrun.slurm_text.srun_messages import held, unreached, words_on
 
 TAKEOVER_SECONDS = 10.0
 """How long a running coordinator may take to see that it was superseded, and then some."""
@@ -393,19 +393,28 @@ class Rendezvous:
 
     def _ended_early(self, now: Now, code: int, words: str) -> NoRanks:
         lost = self._missing.unfulfilled()
-        if lost < 0:
+        if lost < 0 or held(self._missing.said):
             return no_ranks(now, _kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
         name = self._membership.name_of(lost)
         words = f"{name} (node {lost}) was lost and did not come back: {words}"
         return no_ranks(now, FailureKind.NODE, name, words)
 
     def _none_beside(self, now: Now, code: int, words: str) -> Outcome | None:
-        """The launch for those that are missing came to its end: who is here is all there is."""
+        """The launch for those that are missing came to its end: who is here is all there is.
+
+        Where it began nothing since the launcher of those who are here holds all there is, both are ended.
+        """
         if self._missing.complete:
             return None
         if self._missing.here >= self._least:
             return self._complete(now)
-        return self._ended_early(now, code, words)
+        if not held(self._missing.said) or self.ended_others:
+            return self._ended_early(now, code, words)
+        self._actions.append(Note("all agents are launched once more: no step starts beside them"))
+        for member in self._membership.clear():
+            self._actions.append(Send(member.link, Farewell()))
+        self._end_launcher(now)
+        return None
 
     def _launch_later(self, now: Now, again_at: float, others: bool) -> None:
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""

@@ -16,6 +16,7 @@ from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, form, quoting, requeue_options, sbatch_options, shipped
+from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 MEANS_SLURM = (
     "--partition",
@@ -239,7 +240,8 @@ def _launch(
 
 def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     """A run in an allocation that is there: its script is run here, and nothing is queued."""
-    beside = (("overlap", ""), ("nodelist", spec.nodelist))  # the step of a terminal may hold all there is
+    # The step of a terminal may hold all there is: where it does not share it, srun says so in the end.
+    beside = (("overlap", ""), ("immediate", f"{HELD_SECONDS}"), ("nodelist", spec.nodelist))
     orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
     made = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
     return replace(made, allocation=site.allocation)

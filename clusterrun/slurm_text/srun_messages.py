@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand
 
+HELD_SECONDS = 100
+"""How long a step waits for what another one holds: then srun says so, while agents are still waited for."""
+
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:
     """The lines that speak of the node of this name."""
@@ -21,6 +24,11 @@ def ended_on(name: str, said: Sequence[str]) -> bool:
 def unreached(said: Sequence[str]) -> set[str]:
     """The nodes of which a line says that no task could be launched there."""
     return {line.partition(" failed on node ")[2].partition(":")[0] for line in said} - {""}
+
+
+def held(said: Sequence[str]) -> bool:
+    """No step was created, for another step holds what it takes; that is no word about a node."""
+    return any("Unable to create step" in line and "Requested nodes are busy" in line for line in said)
 
 
 def _named(line: str) -> tuple[tuple[str, ...], str]:

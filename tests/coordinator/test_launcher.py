@@ -43,13 +43,15 @@ def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[
 def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
     argv, more = relaunch(launch(ARGV), ("n2",))
     assert argv == (
-        *("srun", "--overlap", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3", "--no-kill"),
+        *("srun", "--overlap", "--immediate=100", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3"),
+        "--no-kill",
         *("python", "--nodes", "agent.pyz"),
     )
     assert more == {"CLUSTERRUN_NODES": "n[1-4]"}
+    assert relaunch(launch(ARGV), ("n2",), beside=True)[0][:3] == ("srun", "--overlap", "--immediate=2")
     chosen = ("srun", "--nodes=4", "--nodelist=n[1-4]", "agent.pyz")
     assert relaunch(launch(chosen), ("n2",))[0] == (
-        *("srun", "--overlap", "--nodelist=n[1,3-4]", "--nodes=3", "agent.pyz"),
+        *("srun", "--overlap", "--immediate=100", "--nodelist=n[1,3-4]", "--nodes=3", "agent.pyz"),
     )
 
 
@@ -82,8 +84,8 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
 def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_lives(
     tmp_path: Path, newest_first: bool
 ) -> None:
-    program = tmp_path / "srun"
-    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program, limits = tmp_path / "srun", tmp_path / "limits"
+    program.write_text(f"#!/bin/sh\necho limit: $2 >>'{limits}'\nexec sleep 100\n")
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[bool, bool]] = []
@@ -96,6 +98,8 @@ def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_l
         before = set(one._living)
         one.start(without)
         started.append((set(one._living) - before).pop())
+        until(lambda: limits.exists() and limits.read_text().count("\n") == len(started), "its start")
+    assert limits.read_text() == "limit:\nlimit: --immediate=2\n"
     for pid in reversed(started) if newest_first else started:
         assert one.alive
         os.kill(pid, signal.SIGKILL)

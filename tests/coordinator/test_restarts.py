@@ -196,9 +196,37 @@ def test_where_too_few_agents_are_left_others_are_launched_beside_those_that_are
     ]
 
 
+BUSY = "srun: error: Unable to create step for job 77: Requested nodes are busy"
+"""As Slurm 20.11 to 26.05 say it where another step holds what this one takes."""
+
+
+def test_where_a_living_step_holds_all_there_is_all_agents_are_launched_once_more() -> None:
+    tape = back()
+    assert sent(tape.does(29.0, LauncherEnded(1, (BUSY,), others=True))) == [(0, Farewell())]
+    assert tape.does(29.5, AgentLeft(0, "closed")) == []
+    assert tape.does(30.0, LauncherEnded(0)) == [LaunchAgents(())]
+    tape.at(31.0, AgentJoined(10, hello(0, pid=2)), MessageCame(10, Beat(0)))
+    tape.at(31.0, AgentJoined(11, hello(1, pid=2)))
+    assert sent(tape.does(31.0, MessageCame(11, Beat(0))))[1:] == [(10, ReservePort(1))]
+    state = tape.state(32.0)
+    assert (state.state, state.excluded) == (State.RUNNING, ())
+
+
+def test_no_node_is_named_where_no_step_starts_after_all_have_ended_either() -> None:
+    tape = back(survival=Survival(requeue="requeue", resubmit=("sbatch",)))
+    tape.at(29.0, LauncherEnded(1, (BUSY,), others=True))
+    tape.at(30.0, LauncherEnded(0))
+    tape.at(130.0, LauncherEnded(1, (BUSY,)))
+    state = tape.state(131.0)
+    failure = state.attempts[1].failure
+    assert failure is not None
+    words = f"the launcher ended with code 1: {BUSY} (before nodes n0 and n1 had joined)"
+    assert (failure.node, failure.why, state.excluded) == ("", words, ())
+
+
 def test_at_no_moment_of_a_restart_without_a_node_are_all_agents_told_to_leave() -> None:
     tape = back()
-    said = ("srun: error: Unable to create step: Requested nodes are busy",)
+    said = ("srun: error: Unable to create step: Requested node configuration is not available",)
     late = tape.does(28.0, LauncherEnded(1, said, others=True))
     state = tape.state(28.0)
     assert state.attempts[1].failure is not None

@@ -66,8 +66,9 @@ def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_c
     assert (there.argv, there.allocation, queued.allocation) == (("/bin/bash", SCRIPT), "41", "")
     assert "#SBATCH" not in there.script and there.script.split("exec >>")[1] in queued.script
     (place,) = [n for n, word in enumerate(there.orders.launch) if word == "--overlap"]
-    assert there.orders.launch[place : place + 2] == ("--overlap", "--nodelist=n[1-2]")
-    launch = (*there.orders.launch[:place], *there.orders.launch[place + 2 :])
+    words = ("--overlap", "--immediate=100", "--nodelist=n[1-2]")
+    assert there.orders.launch[place : place + 3] == words
+    launch = (*there.orders.launch[:place], *there.orders.launch[place + 3 :])
     assert replace(there.orders, launch=launch, in_allocation=False) == queued.orders
 
 

@@ -15,7 +15,7 @@ from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
-from clusterrun.slurm_text.srun_messages import unreached
+from clusterrun.slurm_text.srun_messages import HELD_SECONDS, unreached
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
@@ -24,6 +24,9 @@ _MOST_UNREACHED = 100
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
+_BESIDE_SECONDS = 2
+"""A step beside those that live has all at once or, where Slurm lets steps share no memory and no GPU (before
+22.05), not while they live."""
 _WORDS_AFTER = 1.0
 """An agent's end may be heard of before its words."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
@@ -90,7 +93,7 @@ class Launcher:
         argv = self._launch.orders.launch
         more: dict[str, str] = {}
         if argv and (self._starts or without):
-            argv, more = relaunch(self._launch, without)
+            argv, more = relaunch(self._launch, without, beside=bool(self._older))
         self._starts += 1
         try:
             for environment in environments(self._launch.orders, self._launch.environment, without):
@@ -204,10 +207,13 @@ class Launcher:
         self._said.append(line)
 
 
-def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+def relaunch(
+    launch: Launch, without: tuple[str, ...], beside: bool = False
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Arguments and more environment of an srun that leaves these nodes of its allocation out.
 
-    What an earlier one started may still hold what the job has: hence ``--overlap``.
+    What an earlier one started may still hold what the job has: hence ``--overlap``; where it lives on,
+    this one is ``beside`` it.
     """
     whole = launch.environment.get("SLURM_JOB_NODELIST", "")
     kept = [name for name in expand(whole) if name not in without]
@@ -215,7 +221,8 @@ def relaunch(launch: Launch, without: tuple[str, ...]) -> tuple[tuple[str, ...],
     counted = {f"--{what}=": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
     own = [counted.get(word[: word.find("=") + 1], word) for word in words]
     own = [word for word in own if not word.startswith("--nodelist=")]  # the last one would hold
-    return (program, "--overlap", f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
+    limit = f"--immediate={_BESIDE_SECONDS if beside else HELD_SECONDS}"
+    return (program, "--overlap", limit, f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
 
 
 def environments(
