@@ -95,7 +95,7 @@ def test_a_run_that_waits_to_start_again_is_cancelled_like_any_other(on_slurm: S
     assert on_slurm.run("cancel", answer["run_id"]).code == 0
     assert on_slurm.status(answer["run_id"])["state"] == "CANCELLED"
     on_slurm.run("cancel", holder["run_id"])
-    assert on_slurm.lab.exec(["squeue", "--noheader"]).out == ""
+    wait_for(lambda: on_slurm.lab.exec(["squeue", "--noheader"]).out == "", 60.0, "an empty queue")
 
 
 def test_a_check_alone_exits_by_its_verdict_and_starts_no_rank(on_slurm: Site) -> None:

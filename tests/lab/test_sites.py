@@ -64,10 +64,15 @@ class Trained:
         assert (logs.code, logs.out.count('"WORLD_SIZE": "4"')) == (0, 4), logs.err
 
 
-def cancelled(here: Site, *options: str) -> None:
-    """A run that trains is cancelled, and nothing is left of it."""
+def cancelled(here: Site, *options: str, requeued: list[str] | None = None) -> None:
+    """A run that trains is cancelled, and nothing is left of it; ``requeued``: on these nodes, once more."""
     answer = here.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options, "work.py", "stay")
     until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    if requeued:
+        assert here.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
+        until(lambda: len(list(filter(None, here.outputs(answer, 1).values()))) == 4, 120)
+        attempts = here.status(answer["run_id"])["attempts"]
+        assert [one["nodes"] for one in attempts] == [requeued] * 2
     assert here.run("cancel", answer["run_id"]).code == 0
     assert (here.status(answer["run_id"])["state"], leftovers(here.lab)) == ("CANCELLED", [])
 
@@ -252,7 +257,7 @@ def of_which_the_last_two_are_fast(spec: LabSpec, layout: Layout) -> str:
 def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_has_few_ports(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """And it stays on nodes of the feature that was asked for when it is restarted."""
+    """It stays on nodes of the feature that was asked for when it is restarted, and when it is queued again."""
     tmp_path.chmod(0o755)
     warm = f'[ -e {tmp_path}/warm-"$SLURMD_NODENAME" ] || sleep 12', f': >{tmp_path}/warm-"$SLURMD_NODENAME"'
     settings = {"Prolog": script(tmp_path, "prolog", *warm), "PrologFlags": "Alloc"}
@@ -264,7 +269,7 @@ def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_ha
     trained = Trained(here, "--constraint", "fast")
     trained.check()
     assert [one["nodes"] for one in trained.status["attempts"]] == [["n0002", "n0003"]] * 2
-    cancelled(here, "--constraint", "fast")
+    cancelled(here, "--constraint", "fast", "--requeue", requeued=["n0002", "n0003"])
     done = here.run("submit", *SIZE, "--preflight", "off", "--constraint", "nosuch", "work.py")
     assert (done.code, "sinfo -o '%P %f'" in done.err) == (4, True), done.err
     lab.down()
