@@ -257,7 +257,7 @@ def of_which_the_last_two_are_fast(spec: LabSpec, layout: Layout) -> str:
 def test_a_run_works_where_the_prolog_takes_long_killwait_is_nothing_and_srun_has_few_ports(
     make_lab: MakeLab, tmp_path: Path
 ) -> None:
-    """It stays on nodes of the feature that was asked for when it is restarted, and when it is queued again."""
+    """It stays on nodes of the feature that was asked for when it is restarted or queued again."""
     tmp_path.chmod(0o755)
     warm = f'[ -e {tmp_path}/warm-"$SLURMD_NODENAME" ] || sleep 12', f': >{tmp_path}/warm-"$SLURMD_NODENAME"'
     settings = {"Prolog": script(tmp_path, "prolog", *warm), "PrologFlags": "Alloc"}
