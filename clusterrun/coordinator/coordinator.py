@@ -127,7 +127,7 @@ class Coordinator:
         if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.PARTING:
             return  # what came meanwhile is read first
         silent, here = self._membership.silent(now), self._state_keeper.state.host
-        why = f"no heartbeat for {self._membership.timeouts.lost:g} s"
+        why = f"{contract.NO_HEARTBEAT} {self._membership.timeouts.lost:g} s"
         if silent and self._membership.hears_none(now, here):
             why += f"; nor of any other node: {here} may itself be cut off"
         for member in silent:

@@ -121,3 +121,5 @@ MOST_RESUBMITS = 3
 """How often a run queues itself anew without its unfit nodes."""
 NO_CONNECTION = "opened no connection"
 """Said of a node from which nothing came to the program that starts the agents."""
+NO_HEARTBEAT = "no heartbeat for"
+"""Said of a node that fell silent, and did not close its connection."""

@@ -58,6 +58,9 @@ class Faults:
     """Their examiner never says anything."""
     lost_in: dict[int, str] = field(default_factory=dict)
     """Their agent is lost when they are first asked this: a task's name, or the kind of a group's test."""
+    lost_why: str = "no heartbeat for 12 s"
+    stopped: set[int] = field(default_factory=set)
+    """Of those that are lost, they whose machine still answers."""
     cut: set[tuple[int, int]] = field(default_factory=set)
     blocked: dict[int, set[int]] = field(default_factory=dict)
     """Ports (by place) of a node that nobody reaches."""
@@ -182,7 +185,7 @@ class Cluster:
             if self.events and self.events[0][0] <= due:
                 self.now, _, what = heapq.heappop(self.events)
                 if what[0] == "lost":
-                    self.take(self.machine.lost(self.now, what[1], "no heartbeat for 12 s"))
+                    self.take(self.machine.lost(self.now, what[1], self.faults.lost_why))
                 elif what[1] not in self.lost:
                     self.take(self.machine.answered(self.now, *what[1:]))
             else:
@@ -290,7 +293,7 @@ class Cluster:
     def passes(self, a: int, b: int) -> bool:
         if self.faults.silent and self.apart((a, b)):
             return False
-        gone = self.faults.frozen | (self.lost - self.faults.small_mtu)
+        gone = self.faults.frozen | (self.lost - self.faults.small_mtu - self.faults.stopped)
         return (a, b) not in self.faults.cut and b not in gone
 
     def dial(self, node: int, task: DialTask) -> tuple[float, DialAnswer]:
@@ -300,9 +303,10 @@ class Cluster:
             return self.sweep(node, task)
         for target in task.targets:
             alive = self.passes(node, target.node) and self.passes(target.node, node)
-            if target.node in faults.absent | faults.agentless and target.ports != PORTS:
+            knocks = target.ports[0] < PORTS[0]
+            if knocks and target.node in faults.absent | faults.agentless | self.lost:
                 drops = node in faults.drops
-                live = alive and target.node in faults.agentless and not drops
+                live = alive and target.node not in faults.absent and not drops
                 large = not {node, target.node} & faults.small_mtu
                 refused, silent = target.ports * live, target.ports * (not live)
                 dialled.append(Dialled(target.node, refused, silent, large, 0.0, dropped=drops))

@@ -17,6 +17,8 @@ RATE = re.compile(r"([1-9]\d*)(k|m|g)bit")
 FACTOR = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 LEAST_BURST_BYTES = 65_536
 """One segment as the kernel hands it over: a smaller bucket would never let one pass."""
+LAST_PORT = 65534
+"""The kernel's rules take no range that ends with 65535."""
 QUEUE_MS = 100
 QUEUE_PACKETS = 100
 
@@ -54,9 +56,9 @@ def _port(port: str) -> list[list[str]]:
     if not port:
         return []
     ends = port.split("-")
-    numbers = [int(end) for end in ends if end.isdigit() and 0 < int(end) < 65536]
+    numbers = [int(end) for end in ends if end.isdigit() and 0 < int(end) <= LAST_PORT]
     if len(numbers) != len(ends) or len(ends) > 2 or numbers != sorted(numbers):
-        raise BadInput(f"--port {port} is not a port", "1 to 65535, or a range of them: 40000-60000")
+        raise BadInput(f"--port {port} is not a port", f"1 to {LAST_PORT}, or a range of them: 40000-60000")
     return [["ipproto", "tcp", "dport", port]]
 
 

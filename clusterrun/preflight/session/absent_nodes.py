@@ -71,21 +71,34 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     One that answers all but the coordinator's node is looked at through another.
     """
     missing = [one for one in state.subjects.values() if one.absent]
-    asked = False
     yield from _names(state, missing)
-    for one in state.present()[:_MOST_WITNESSES]:
-        known = ((other, one.resolved.get(other.name, "").split()) for other in missing)
-        targets = tuple(Target(to.node, to.name, found[0], _PORTS, _PORTS[0]) for to, found in known if found)
-        if targets:
-            asked = True
-            task = DialTask(state.nonce, one.node, targets, (), _SECONDS, sizes=True)
-            state.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
-    if asked:
+    if _knock(state, missing):
         state.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
         yield from indirect_probe.rounds(state, [one for one in missing if _answers(state, one)[1] == [HOST]])
     if missing:
         write(state)
+
+
+def rounds_at_lost(state: SessionState) -> Iterator[tuple[type, ...]]:
+    """The same of several that fell silent in the check: the kernel of a machine that lives still answers."""
+    _lost_by_size(state)  # what knocking tells would hide it
+    if _knock(state, _lost_together(state)):
+        state.label = "a look at the nodes that fell silent"
+        yield (DialTask,)
+
+
+def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
+    """Whether anybody was asked to knock at these."""
+    asked = False
+    for one in state.present()[:_MOST_WITNESSES]:
+        known = ((other, other.address or one.resolved.get(other.name, "").split(" ")[0]) for other in nodes)
+        targets = tuple(Target(to.node, to.name, found, _PORTS, _PORTS[0]) for to, found in known if found)
+        if targets:
+            asked = True
+            task = DialTask(state.nonce, one.node, targets, (), _SECONDS, sizes=True)
+            state.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
+    return asked
 
 
 def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
@@ -186,6 +199,7 @@ def review(state: SessionState) -> None:
         state.explain_links_of(HOST)
         host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
     elif not _coordinators_node_may_be_to_blame(state, 0):
+        _tell_of_lost(state)
         return
     for one in lost:
         one.excused = True
@@ -207,6 +221,32 @@ def _lost_by_size(state: SessionState) -> None:
         return
     for one in troubled:
         one.write("sizes", [network_phase.of_node(state, known[one.node])])
+
+
+def _lost_together(state: SessionState) -> list[NodeState]:
+    """Nodes that fell silent while another one did, but for those for which there is another reason.
+
+    One whose connection was closed is not cut off: it was heard.
+    """
+    lost = [(one, one.lost_at) for one in state.subjects.values() if one.lost_at is not None]
+    lost = [(one, at) for one, at in lost if one.node != HOST and contract.NO_HEARTBEAT in one.gone]
+    lost = [(one, at) for one, at in lost if not one.excused]
+    known = [at for _, at in lost]
+    return [one for one, at in lost if sum(abs(at - it) <= contract.LOST_SECONDS for it in known) >= _GROUP]
+
+
+def _tell_of_lost(state: SessionState) -> None:
+    """Several fell silent in one moment, and no machine of theirs answers: they are down, or cut off."""
+    silent = _several(
+        one
+        for one in _lost_together(state)
+        if not any(way.refused for (_, to), way in state.crossings.ways.items() if to == one.node)
+    )
+    if silent:
+        before = (state.parts.get("joining") or ((), ()))[1]
+        here = [one.node for one in state.present()]
+        partition_findings.write_silent(state, here, [*before, *(one.node for one in silent)])
+        _excuse(silent, f"{len(silent)} nodes fell silent at the same time, and answer nobody")
 
 
 def _cut_off(state: SessionState, lost: list[NodeState]) -> bool:

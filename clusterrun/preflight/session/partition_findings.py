@@ -40,7 +40,7 @@ def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is partiti
 
 
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
-    """Several nodes answer none of those that are here: cut off from them, or all of them down."""
+    """Several nodes, absent or lost, answer none of those that are here: cut off, or all of them down."""
     state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
     if not silent:
         state.write("parts by joining", [])

@@ -210,6 +210,7 @@ class Session:
         yield from loss_phase.read(case)
         if case.choice().world != before:
             yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
+        yield from absent_nodes.rounds_at_lost(case)
 
     def _short(self, short: ShortCheck) -> Generator[tuple[type, ...], None, None]:
         parts = (self._case, self._trials, self._pairs)

@@ -237,6 +237,28 @@ def test_a_link_to_the_coordinators_node_is_not_blamed_where_that_node_is_cut_of
     ]
 
 
+@pytest.mark.parametrize("when", ["DialTask", "pair", "set"])
+@pytest.mark.parametrize(
+    ("nodes", "spares", "lost"), [(8, 0, {3, 4, 5, 6, 7}), (8, 2, {1, 2}), (5, 0, {3, 4})]
+)
+def test_several_that_fall_silent_at_once_are_down_or_cut_off_and_none_is_blamed(nodes, spares, lost, when):
+    outcome = examined(orders(nodes, spares), Faults(lost_in=dict.fromkeys(lost, when)))
+    here = [node for node in range(nodes + spares) if node not in lost]
+    assert blamed(outcome) == lost
+    assert {outcome.report.nodes[node].verdict for node in lost} == {Grade.UNDETERMINED}
+    assert f"{fold(map(name, lost))} answer none of {fold(map(name, here))}" in outcome.report.set_said
+    largest = max((here, sorted(lost)), key=len)
+    assert f"--nodes {len(largest)} --nodelist {fold(map(name, largest))}" in outcome.report.set_said
+    assert (outcome.fit, outcome.report.excluded) == (len(here) >= nodes, ())
+
+
+@pytest.mark.parametrize("more", [{"stopped": {2, 4}}, {"lost_why": "it closed the connection"}])
+def test_several_that_stop_at_once_though_their_machines_speak_are_blamed_each(more):
+    outcome = examined(orders(6), Faults(lost_in={2: "pair", 4: "pair"}, **more))
+    assert (blamed(outcome), outcome.report.excluded) == ({2, 4}, (name(2), name(4)))
+    assert {outcome.report.nodes[node].verdict for node in (2, 4)} == {Grade.FAIL}
+
+
 def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
     outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
     assert blamed(outcome) == {1}
