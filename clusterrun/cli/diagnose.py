@@ -10,7 +10,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
-from clusterrun.diagnosis.stack_location import is_library, short
+from clusterrun.diagnosis.stack_location import is_library, line_of, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
@@ -100,7 +100,7 @@ def _frame(frame: str) -> str:
 @cache
 def source(frame: str) -> str:
     """The line of the user's file that a frame names, where it can be read here."""
-    path, _, number = frame.partition(" ")[0].rpartition(":")
+    path, _, number = line_of(frame).rpartition(":")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, encoding="utf-8", errors="replace") as file:

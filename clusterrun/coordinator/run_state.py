@@ -102,6 +102,7 @@ class RunStateKeeper:
     def explained(self, failure: Failure, heard_at: float) -> Failure:
         """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks.
 
+        What a node did as a whole is no fault of its own then.
         ``heard_at`` is when the news came (steady clock).
         """
         since, until = self._stood_still
@@ -109,7 +110,8 @@ class RunStateKeeper:
             return failure
         seconds = until - _READING_SECONDS - since
         still = f"the coordinator on {self.state.host} stood still then, for {seconds:.0f} s"
-        return replace(failure, why=f"{failure.why}; {still}")
+        node = failure.node if failure.rank >= 0 else ""
+        return replace(failure, node=node, why=f"{failure.why}; {still}")
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
         """The newest attempt has ended, if it has not before."""

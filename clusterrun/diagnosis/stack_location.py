@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|/prelude/clusterrun_"
 )
+_LINE = re.compile(r".*?:\d+(?= |$)", re.DOTALL)
 _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
 _MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
 """What a user calls that makes a group; the outermost one counts."""
@@ -75,9 +76,15 @@ def out_of_data(stack: tuple[str, ...]) -> bool:
 
 def short(frame: str) -> str:
     """``/home/me/train.py:33 step`` as ``train.py:33 (step)``."""
-    where, _, function = frame.partition(" ")
-    name = where.rpartition("/")[2]
+    where = line_of(frame)
+    name, function = where.rpartition("/")[2], frame[len(where) + 1 :]
     return f"{name} ({function})" if function and function != "<module>" else name
+
+
+def line_of(frame: str) -> str:
+    """``/home/me/my train.py`` and the number of the line, without the function."""
+    found = _LINE.match(frame)
+    return found[0] if found else frame.partition(" ")[0]
 
 
 def _function(frame: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterrun.diagnosis.flight_records import HALF, members, sends
 from clusterrun.diagnosis.job_snapshot import called
 from clusterrun.diagnosis.left_out_calls import alone_departed, alone_departs, left_out
-from clusterrun.diagnosis.stack_location import place
+from clusterrun.diagnosis.stack_location import line_of, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 
 TYPE_CHECKING = False
@@ -130,7 +130,7 @@ def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: li
     calls = {(snapshot.of(rank).rooted, place(snapshot.of(rank).stack).line) for rank in ranks}
     known = [snapshot.of(one.rank) for one in waits if one.record.group in groups]
     found = {one.rank for one in known if one.root == root and (one.rooted, place(one.stack).line) in calls}
-    lines = {place(snapshot.of(rank).stack).frame.partition(" ")[0] for rank in ranks}
+    lines = {line_of(place(snapshot.of(rank).stack).frame) for rank in ranks}
     member = set(members(snapshot.of(ranks[0]), next(iter(groups)), snapshot.seen))
     gone = [one for one in snapshot.seen if one.rank in member and one.root < 0]
     return found | {one.rank for one in gone if _names(one, lines) == {str(root)}}

@@ -276,6 +276,22 @@ def test_a_node_that_left_a_coordinator_which_stood_still_left_for_that() -> Non
     state = ending(tape.at(53.0, MessageCame(0, RanksGone(0))))
     words = "n1 (node 1) was lost: it closed the connection"
     assert state.reason == f"{words}; the coordinator on login stood still then, for 28 s"
+    assert state.failure is not None
+    assert state.failure.node == ""
+
+
+def test_nodes_that_end_their_ranks_because_the_coordinator_stood_still_are_not_to_blame() -> None:
+    tape = training()
+    tape.at(2.0)
+    tape.at(26.0, StoodStill(24.0), Tick(), MessageCame(1, RanksGone(0)))
+    tape.at(26.3)
+    failure = ending(tape.at(27.0, MessageCame(0, RanksGone(0)))).failure
+    assert failure is not None
+    assert (failure.node, failure.why) == (
+        "",
+        "n1 (node 1) ended its ranks unasked; its agent says why in job.out;"
+        " the coordinator on login stood still then, for 24 s",
+    )
 
 
 def test_a_failure_after_the_coordinator_stood_still_is_nothing_of_that() -> None:

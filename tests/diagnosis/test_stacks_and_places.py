@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy, other_threads
-from clusterrun.diagnosis.stack_location import Doing, StackLocation, place, short
+from clusterrun.diagnosis.stack_location import Doing, StackLocation, line_of, place, short
 from tests.diagnosis.ranks import ALL_REDUCE, LIBRARY, LOADER, LOOP, MEETING
 
 TWO_THREADS = """\0\0Thread 0x00007fa7cd5fe640 (most recent call first):
@@ -108,3 +108,8 @@ def test_where_a_rank_stands(stack: tuple[str, ...], found: StackLocation) -> No
 
 def test_a_frame_is_short_for_people() -> None:
     assert [short(frame) for frame in (*LOOP, "")] == ["train.py:33 (work)", "train.py:40", ""]
+
+
+def test_a_frame_below_a_folder_with_a_space_keeps_its_file_and_line() -> None:
+    frame = "/home/me/my runs: 2/v1:1/my train.py:9 work"
+    assert (line_of(frame), short(frame)) == (frame.rpartition(" ")[0], "my train.py:9 (work)")
