@@ -334,9 +334,10 @@ class LiveAttempt:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
                 self._actions.append(Send(member.link, messages.StopRanks(self.epoch, self._orders.grace)))
-        cause = cause or (self.outcomes.first.failure.why if self.outcomes.failure_events else "")
+        failure = self.outcomes.first.failure if self.outcomes.failure_events else None
+        cause = cause or (failure.why if failure else "")
         self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
-        self._state_keeper.explains(cause)
+        self._state_keeper.explains(cause, failure)
         return self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
 
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:

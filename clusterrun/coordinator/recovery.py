@@ -73,7 +73,7 @@ _AFTER = {
     "unfit": "without unfit nodes",
 }
 _AT = {
-    "node": "after the loss of {}, where its coordinator was",
+    "node": "after the loss of {}, or of the coordinator there",
     "coordinator": "after the loss of its coordinator on {}",
 }
 """The same, where it is known on which node the coordinator was that was heard no more."""

@@ -122,7 +122,10 @@ class RunStateKeeper:
         if (phase, reason) != (self.state.phase, self.state.reason):
             self._set(phase=phase, reason=reason)
 
-    def explains(self, reason: str) -> None:
+    def explains(self, reason: str, failure: Failure | None = None) -> None:
+        """``failure`` is what the newest attempt is ended for: this coordinator may die before its end."""
+        if failure:
+            self._amend(failure=failure)
         self.says(self.state.phase, reason)
 
     def has_just_said(self, reason: str) -> bool:

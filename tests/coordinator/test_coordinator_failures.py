@@ -33,6 +33,17 @@ def test_ranks_are_stopped_a_moment_after_the_first_failure() -> None:
     assert [sent(tape.at(5.29)), sent(tape.at(5.3))] == [[], STOP]
 
 
+def test_the_failure_is_on_record_before_its_attempt_has_ended() -> None:
+    """The coordinator may be lost until then, with the first node."""
+    tape = training()
+    tape.at(5.0, failed(3, 5.0))
+    (attempt,) = tape.state(5.4).attempts
+    assert (attempt.failure, attempt.outcome) == (
+        Failure(3, "n1", 3, WALL + 5.0, "rank 3 on n1 exited with code 3"),
+        "",
+    )
+
+
 @pytest.mark.parametrize("later", [5.1, 6.0])
 def test_the_first_failure_in_time_is_the_one_reported_even_where_its_news_comes_last(later: float) -> None:
     tape = training()

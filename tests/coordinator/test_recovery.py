@@ -32,7 +32,7 @@ def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead
     with_spare = replace(RUNS, spares=("n2",))
     assert (first_claim(1, RUNS, None), first_claim(1, with_spare, 20.0)) == (lost, killed)
     assert [in_words(lost), in_words(killed)] == [
-        "started again after the loss of n0, where its coordinator was",
+        "started again after the loss of n0, or of the coordinator there",
         "started again after the loss of its coordinator on n0",
     ]
 
