@@ -96,7 +96,7 @@ class GroupTestRun:
         late = over and self._failed_at is None and not all(part.word.ended for part in self._parts)
         told = error_text.most_telling(part.word.why for part in self._parts)
         loading = any(
-            not part.word.ended and part.word.stage == "group" and loads(part.child.output())
+            not part.word.ended and part.word.stage == "group" and loads(part.child.printed())
             for part in self._parts
         )
         for rank, part in enumerate(self._parts):
