@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import click
 
@@ -15,18 +16,16 @@ from clusterrun.cli.terminal import aligned, coloured, iso, painted
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import clock_time
-from clusterrun.model.record import RunStatus
 from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.live_usage import LiveUsage, refuse_absent
+from clusterrun.system import Clock
 
 HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMORY", "WATTS", "°C")
 STALE_SECONDS = 30.0
 """A sample this old says that the node is silent, not that it uses little."""
-FIRST_SECONDS = 10.0
-"""How long a first sample is waited for: it comes within a second or two of being asked for."""
 
 
 @click.command()
@@ -48,107 +47,80 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
       clusterrun top --json --interval 5
     """
     context = Context()
-    with LiveUsage(context, context.store.find(run), interval) as looking:
-        refuse_absent(looking.status())
-        shown = Shown(context, looking, ranks, node)
+    with LiveUsage(context, context.store.find(run), interval, node) as live:
+        refuse_absent(live.status)
         try:
             if as_json:
-                return _lines(shown, interval, once, _document, "")
-            if once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-                return _lines(shown, interval, once, _text, "\n")
-            return _on_terminal(shown, interval)
+                _lines(live, context.clock, 0.0 if once else interval, _document, "")
+            elif once or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+                text = partial(_text, ranks=ranks is not False)
+                _lines(live, context.clock, 0.0 if once else interval, text, "\n")
+            else:
+                _on_terminal(live, context.clock, interval, ranks)
         except KeyboardInterrupt:
-            return ExitCode.DONE
-
-
-class Shown:
-    """What is to be shown of a run: its status, and the use of the nodes that are wanted."""
-
-    def __init__(self, context: Context, looking: LiveUsage, ranks: bool | None, node: str) -> None:
-        self.context, self.ranks = context, ranks
-        self._looking, self._node = looking, node
-        self.status: RunStatus = looking.status()
-        self.uses: tuple[NodeUse, ...] = ()
-
-    def look(self) -> bool:
-        """Look again; False where the run has ended."""
-        self.status = self._looking.status()
-        self.uses = tuple(use for use in self._looking.uses() if self._node in ("", use.node))
-        return not self.status.state.ended
-
-    def wait(self, seconds: float) -> None:
-        """Until it is worth looking again."""
-        self.context.clock.sleep(seconds)
-
-    def wait_for_the_first(self) -> None:
-        """Until every wanted node has said something new since it was asked, for a limited time."""
-        end, asked = self.context.clock.monotonic() + FIRST_SECONDS, self.context.clock.now()
-        wanted = 1 if self._node else self._looking.nodes
-        while self.look() and self.context.clock.monotonic() < end:
-            if len([use for use in self.uses if use.at >= asked]) >= wanted:
-                return
-            self.wait(0.2)
-
-
-def _lines(shown: Shown, interval: float, once: bool, text: Callable[[Shown], str], between: str) -> int:
-    """Print ``text`` of each look."""
-    shown.wait_for_the_first()
-    while True:
-        print(text(shown), flush=True)
-        if once:
-            return ExitCode.DONE
-        shown.wait(interval)
-        if not shown.look():
-            return ExitCode.DONE
-        print(end=between)
-
-
-def _text(shown: Shown) -> str:
-    return "\n".join([_headline(shown), *_table(shown, shown.ranks is not False, False)])
-
-
-def _document(shown: Shown) -> str:
-    document = {"run_id": shown.status.run_id, "at": iso(shown.context.clock.now())}
-    return json.dumps({**document, "nodes": [encode(use) for use in shown.uses]})
-
-
-def _on_terminal(shown: Shown, interval: float) -> int:
-    last: list[str] = []
-    try:
-        with other_screen() as keys:
-            while shown.look():
-                columns, rows = os.get_terminal_size(sys.stdout.fileno())
-                last = _fitted(shown, columns or 80, rows or 24)
-                sys.stdout.write(picture([*last, "", "q ends top, not the run"]))
-                sys.stdout.flush()
-                if keys.wait(interval if shown.uses else 0.3):
-                    break
-    finally:
-        print("\n".join(last))
+            pass
     return ExitCode.DONE
 
 
-def _fitted(shown: Shown, columns: int, rows: int) -> list[str]:
+def _lines(
+    live: LiveUsage, clock: Clock, interval: float, text: Callable[[LiveUsage, float], str], between: str
+) -> None:
+    """Print ``text`` of each look; 0 as ``interval``: of one."""
+    live.look_first()
+    while True:
+        print(text(live, clock.now()), flush=True)
+        if not interval:
+            return
+        clock.sleep(interval)
+        if not live.look():
+            return
+        print(end=between)
+
+
+def _text(live: LiveUsage, now: float, ranks: bool) -> str:
+    return "\n".join([_headline(live, now), *_table(live, now, ranks, False)])
+
+
+def _document(live: LiveUsage, now: float) -> str:
+    document = {"run_id": live.run_id, "at": iso(now)}
+    return json.dumps({**document, "nodes": [encode(use) for use in live.uses]})
+
+
+def _on_terminal(live: LiveUsage, clock: Clock, interval: float, ranks: bool | None) -> None:
+    last: list[str] = []
+    try:
+        with other_screen() as keys:
+            while live.look():
+                columns, rows = os.get_terminal_size(sys.stdout.fileno())
+                last = _fitted(live, clock.now(), ranks, columns or 80, rows or 24)
+                sys.stdout.write(picture([*last, "", "q ends top, not the run"]))
+                sys.stdout.flush()
+                if keys.wait(interval if live.uses else 0.3):
+                    break
+    finally:
+        print("\n".join(last))
+
+
+def _fitted(live: LiveUsage, now: float, ranks: bool | None, columns: int, rows: int) -> list[str]:
     """As much as the window holds: ranks where they fit, else nodes, else the first of them."""
     room, paint = rows - 4, coloured(sys.stdout)
-    lines = _table(shown, shown.ranks is not False, paint, columns)
-    if len(lines) > room and shown.ranks is None:
-        lines = _table(shown, False, paint, columns)
+    lines = _table(live, now, ranks is not False, paint, columns)
+    if len(lines) > room and ranks is None:
+        lines = _table(live, now, False, paint, columns)
     if len(lines) > room:
         hidden = len(lines) - room + 1
         lines = [*lines[: room - 1], f"… {hidden} more lines: --node NAME shows one node"]
-    return [_headline(shown)[: columns - 1], *lines]
+    return [_headline(live, now)[: columns - 1], *lines]
 
 
-def _headline(shown: Shown) -> str:
-    status, now = shown.status, shown.context.clock.now()
+def _headline(live: LiveUsage, now: float) -> str:
+    status = live.status
     said = f"{visible(status.run_id)}  {status.state.value}, {status.phase.value}  {clock_time(now, now)}"
-    return said if shown.uses else f"{said}  no node has sent a sample yet"
+    return said if live.uses else f"{said}  no node has sent a sample yet"
 
 
-def _table(shown: Shown, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
-    now = shown.context.clock.now()
-    rows = [row for use in shown.uses for row in (*_node(use, now), *(_ranks(use) if ranks else ()))]
+def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
+    rows = [row for use in live.uses for row in (*_node(use, now), *(_ranks(use) if ranks else ()))]
     if not rows:
         return []
     kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]

@@ -61,20 +61,15 @@ def _init(self: Any, *args: Any, **named: Any) -> None:
 
 def _completed(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     names = self.__fields__
-    values = {**self.__defaults_of_fields__, **dict(zip(names, args)), **named}
-    twice = len(args) > len(names) or any(name in named for name in names[: len(args)])
-    if not twice and values.keys() == self.__all_fields__:
-        return values
     if len(args) > len(names):
         raise TypeError(f"{type(self).__name__} takes {len(names)} fields, got {len(args)}")
     given = dict(zip(names, args))
-    doubled = given.keys() & named.keys()
-    unknown = named.keys() - set(names)
-    if doubled or unknown:
-        raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(doubled | unknown)}")
     values = {**self.__defaults_of_fields__, **given, **named}
-    missing = [name for name in names if name not in values]
-    if missing:
+    if len(values) != len(names) or (given and not given.keys().isdisjoint(named)):
+        wrong = (given.keys() & named.keys()) | (named.keys() - set(names))
+        if wrong:
+            raise TypeError(f"{type(self).__name__}: field given twice or unknown: {sorted(wrong)}")
+        missing = [name for name in names if name not in values]
         raise TypeError(f"{type(self).__name__} lacks {', '.join(missing)}")
     return values
 

@@ -21,19 +21,26 @@ from clusterrun.runs.private_files import private_folder, write_whole
 ASKED_SECONDS = 60.0
 """For how long one question keeps the observers at it; after that they are light again by themselves."""
 AGAIN_SECONDS = 45.0
+FIRST_SECONDS = 10.0
+"""How long a first sample is waited for: it comes within a second or two of being asked for."""
 
 
 class LiveUsage:
-    """The use of one run over time; ``every`` is in seconds. Used as a context: the question goes with it."""
+    """The use of one run over time; ``every`` is in seconds. Used as a context: the question goes with it.
 
-    def __init__(self, context: Context, run_id: str, every: float) -> None:
-        self._context, self.run_id, self._every = context, run_id, every
+    ``status`` and ``uses`` are what the last look saw, of one ``node`` alone where it is named.
+    """
+
+    def __init__(self, context: Context, run_id: str, every: float, node: str = "") -> None:
+        self._context, self.run_id, self._every, self._node = context, run_id, every, node
         self._paths = context.store.paths(run_id)
         spec = spec_of(context.store.read(run_id), context.store)
-        self.nodes = spec.nodes
+        self._nodes = 1 if node else spec.nodes
         self._allocated = spec.nodes + spec.spares
         self._asked_at = float("-inf")
         self._question = ""
+        self.status: RunStatus = self._status()
+        self.uses: tuple[NodeUse, ...] = ()
 
     def __enter__(self) -> LiveUsage:
         return self
@@ -41,15 +48,27 @@ class LiveUsage:
     def __exit__(self, *why: object) -> None:
         self._withdraw()
 
-    def status(self) -> RunStatus:
+    def look(self) -> bool:
+        """Look again; False where the run has ended. Raises ``Unreadable`` where samples may not be read."""
+        self.status = self._status()
+        self.uses = tuple(use for use in self._newest() if self._node in ("", use.node))
+        return not self.status.state.ended
+
+    def look_first(self) -> None:
+        """Look until every node has said something new since it was asked, for a limited time."""
+        clock = self._context.clock
+        end, asked = clock.monotonic() + FIRST_SECONDS, clock.now()
+        while self.look() and clock.monotonic() < end:
+            if len([use for use in self.uses if use.at >= asked]) >= self._nodes:
+                return
+            clock.sleep(0.2)
+
+    def _status(self) -> RunStatus:
         (status,) = self._context.inquiry().statuses([self.run_id])
         return status
 
-    def uses(self) -> tuple[NodeUse, ...]:
-        """The newest sample of each node; the observers are asked to take them often.
-
-        Raises ``Unreadable`` where they may not be read.
-        """
+    def _newest(self) -> tuple[NodeUse, ...]:
+        """The newest sample of each node; the observers are asked to take them often."""
         now = self._context.clock.monotonic()
         if now - self._asked_at > AGAIN_SECONDS:
             self._asked_at = now

@@ -54,17 +54,19 @@ OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 class SubmitFacts:
     """What was found out before anything is planned; ``spec`` is settled, ``said`` is for the person.
 
-    ``offered`` is None where no scheduler is asked.
+    ``of_launch`` is what is said of a launch by srun. ``offered`` is None where no scheduler is asked.
     """
 
     spec: JobSpec
     site: MachineFacts
     said: tuple[str, ...]
+    of_launch: tuple[str, ...]
     offered: Offered | None
 
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Notices about a plan that is made of it. Raises ``BadInput`` where it can never run."""
-        said = (*self.said, *about_python(planned, self.site), *check(planned, environ=environ))
+        said = (*self.said, *self.of_launch, *about_python(planned, self.site))
+        said += check(planned, environ=environ)
         if self.offered:
             self.offered.check(planned.spec)
         return said
@@ -105,7 +107,7 @@ def submit_facts(
     spec, avoided = _keeping_off(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
     few = _few_ports(spec, context) if site.slurm else ()
-    return SubmitFacts(spec, site, (*whole, *avoided, *shared, *few), offered)
+    return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered)
 
 
 def named(spec: JobSpec, context: Context) -> tuple[str, str]:
@@ -142,15 +144,13 @@ def allocation_argv(
     Raises ``ClusterrunError``.
     """
     spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
-    site = _site(spec, context)
-    offered = Offered(context)
-    spec, whole = _whole_nodes(spec, context)
-    spec, avoided = _keeping_off(spec, context, site, offered)
-    site, shared = _sharing_cpus(spec, context, site, offered)
-    offered.check(spec)
-    wanted = sbatch_options.job_options(spec, "", RunPaths(spec.cwd), (), site.cpus_per_gpu)
+    found = submit_facts(spec, context)
+    if found.offered:
+        found.offered.check(found.spec)
+    paths, share = RunPaths(spec.cwd), found.site.cpus_per_gpu
+    wanted = sbatch_options.job_options(found.spec, "", paths, (), share)
     words = [sbatch_options.word((key, value)) for key, value in wanted if key not in OF_A_SCRIPT]
-    return ("salloc", *words, *command), (*whole, *avoided, *shared)
+    return ("salloc", *words, *command), found.said
 
 
 class Offered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
@@ -68,7 +69,6 @@ class SlurmClient:
         self._run = run
         self._clock = clock or system.RealClock()
         self._user = os.getuid() if user is None else user
-        self._configured: str | None = None
 
     def why_not(self) -> str:
         """Why Slurm cannot be used here, in a sentence; '' where it can.
@@ -195,7 +195,7 @@ class SlurmClient:
 
     def _cluster(self) -> tuple[str, str]:
         """The cluster's name and its first controller's; empty where they are not known."""
-        text = self._configuration()
+        text = self._configuration
         return _setting(text, "ClusterName"), _controller(text)
 
     def gives_whole_nodes(self) -> bool:
@@ -203,21 +203,17 @@ class SlurmClient:
 
         It takes a job that asks for GPUs, gives it the nodes without them, and refuses each of its steps.
         """
-        return _setting(self._configuration(), "SelectType").lower() == "select/linear"
+        return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
     def srun_ports(self) -> int:
         """From how many ports an srun may choose its own (``SrunPortRange``); 0: from the kernel's."""
-        first, dash, last = _setting(self._configuration(), "SrunPortRange").partition("-")
+        first, dash, last = _setting(self._configuration, "SrunPortRange").partition("-")
         known = dash and first.isdecimal() and last.isdecimal() and int(first)
         return max(0, int(last) - int(first) + 1) if known else 0
 
+    @cached_property
     def _configuration(self) -> str:
-        """The first configuration that names the cluster, found out once; '' where nobody answers."""
-        if self._configured is None:
-            self._configured = self._look_up_configuration()
-        return self._configured
-
-    def _look_up_configuration(self) -> str:
+        """The first configuration that names the cluster; '' where nobody answers."""
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
             if _setting(text := system.text_of(path), "ClusterName"):
                 return text
