@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -313,7 +312,7 @@ def _queue_rest(context: Context, made: SweepRecord, otherwise: str) -> int:
 
 @sweep.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def listed(as_json: bool) -> int:
+def show_all(as_json: bool) -> int:
     """Show the sweeps, newest first.
 
     \b
@@ -327,32 +326,21 @@ def listed(as_json: bool) -> int:
     context = Context(tell=say)
     known = Sweeps(context.store)
     found = [one for sweep_id in known.ids() if (one := known.find(sweep_id))]
-    inquiry = context.inquiry(say)
-    rows: list[Sequence[str]] = []
+    inquiry, now = context.inquiry(say), context.clock.now()
+    listed = []
     for one in found:
         told = tally(inquiry.statuses(one.run_ids, gone=True))
         more = f"{len(one.waiting)} not queued" if one.waiting else ""
-        rows.append(
-            (
-                one.sweep_id,
-                age(one, context.clock.now()),
-                str(len(one.points)),
-                ", ".join(filter(None, (told, more))),
-            )
-        )
+        runs = ", ".join(filter(None, (told, more)))
+        about = {"sweep_id": one.sweep_id, "name": one.name, "submitted_at": iso(one.submitted_at)}
+        listed.append({**about, "points": len(one.points), "runs": runs})
     if as_json:
-        named = [
-            {
-                "sweep_id": one.sweep_id,
-                "name": one.name,
-                "submitted_at": iso(one.submitted_at),
-                "points": len(one.points),
-                "runs": row[3],
-            }
-            for one, row in zip(found, rows)
+        print(json.dumps({"sweeps": listed}))
+    elif found:
+        rows = [
+            [one.sweep_id, age(one, now), str(len(one.points)), str(told["runs"])]
+            for one, told in zip(found, listed)
         ]
-        print(json.dumps({"sweeps": named}))
-    elif rows:
         table(("SWEEP", "AGE", "POINTS", "RUNS"), rows)
     else:
         say("there are no sweeps yet: clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}' starts one")

@@ -19,8 +19,10 @@ from clusterrun.runs.sweep_records import Sweeps
 RECENT = 20
 """How many of the newest runs are shown beside the live ones."""
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
-_LIVE = ("LIVE", (State.PENDING, State.RUNNING, State.UNKNOWN))
-_ENDED = ("ENDED", tuple(state for state in State if state.ended))
+_GROUPS = {
+    "LIVE": tuple(state for state in State if not state.ended),
+    "ENDED": tuple(state for state in State if state.ended),
+}
 
 
 @frozen
@@ -101,15 +103,14 @@ class RunList:
 
 def states(words: Sequence[str]) -> tuple[State, ...]:
     """The states in ``RUNNING,failed``, with ``live`` and ``ended`` for all such. Raises ``BadInput``."""
-    groups = dict((_LIVE, _ENDED))
     found: list[State] = []
     for word in filter(None, (one.strip().upper() for text in words for one in text.split(","))):
-        if word in groups:
-            found += groups[word]
+        if word in _GROUPS:
+            found += _GROUPS[word]
         elif word in State.__members__:
             found.append(State[word])
         else:
-            names = [*State.__members__, *groups]
+            names = [*State.__members__, *_GROUPS]
             near = nearest(word, names)
             hint = f"did you mean {near[0]}? " if near else ""
             raise BadInput(f"there is no state {word!r}", f"{hint}there are {', '.join(names)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun.local.processes import alive
 from clusterrun.model.duration import spoken
@@ -33,11 +33,11 @@ class SchedulerReply:
     names, by run id, the cluster that holds the jobs of a run, where it is not the one that was asked.
     """
 
-    rows: tuple[tuple[str, MatchedJob], ...] = ()
+    rows: Mapping[str, MatchedJob] = {}
     at: float | None = None
     answered: bool = True
     doubtful: tuple[str, ...] = ()
-    elsewhere: tuple[tuple[str, str], ...] = ()
+    elsewhere: Mapping[str, str] = {}
 
 
 class StatusQuery:
@@ -79,12 +79,9 @@ class StatusQuery:
         heard = (
             self._heard([c for c in found if isinstance(c, RunFiles)], oldest, since)
             if ask
-            else SchedulerReply((), None, False)
+            else SchedulerReply(answered=False)
         )
-        rows = dict(heard.rows)
-        return [
-            self._status(c, heard, rows.get(c.record.run_id)) if isinstance(c, RunFiles) else c for c in found
-        ]
+        return [self._status(c, heard) if isinstance(c, RunFiles) else c for c in found]
 
     def _case(self, run_id: str, gone: bool) -> RunFiles | RunStatus | None:
         try:
@@ -116,9 +113,9 @@ class StatusQuery:
             rows = _speaking(cases, queue)
         if news.failure:
             self.notices.append(self._silence(news))
-            return SchedulerReply(tuple(rows.items()), news.at or None, False)
+            return SchedulerReply(rows, news.at or None, False)
         doubtful = self._account(ours, rows, queue)
-        return SchedulerReply(tuple(rows.items()), news.at, True, doubtful, tuple(away.items()))
+        return SchedulerReply(rows, news.at, True, doubtful, away)
 
     def _matching(self, rows: Iterable[JobRow]) -> Jobs:
         return Jobs(rows, self._other_cluster, self._store.newest_of_job)
@@ -159,7 +156,8 @@ class StatusQuery:
         rows.update(_speaking(missing, jobs))
         return ()
 
-    def _status(self, files: RunFiles, reply: SchedulerReply, found: MatchedJob | None) -> RunStatus:
+    def _status(self, files: RunFiles, reply: SchedulerReply) -> RunStatus:
+        found = reply.rows.get(files.record.run_id)
         record, now = found.record if found else files.record, self._clock.now()
         row = found.row if found else None
         files = self._latest(files, row if reply.answered else None)
@@ -180,7 +178,7 @@ class StatusQuery:
                 asked_at=reply.at,
                 alive=_alive(record) if local or record.in_allocation else None,
                 cancel_asked=self._store.cancel_asked(record.run_id),
-                elsewhere=dict(reply.elsewhere).get(record.run_id, ""),
+                elsewhere=reply.elsewhere.get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
                 shape=files.shape,
@@ -215,7 +213,7 @@ class StatusQuery:
         self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float
     ) -> None:
         """Keep an end, unless the scheduler may soon say better why; take one back that was none."""
-        told = reply.answered and status.run_id not in (*reply.doubtful, *dict(reply.elsewhere))
+        told = reply.answered and status.run_id not in (*reply.doubtful, *reply.elsewhere)
         try:
             if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
                 self._store.settle(status, now)
