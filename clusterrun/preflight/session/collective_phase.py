@@ -14,7 +14,7 @@ from clusterrun.preflight.search.search import Pair, Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
 from clusterrun.preflight.session.state import NodeFinding, SessionState
-from clusterrun.preflight.tasks import GroupTask, WarmTask
+from clusterrun.preflight.tasks import WarmTask
 from clusterrun.preflight.thresholds import for_backend
 
 Waits = Iterator[tuple[type, ...]]
@@ -49,10 +49,7 @@ def products(state: SessionState, trials: GroupTests) -> Waits:
     for _ in range(1 + _PRODUCTS_AGAIN):
         if not wanted:
             break
-        state.label = "matrix products"
-        trials.begin(PRODUCT, [(node,) for node in wanted])
-        yield (GroupTask,)
-        trials.finish()
+        yield from trials.made("matrix products", PRODUCT, [(node,) for node in wanted])
         yield from warm_again(state)
         known = {one.name: one.product for one in state.subjects.values() if one.product is not None}
         slow = registry.slow_products(state.asked, known)
@@ -117,13 +114,9 @@ class PairTests:
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
         case = self._case
-        case.label = f"tests of pairs, round {case.rounds + 1}"
         cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
-        made = [pair for pair in pairs if pair not in cut]
-        self._trials.begin(PAIR, [(pair.a, pair.b) for pair in made])
-        if made:
-            yield (GroupTask,)
-        done = self._trials.finish()
+        whole = [pair for pair in pairs if pair not in cut]
+        done = yield from self._trials.made(f"tests of pairs, round {case.rounds + 1}", PAIR, whole)
         case.rounds += 1
         for trial in done:
             self._keep(trial)
@@ -183,7 +176,7 @@ class WholeSet:
             nodes = self._nodes()
             if not nodes or case.left < 1.0:
                 return
-            trial = yield from self._test(nodes)
+            (trial,) = yield from self._test(nodes)
             if trial.passed is None:
                 continue
             before = case.choice().world
@@ -200,11 +193,8 @@ class WholeSet:
         nodes = self._case.choice().nodes
         return nodes if all(self._case.subjects[node].is_warm for node in nodes) else ()
 
-    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, GroupTest]:
-        self._case.label = f"the whole set of {len(nodes)}"
-        self._trials.begin(SET, [nodes])
-        yield (GroupTask,)
-        return self._trials.finish()[0]
+    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, list[GroupTest]]:
+        return self._trials.made(f"the whole set of {len(nodes)}", SET, [nodes])
 
     def _passed(self, trial: GroupTest) -> None:
         case = self._case
@@ -232,7 +222,7 @@ class WholeSet:
                 return
         yield from warm_again(case)
         nodes = self._nodes()
-        again = (yield from self._test(nodes)) if nodes == failed.nodes else failed
+        (again,) = (yield from self._test(nodes)) if nodes == failed.nodes else [failed]
         if again.passed:
             case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
             self._passed(again)
@@ -263,10 +253,8 @@ class WholeSet:
             if not groups or any(case.subjects[node].gone for node in failed.nodes):
                 break
             yield from warm_again(case)
-            case.label = f"parts of the set that failed: {len(groups)}"
-            self._trials.begin(HALF, groups)
-            yield (GroupTask,)
-            search.take(self._trials.finish())
+            label = f"parts of the set that failed: {len(groups)}"
+            search.take((yield from self._trials.made(label, HALF, groups)))
             pair_findings.of_set(case, failed, search.result(), bool(search.next_round()))
 
 
@@ -282,7 +270,7 @@ def _suspected(
     if pairs_known or len(trial.nodes) < LEAST_HALVES or state.left < LEAST_HALVES_SECONDS:
         return False
     middle = len(trial.nodes) // 2
-    done = yield from _tested(state, trials, (trial.nodes[:middle], trial.nodes[middle:]))
+    done = yield from trials.made("parts of the set: 2", HALF, (trial.nodes[:middle], trial.nodes[middle:]))
     rates = [one.rate for one in done if one.passed and one.rate is not None]
     limits = for_backend(state.limits, state.backend)
     return len(rates) == len(done) and min(rates) < max(rates) * (1 - limits.slow_few)
@@ -301,7 +289,8 @@ def _slow_parts(state: SessionState, trials: GroupTests, trial: GroupTest) -> Wa
     try:
         groups = next(search)
         while state.left > 1.0:
-            groups = search.send((yield from _tested(state, trials, groups)))
+            label = f"parts of the set: {len(groups)}"
+            groups = search.send((yield from trials.made(label, HALF, groups)))
     except StopIteration as end:
         found = end.value
     state.write("slow parts", (NodeFinding(None, _slow_part(state, nodes, floor)) for nodes in found))
@@ -310,12 +299,3 @@ def _slow_parts(state: SessionState, trials: GroupTests, trial: GroupTest) -> Wa
 def _slow_part(state: SessionState, nodes: Sequence[int], floor: float) -> Finding:
     said = f"{state.names(nodes)} are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
     return Finding("set", Grade.WARN, said, _SLOW_PART)
-
-
-def _tested(
-    state: SessionState, trials: GroupTests, groups: Sequence[tuple[int, ...]]
-) -> Generator[tuple[type, ...], None, list[GroupTest]]:
-    state.label = f"parts of the set: {len(groups)}"
-    trials.begin(HALF, groups)
-    yield (GroupTask,)
-    return trials.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from clusterrun.model.preflight_report import Measurement
 from clusterrun.preflight.search.schedule import GroupTest
@@ -55,10 +55,16 @@ class GroupTests:
         usual = statistics.median(took) if took else _LIMIT
         return usual * rounds + 2 * _LEAST_LIMIT < self._case.left / 2
 
-    def begin(self, kind: str, groups: Sequence[tuple[int, ...]]) -> None:
-        """Put one test of ``kind`` to each of these disjoint groups."""
+    def made(
+        self, label: str, kind: str, groups: Sequence[tuple[int, ...]]
+    ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
+        """Test these disjoint groups at once, and wait for all of them: the outcomes in their order."""
+        self._case.label = label
         for nodes in groups:
             self._begin(kind, nodes)
+        if groups:
+            yield (GroupTask,)
+        return self._finish()
 
     def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
         case = self._case
@@ -126,7 +132,7 @@ class GroupTests:
         if result is not None:
             self._case.subjects[question.node].ports.extend(result.ports)
 
-    def finish(self) -> list[GroupTest]:
+    def _finish(self) -> list[GroupTest]:
         """The outcomes of the round, in the order it was begun; every question of it must be closed."""
         done = [self._outcome(test) for test in self._open]
         for trial in done:
