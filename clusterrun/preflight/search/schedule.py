@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterable, Sequence
 
 from clusterrun.model.frozen import frozen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NamedTuple
-else:
-    from collections import namedtuple
-
-    def NamedTuple(name, fields):  # noqa: N802
-        return namedtuple(name, [field for field, _ in fields])
-
-
-Pair = NamedTuple("Pair", [("a", int), ("b", int)])
+Pair = namedtuple("Pair", ["a", "b"])
 """Two nodes that are tested together, and the link between them; given with the smaller number first.
 
 A tuple, for there are 780,000 of them in a set of 1,250 nodes.
