@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.runtime import machine_events
-from clusterrun.runtime.standstill import Standstill
+from clusterrun.runtime.machine_events import Standstill
 
 from .kernel import Node
 

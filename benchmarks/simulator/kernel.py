@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.model import contract
 from clusterrun.protocol.messages import RankExited, SidecarEnded, SidecarSaid
-from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
+from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 
 if TYPE_CHECKING:
     from .agent_actor import AgentActor

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +14,7 @@ from functools import partial
 from clusterrun import container_runtimes
 from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
+from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, Program, become_subreaper, ended_children, start_all
 from clusterrun.runtime.run_files import in_words, open_log
@@ -36,30 +36,24 @@ def main(environment: Mapping[str, str]) -> int:
     os.dup2(2, 1)
     for number in _DEAF:
         signal.signal(number, signal.SIG_IGN)
-    woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    poll.register(woken, select.POLLIN)
-    half = b""
-    pids: list[int] = []
-    while True:
-        for descriptor, _ in poll.poll():
-            data = os.read(descriptor, _PIECE)
-            if not data:  # only the input ends
-                break
-            if descriptor == woken:
-                continue
-            half += data
-            if half.endswith(b"\n"):
-                pids += _begin(out, json.loads(json.loads(half)["body"]), environment)
-                half = b""
-        else:
-            _tell_ends(out, pids)
-            continue
-        sweep(lambda: below(os.getpid()), partial(_tell_ends, out, pids), _KILL_SECONDS)
-        return 0
+    loop, line, pids = EventLoop(), bytearray(), []
+    over = False
+
+    def heard(mask: int) -> None:
+        nonlocal over
+        data = os.read(0, _PIECE)
+        over = not data
+        line.extend(data)
+        if line.endswith(b"\n"):
+            pids.extend(_begin(out, json.loads(json.loads(line)["body"]), environment))
+            line.clear()
+
+    loop.watch(0, heard)
+    loop.catch((signal.SIGCHLD,), lambda number: _tell_ends(out, pids))
+    while not over:
+        loop.wait(None)
+    sweep(lambda: below(os.getpid()), partial(_tell_ends, out, pids), _KILL_SECONDS)
+    return 0
 
 
 def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> list[int]:

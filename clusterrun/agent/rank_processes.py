@@ -26,7 +26,7 @@ from clusterrun.protocol.messages import (
     ToCoordinator,
 )
 from clusterrun.runtime.exit_status import STARVED
-from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
+from clusterrun.runtime.kill_tree import KillTarget, below, everywhere, send, sweep
 from clusterrun.runtime.network import interface_of
 from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, start_all
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
@@ -219,14 +219,10 @@ class RankProcesses:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
         ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._place.name)
-        everywhere = epoch not in self._started or not self._whole_lineage
+        flown = epoch not in self._started or not self._whole_lineage
 
         def find() -> list[proc.Process]:
-            found = below(os.getpid())
-            if everywhere:
-                known = {process.pid for process in found}
-                found += [p for p in marked(target, self._sessions) if p.pid not in known]
-            return found
+            return everywhere(target, self._sessions) if flown else below(os.getpid())
 
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
         self.note_growth(wall)

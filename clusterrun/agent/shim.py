@@ -19,9 +19,9 @@ from collections.abc import Callable
 from clusterrun import proc
 from clusterrun.model import contract
 from clusterrun.runtime.event_loop import steady
-from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
+from clusterrun.runtime.kill_tree import KillTarget, below, everywhere, send, sweep
+from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
 from clusterrun.runtime.processes import become_subreaper, ended_children
-from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
 from clusterrun.runtime.stderr import say
 
 _ANY_EPOCH = 10**9
@@ -176,9 +176,5 @@ class _Guard:
         return below(os.getpid())
 
     def _everywhere(self) -> list[proc.Process]:
-        found = self._below()
-        if not self._run_id:
-            return found
-        known = {process.pid for process in found}
         target = KillTarget(self._run_id, _ANY_EPOCH, self._node)
-        return found + [process for process in marked(target) if process.pid not in known]
+        return everywhere(target) if self._run_id else self._below()

@@ -23,7 +23,7 @@ from clusterrun.runtime.event_loop import READABLE, WRITABLE, EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
-from clusterrun.runtime.run_files import open_log
+from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.runtime.stderr import say
 
 _KILL_SECONDS = 3.0
@@ -190,7 +190,8 @@ class SidecarProcesses:
         try:
             fds += os.pipe2(os.O_CLOEXEC)
             fds += os.pipe2(os.O_CLOEXEC)
-            fds.append(self._log(epoch, name))
+            # A run directory that cannot be written is for the pre-flight to find.
+            fds.append(log_or_nothing(self._paths.attempt(epoch).sidecar_log(self._place.node, name)))
             questions, ours, theirs, answers, log = fds
             pid = start_all([self._program(epoch, name, (questions, answers, log))])[0]
         except (NotStarted, OSError) as error:
@@ -206,12 +207,6 @@ class SidecarProcesses:
         )
         if name == contract.OBSERVER:
             sidecar.ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
-
-    def _log(self, epoch: int, name: str) -> int:
-        try:
-            return open_log(self._paths.attempt(epoch).sidecar_log(self._place.node, name))
-        except OSError:  # a run directory that cannot be written is for the pre-flight to find
-            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:
         here, paths = self._place, self._paths

@@ -51,8 +51,7 @@ class AttemptStage(enum.Enum):
 class RankOutcomes:
     """One epoch's counts: every report costs one step, whatever the number of ranks."""
 
-    def __init__(self, epoch: int, nodes: int, processes: int, per_node: bool) -> None:
-        self.epoch = epoch
+    def __init__(self, nodes: int, processes: int, per_node: bool) -> None:
         self._per_node = per_node
         self.failure_events: list[FailureEvent] = []
         self.stuck: list[str] = []
@@ -165,7 +164,7 @@ class LiveAttempt:
         self.stage = AttemptStage.STARTING
         self.failure_event_at: float | None = None
         processes = 1 if orders.per_node else orders.ranks_per_node
-        self.outcomes = RankOutcomes(epoch, orders.nodes, processes, orders.per_node)
+        self.outcomes = RankOutcomes(orders.nodes, processes, orders.per_node)
         self._orders, self._actions = orders, actions
         self._membership, self._state_keeper = membership, state_keeper
         self._start_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes

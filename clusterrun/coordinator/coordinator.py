@@ -37,8 +37,17 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
-from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
-from clusterrun.runtime.standstill import OVERSLEPT_SECONDS
+from clusterrun.runtime.machine_events import (
+    OVERSLEPT_SECONDS,
+    Action,
+    Event,
+    Note,
+    Now,
+    SignalCame,
+    StoodStill,
+    Tick,
+    earliest,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -357,7 +357,7 @@ class Lifecycle:
         self.epoch = event.epoch
         if not first:
             self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
-            return self.formation.begin_again(now, event.epoch)
+            return self.formation.begin_again(now)
         self._state_keeper.remember(event.earlier, event.excluded)
         self._judge.trained = any(attempt.nodes for attempt in event.earlier)
         self._state_keeper.open(now, event.epoch, in_words(event), event.cause)

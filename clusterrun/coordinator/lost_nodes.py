@@ -6,16 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.coordinator.membership import Membership
 from clusterrun.coordinator.run_state import RunStateKeeper
-from clusterrun.model.frozen import frozen
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
-
-
-@frozen
-class Suspects:
-    """Who is to be looked at before ranks start once more; ``network``: their links too."""
-
-    nodes: tuple[int, ...]
-    network: bool
 
 
 class LostNodes:
@@ -102,12 +93,12 @@ class LostNodes:
         self._said = ()
         return self._gone()
 
-    def suspects(self) -> Suspects:
-        """Those who are here, of whom something is to be feared, and the newcomers."""
+    def suspects(self) -> tuple[tuple[int, ...], bool]:
+        """Those who are here, of whom something is to be feared, and the newcomers; whether of links too."""
         here, places = set(self._here()), set(self._places)
         fresh = [node for node in self.world() if node not in places]
         nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
-        return Suspects(tuple(nodes), any(self._suspects.get(node, False) for node in nodes))
+        return tuple(nodes), any(self._suspects.get(node, False) for node in nodes)
 
     def world(self) -> tuple[int, ...]:
         """Who is to train: everybody keeps his place, the first who idle take those of the others."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.events import Resubmitted
 from clusterrun.coordinator.failures import FailureEvent, RunOutcome
-from clusterrun.coordinator.lost_nodes import Suspects
 from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import NodesChosen, Outcome, RunOver, TooFewNodes
 from clusterrun.coordinator.restart_policy import end_with
@@ -64,7 +63,6 @@ class PreflightGate:
         self._examined: SessionOutcome | None = None
         self._unfit: RunOutcome | None = None
         self._overdue_at: float | None = None
-        self._epoch = -1
 
     @property
     def examined(self) -> bool:
@@ -74,14 +72,14 @@ class PreflightGate:
     def begin(
         self,
         now: Now,
-        epoch: int,
         absent: Sequence[tuple[int, str, str]],
-        suspects: Suspects,
+        suspects: Sequence[int],
+        network: bool,
     ) -> Outcome | None:
-        """Examine whoever is here; a later time only what is to be feared of ``suspects``."""
+        """Examine whoever is here; a later time only ``suspects``, and their links for ``network``."""
         from clusterrun.preflight.session.session import SessionNode, ShortCheck  # where one was ordered
 
-        self._epoch, self._lost, self._examined = epoch, None, None
+        self._lost = self._examined = None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
         members = [member for member in self._membership.taken() if member.present and not member.lost]
@@ -90,7 +88,7 @@ class PreflightGate:
         nodes += [SessionNode(node, name, absent=why) for node, name, why in absent]
         short = None
         if self._report is not None:
-            short = ShortCheck(suspects.nodes, self._report, suspects.network)
+            short = ShortCheck(suspects, self._report, network)
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
         self._examination = examination = self._examine(self._orders, nodes, now.steady, now.wall, short)
@@ -126,7 +124,7 @@ class PreflightGate:
         for ask in asks:
             member = self._membership.members[ask.node]
             if member is not None and member.present and not member.lost:
-                question = AskSidecar(self._epoch, contract.EXAMINER, ask.number, ask.body)
+                question = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
                 self._actions.append(Send(member.link, question))
         if examination.outcome is not None:
             return self._done(now, examination.outcome)
@@ -148,7 +146,9 @@ class PreflightGate:
         # Whoever stays keeps his place: the places are those of the last ones who trained.
         places = report.world if outcome.fit else self._report.world if self._report else ()
         self._report = replace(report, world=places)
-        self._actions.append(SaveReport(self._epoch, report, report.verdict is not Grade.PASS))
+        self._actions.append(
+            SaveReport(self._state_keeper.state.epoch, report, report.verdict is not Grade.PASS)
+        )
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
         self._state_keeper.exclude(self._unfit_of(outcome))
         self._examined = outcome
@@ -181,7 +181,9 @@ class PreflightGate:
             self._state_keeper.warn(words)
         for member in self._membership.linked():
             if member.node not in outcome.world:
-                self._actions.append(Send(member.link, EndSidecar(self._epoch, contract.EXAMINER)))
+                self._actions.append(
+                    Send(member.link, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
+                )
         self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
         return NodesChosen(outcome.world, outcome.environment)
 

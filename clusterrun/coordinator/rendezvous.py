@@ -13,7 +13,6 @@ from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import Gathered, NoRanks, Outcome, no_ranks
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
 from clusterrun.runtime.machine_events import Action, Note, Now, earliest
@@ -38,18 +37,6 @@ LEAST_LINK_PATIENCE = 30.0
 LONELY_PATIENCE = 60.0
 """For the other nodes where only that of the launcher has one, though the launcher reached them all."""
 _NOT_EXECUTED = (126, 127)
-
-
-@frozen
-class RendezvousMeans:
-    """How agents may be gathered.
-
-    ``do_without``: once half of them are there, those that are late are not waited for to the end.
-    ``relaunch``: one program started them all, and ends them all where it cannot reach one of them.
-    """
-
-    do_without: bool
-    relaunch: bool
 
 
 class MissingNodes:
@@ -117,22 +104,27 @@ class MissingNodes:
 
 
 class Rendezvous:
-    """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``."""
+    """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``.
+
+    ``does_without``: once half of them are there, those that are late are not waited for to the end.
+    ``relaunch``: one program started them all, and ends them all where it cannot reach one of them.
+    """
 
     def __init__(
         self,
         membership: Membership,
         state_keeper: RunStateKeeper,
-        means: RendezvousMeans,
         actions: list[Action],
+        does_without: bool,
+        relaunch: bool,
     ) -> None:
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
         self._membership, self._state_keeper, self._timeouts = membership, state_keeper, membership.timeouts
-        self._means, self._actions = means, actions
+        self._actions = actions
         self._nodes = len(membership.members)
         self._join_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * self._nodes
-        self.does_without = means.do_without
+        self.does_without, self._relaunch = does_without, relaunch
         self._least = 0
         self._began = 0.0
         self._half = self._ending = False
@@ -172,7 +164,7 @@ class Rendezvous:
         self._least, self.does_without = least, True
         self._relaunches = 0
         self._missing.left.clear()
-        beside = self._membership.launcher_lives and self._means.relaunch
+        beside = self._membership.launcher_lives and self._relaunch
         for member in self._membership.retain(without) if beside else self._membership.clear():
             self._actions.append(Send(member.link, Farewell()))
         if beside and self._membership.present:
@@ -202,7 +194,7 @@ class Rendezvous:
         self._began = now.steady
         self._half = self._ending = False
         self._linked_after = None
-        looks = self._means.relaunch and self.does_without and self._membership.names_known
+        looks = self._relaunch and self.does_without and self._membership.names_known
         self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
         self._again_at = None
         self._missing.left.clear()
@@ -326,7 +318,7 @@ class Rendezvous:
     @property
     def _may_launch_again(self) -> bool:
         """Agents may be launched once more without some nodes, which are known by name."""
-        again = self._means.relaunch and self._relaunches < MOST_RELAUNCHES
+        again = self._relaunch and self._relaunches < MOST_RELAUNCHES
         return again and self._membership.names_known
 
     def _silent(self) -> list[int]:

@@ -23,7 +23,7 @@ from clusterrun.coordinator.outcomes import (
     no_ranks,
 )
 from clusterrun.coordinator.preflight_gate import PreflightGate
-from clusterrun.coordinator.rendezvous import Rendezvous, RendezvousMeans
+from clusterrun.coordinator.rendezvous import Rendezvous
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.orders import Orders
 from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
@@ -64,12 +64,11 @@ class WorldFormation:
         self._nodes = orders.nodes
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
         self._elsewhere = bool(orders.survival.requeue)
-        self._epoch = -1
         self._lost: FailureEvent | None = None
         parts = (orders, membership, state_keeper, actions)
         self._gate = PreflightGate(*parts, examine) if examine else None
-        means = RendezvousMeans(do_without=self._gate is not None, relaunch=bool(orders.launch))
-        self._rendezvous = Rendezvous(membership, state_keeper, means, actions)
+        ways = (self._gate is not None, bool(orders.launch))
+        self._rendezvous = Rendezvous(membership, state_keeper, actions, *ways)
 
     # --- time ---
 
@@ -101,12 +100,11 @@ class WorldFormation:
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
         """For the first attempt of this coordinator: launch agents."""
-        self.stage, self._epoch = FormationStage.JOINING, event.epoch
+        self.stage = FormationStage.JOINING
         without = self.lost_nodes.before(event.there)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
-    def begin_again(self, now: Now, epoch: int) -> Outcome | None:
-        self._epoch = epoch
+    def begin_again(self, now: Now) -> Outcome | None:
         lives = self._membership.launcher_lives
         if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
             return self._select(now)
@@ -184,12 +182,12 @@ class WorldFormation:
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
         """``missing`` were waited for in vain."""
-        suspects = self.lost_nodes.suspects()
-        if self._gate is None or (self._gate.examined and not suspects.nodes):
+        suspects, network = self.lost_nodes.suspects()
+        if self._gate is None or (self._gate.examined and not suspects):
             return self._form(now, self.lost_nodes.world())
         self.stage = FormationStage.EXAMINING
         absent = self.lost_nodes.absent(missing)
-        return self._checked(now, self._gate.begin(now, self._epoch, absent, suspects))
+        return self._checked(now, self._gate.begin(now, absent, suspects, network))
 
     def _form(self, now: Now, world: Sequence[int]) -> Outcome:
         self.stage = FormationStage.IDLE

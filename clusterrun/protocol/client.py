@@ -23,13 +23,13 @@ _AGENTS_PER_SECOND = 2500
 
 
 class CannotJoin(ClusterrunError):
-    """The coordinator was not reached, or refused."""
+    """The coordinator was not reached at any of ``places``, or refused."""
+
+    places: tuple[tuple[str, int], ...] = ()
 
 
 class OutOfReach(CannotJoin):
-    """Nobody who could be the coordinator answered until the limit, at any of ``places``."""
-
-    places: tuple[tuple[str, int], ...] = ()
+    """Nobody who could be the coordinator answered until the limit."""
 
 
 @frozen
@@ -63,9 +63,7 @@ def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
         if all(isinstance(failure, Stranger) for failure in failures):
             raise _failed(bootstrap, str(failures[-1]))
         if time.monotonic() + pause > until:
-            out = OutOfReach(*_words(bootstrap, str(failures[-1])))
-            out.places = tuple((address, bootstrap.port) for address in bootstrap.addresses)
-            raise out
+            raise _failed(bootstrap, str(failures[-1]), OutOfReach)
         time.sleep(pause * (0.5 + _chance()))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -93,16 +91,14 @@ def _try(address: str, bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> J
     return Joined(connection, end, tuple(early))
 
 
-def _failed(bootstrap: Bootstrap, why: str) -> CannotJoin:
-    return CannotJoin(*_words(bootstrap, why))
-
-
-def _words(bootstrap: Bootstrap, why: str) -> tuple[str, str]:
+def _failed(bootstrap: Bootstrap, why: str, kind: type[CannotJoin] = CannotJoin) -> CannotJoin:
     where = " or ".join(f"{address} port {bootstrap.port}" for address in bootstrap.addresses)
-    return (
+    error = kind(
         f"{os.uname().nodename} could not join the coordinator at {where}: {why}",
         "a firewall between the nodes, or a name that resolves to another address, are the usual causes",
     )
+    error.places = tuple((address, bootstrap.port) for address in bootstrap.addresses)
+    return error
 
 
 def _chance() -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.standstill import Standstill
+from clusterrun.runtime.machine_events import Standstill
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

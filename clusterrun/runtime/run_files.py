@@ -190,6 +190,14 @@ def open_log(path: str) -> int:
     return os.open(path, _APPEND, 0o600)
 
 
+def log_or_nothing(path: str) -> int:
+    """As ``open_log``; a disk that is full, or cannot be written, silences nobody."""
+    try:
+        return open_log(path)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
 class RankLog:
     """A text file of lines that cannot fill a disk: past ``most`` bytes it says so once and ends."""
 

@@ -12,11 +12,10 @@ from functools import partial
 from clusterrun.coordinator.actions import Announce
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.record import RunState
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
-from clusterrun.runtime.run_files import open_log
+from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
@@ -71,7 +70,7 @@ class EventHook:
             with open(facts, "wb", closefd=False) as file:
                 file.write(text.encode() + b"\n")
             os.lseek(facts, 0, os.SEEK_SET)
-            log = self._log(order.state.epoch)
+            log = log_or_nothing(self._paths.attempt(order.state.epoch).hooks_log)
             argv = ("/bin/sh", "-c", self._orders.survival.on_event)
             cwd = self._orders.cwd if os.path.isdir(self._orders.cwd) else "/"
             program = Program(argv, self._environment, cwd, facts, log, log, death_signal=signal.SIGKILL)
@@ -80,12 +79,6 @@ class EventHook:
             for fd in (facts, log):
                 if fd >= 0:
                     os.close(fd)
-
-    def _log(self, epoch: int) -> int:
-        try:
-            return open_log(self._paths.attempt(epoch).hooks_log)
-        except OSError:  # a full disk silences nobody
-            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def _give_up(self, pid: int) -> None:
         if self._pid == pid:
@@ -118,6 +111,7 @@ def facts_of(order: Announce, name: str, run_dir: str, job_id: str) -> dict[str,
     """What stands on the program's standard input, as JSON; times are seconds since the epoch."""
     state = order.state
     attempt = state.attempts[-1] if state.attempts else None
+    failure = attempt.failure if attempt else None
     return {
         "event": order.event,
         "run_id": state.run_id,
@@ -127,12 +121,7 @@ def facts_of(order: Announce, name: str, run_dir: str, job_id: str) -> dict[str,
         "state": state.state.value,
         "reason": state.reason,
         "nodes": attempt.nodes if attempt else (),
-        "failure": _failure(state),
+        "failure": {"rank": failure.rank, "node": failure.node, "why": failure.why} if failure else None,
         "run_dir": run_dir,
         "at": order.at,
     }
-
-
-def _failure(state: RunState) -> dict[str, Any] | None:
-    failure = state.attempts[-1].failure if state.attempts else None
-    return {"rank": failure.rank, "node": failure.node, "why": failure.why} if failure else None
