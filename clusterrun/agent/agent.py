@@ -133,11 +133,8 @@ class Agent:
     def _objection(self, now: Now) -> str:
         if self._ends:
             return "this node has been told to end"
-        return (
-            ""
-            if self._lease.grants_start(now.steady)
-            else "no heartbeat of this node was acknowledged in time"
-        )
+        granted = self._lease.grants_start(now.steady)
+        return "" if granted else "no heartbeat of this node was acknowledged in time"
 
     # --- the coordinator, the lease, the time ---
 

@@ -10,7 +10,6 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import (
     Lineage,
-    Meeting,
     World,
     default_environment,
     framework_environment,
@@ -18,6 +17,7 @@ from clusterrun.model.world import (
     rank_environment,
     slurm_environment,
 )
+from clusterrun.protocol.messages import StartRanks
 
 _MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_")
 _MISLEADING = frozenset(
@@ -116,53 +116,40 @@ def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
 def for_rank(
     base: Mapping[str, str],
     orders: Orders,
-    world: World,
+    order: StartRanks,
     rank: int,
-    meeting: Meeting,
     lineage: Lineage,
     error_file: str,
     interface: str,
 ) -> dict[str, str]:
     """Everything that the process of ``rank`` finds."""
-    base = _without_submitters(base)
-    own = rank_environment(world, rank, meeting, lineage, error_file)
+    world, own_base = order.world, _without_submitters(base)
+    own = rank_environment(world, rank, order.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
     frameworks = framework_environment(world, orders.gpus_per_node)
-    step = _step(base, world, rank, world.ranks_per_node)
-    known = inherited(base, orders, step)
+    known = inherited(own_base, orders, _step(own_base, world, rank, world.ranks_per_node))
     wandb = wandb_environment(known, orders, lineage, rank)
     devices = known.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in devices:
         from clusterrun.model.visible_gpus import instance_of  # few machines divide their GPUs
 
         own = {**own, **instance_of(devices, world.ranks_per_node, own["LOCAL_RANK"])}
-    return {**defaults, **frameworks, **wandb, **known, **own}
-
-
-def with_chosen(
-    environment: Mapping[str, str],
-    chosen: tuple[tuple[str, str], ...],
-    base: Mapping[str, str],
-    orders: Orders,
-) -> dict[str, str]:
-    """``environment`` with what was found best for all nodes, but for names that the user has set."""
-    said = inherited(base, orders)
-    return {**environment, **{name: value for name, value in chosen if name not in said}}
+    return {**defaults, **frameworks, **wandb, **known, **own, **_chosen(base, orders, order)}
 
 
 def for_node(
-    base: Mapping[str, str],
-    orders: Orders,
-    world: World,
-    node: int,
-    meeting: Meeting,
-    lineage: Lineage,
-    interface: str,
+    base: Mapping[str, str], orders: Orders, order: StartRanks, lineage: Lineage, interface: str
 ) -> dict[str, str]:
     """Everything that a launcher started once per node finds; what only a rank may carry is absent."""
-    own = node_environment(world, node, meeting, lineage)
-    foreign = rank_environment(world, 0, meeting, lineage, "").keys() - own.keys()
-    step = _step(base, world, node, 1)
+    own = node_environment(order.world, order.node, order.meeting, lineage)
+    foreign = rank_environment(order.world, 0, order.meeting, lineage, "").keys() - own.keys()
+    step = _step(base, order.world, order.node, 1)
     kept = {name: value for name, value in inherited(base, orders, step).items() if name not in foreign}
     defaults = default_environment(1, orders.cpus_per_rank, interface)
-    return {**defaults, **kept, **own}
+    return {**defaults, **kept, **own, **_chosen(base, orders, order)}
+
+
+def _chosen(base: Mapping[str, str], orders: Orders, order: StartRanks) -> dict[str, str]:
+    """What was found best for all nodes, but for names that the user has set."""
+    said = inherited(base, orders)
+    return {name: value for name, value in order.environment if name not in said}

@@ -136,14 +136,10 @@ class RankProcesses:
         o = self._orders
         lineage = Lineage(o.run_id, o.run_name, self._paths.run_dir, order.epoch, order.last_epoch)
         if o.per_node:
-            own = rank_environment.for_node(
-                self._base, o, order.world, order.node, order.meeting, lineage, interface
-            )
+            own = rank_environment.for_node(self._base, o, order, lineage, interface)
         else:
-            own = rank_environment.for_rank(
-                self._base, o, order.world, rank, order.meeting, lineage, error_file, interface
-            )
-        return self._dressed(rank_environment.with_chosen(own, order.environment, self._base, o))
+            own = rank_environment.for_rank(self._base, o, order, rank, lineage, error_file, interface)
+        return self._dressed(own)
 
     def signal(self, number: int) -> SignalTaken:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.

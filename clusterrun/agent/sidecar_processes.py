@@ -202,7 +202,7 @@ class SidecarProcesses:
         sidecar = self._living[name] = Sidecar(self._loop, pid, epoch, (ours, theirs))
         sidecar.open(
             lambda number, body: self.happened(SidecarSaid(epoch, name, number, body)),
-            lambda why: self._broke(name, pid, why),
+            lambda why: self._gone(name, pid, why),
             self.clear,
         )
         if name == contract.OBSERVER:
@@ -239,10 +239,6 @@ class SidecarProcesses:
             if sidecar.pid == child.pid:
                 sidecar.last_words()
                 self._gone(name, child.pid, code_in_words(child.code))
-
-    def _broke(self, name: str, pid: int, why: str) -> None:
-        if name in self._living and self._living[name].pid == pid:
-            self._gone(name, pid, why)
 
     def _gone(self, name: str, pid: int, why: str) -> None:
         sidecar = self._living.get(name)

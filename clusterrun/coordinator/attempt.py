@@ -61,7 +61,6 @@ class RankOutcomes:
         self._started: dict[int, bool] = {}
         self._exited: dict[int, int] = {}
         self._ended: list[int] = []
-        self._well = 0
         self._unwell = [processes] * nodes
         self._gone: dict[int, bool] = {}
         self._lost: dict[int, float] = {}
@@ -77,26 +76,23 @@ class RankOutcomes:
         """The nodes that have not said that their ranks run."""
         return [node for node in range(self._nodes) if node not in self._started]
 
-    def exited(self, node: int, report: messages.RankExited, name: str, peer: str) -> FailureEvent | None:
-        """A rank ended; the failure, where that is one. Raises ``ValueError`` for a rank of another node.
+    def exited(self, node: int, report: messages.RankExited, name: str, peer: str) -> None:
+        """A rank ended. Raises ``ValueError`` for a rank of another node.
 
         ``peer`` is the node whose address its last words name.
         """
         if report.rank // self._processes != node:
             raise ValueError(f"rank {report.rank} is none of node {node}")
         if report.rank in self._exited:
-            return None
+            return
         self._exited[report.rank] = report.code
         if report.stopped:
-            return None
-        if report.code == 0:
+            return
+        if report.code:
+            self.failure_events.append(failures.of_rank(report, name, self._per_node, peer))
+        else:
             self._ended.append(report.rank)
-            self._well += 1
             self._unwell[node] -= 1
-            return None
-        failure_event = failures.of_rank(report, name, self._per_node, peer)
-        self.failure_events.append(failure_event)
-        return failure_event
 
     @property
     def first(self) -> FailureEvent:
@@ -121,7 +117,7 @@ class RankOutcomes:
     @property
     def completed(self) -> bool:
         """Every rank exited 0, and none because it had been told to end."""
-        return self._well == self._nodes * self._processes
+        return len(self._ended) == self._nodes * self._processes
 
     def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
         """Nothing is left on ``node`` but ``stuck``; False where not all of its ranks had exited 0."""
@@ -255,10 +251,8 @@ class LiveAttempt:
     # --- what ends it ---
 
     def _exited(self, now: Now, member: Member, message: messages.RankExited) -> AttemptOver | None:
-        if (
-            self.outcomes.exited(member.place, message, member.hello.name, self._peer(message))
-            or self.outcomes.failure_events
-        ):
+        self.outcomes.exited(member.place, message, member.name, self._peer(message))
+        if self.outcomes.failure_events:
             self._settle(now)
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
             # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.

@@ -33,7 +33,8 @@ class HangMonitor:
         now: Now,
     ) -> None:
         self._live = live
-        self._detector = HangDetector(orders, live.epoch, membership.numbers(), now.steady, now.wall)
+        nodes = [(member.node, member.name) for member in membership.world]
+        self._detector = HangDetector(orders, live.epoch, nodes, now.steady, now.wall)
         self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
 
     def wakes_at(self) -> float | None:

@@ -127,7 +127,7 @@ class LostNodes:
 
     def _is_here(self, node: int) -> bool:
         member = self._membership.members[node]
-        return member is not None and member.present and not member.lost
+        return member is not None and member.here
 
     def _heard(self, node: int) -> float:
         member = self._membership.members[node]

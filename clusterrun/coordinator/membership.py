@@ -19,20 +19,6 @@ class Member:
     does not. ``silent``: nothing ended its link, it was just not heard any more.
     """
 
-    __slots__ = (
-        "acked",
-        "heard",
-        "heard_wall",
-        "hello",
-        "link",
-        "lost",
-        "name",
-        "node",
-        "place",
-        "present",
-        "silent",
-    )
-
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
         self.link = link
         self.hello = hello
@@ -44,6 +30,11 @@ class Member:
         self.lost = False
         self.silent = False
         self.place = -1
+
+    @property
+    def here(self) -> bool:
+        """It has joined, and can be spoken to."""
+        return self.present and not self.lost
 
 
 class Membership:
@@ -112,7 +103,7 @@ class Membership:
         left = []
         for member in self.taken():
             member.place = -1
-            if member.present and not member.lost and member.node not in without:
+            if member.here and member.node not in without:
                 continue
             if self.by_link.pop(member.link, None) is not None:
                 left.append(member)
@@ -145,9 +136,8 @@ class Membership:
 
     def welcome(self, member: Member) -> None:
         """Its first beat came."""
-        if not member.present:
-            member.present = True
-            self.present += 1
+        member.present = True
+        self.present += 1
 
     def lose(self, member: Member) -> None:
         """Nothing is heard or said any more; what runs there lives until its lease is out."""
@@ -165,10 +155,6 @@ class Membership:
     def names(self) -> tuple[str, ...]:
         """The names of the nodes that train, in rank order."""
         return tuple(member.name for member in self.world)
-
-    def numbers(self) -> list[tuple[int, str]]:
-        """Number in the allocation and name of the nodes that train, in rank order."""
-        return [(member.node, member.name) for member in self.world]
 
     def name_of(self, node: int) -> str:
         """The name of node number ``node``, also where nobody has joined from there."""

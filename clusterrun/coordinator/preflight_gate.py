@@ -82,13 +82,10 @@ class PreflightGate:
         self._lost = self._examined = None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
-        members = [member for member in self._membership.taken() if member.present and not member.lost]
-        here = [member for member in members if member.node not in missing]
+        here = [one for one in self._membership.taken() if one.here and one.node not in missing]
         nodes = [SessionNode(member.node, member.name, member.hello.address) for member in here]
         nodes += [SessionNode(node, name, absent=why) for node, name, why in absent]
-        short = None
-        if self._report is not None:
-            short = ShortCheck(suspects, self._report, network)
+        short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
         self._missing = list(missing.values()) if self._brief else []
         self._examination = examination = self._examine(self._orders, nodes, now.steady, now.wall, short)
@@ -123,7 +120,7 @@ class PreflightGate:
     def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
         for ask in asks:
             member = self._membership.members[ask.node]
-            if member is not None and member.present and not member.lost:
+            if member is not None and member.here:
                 question = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
                 self._actions.append(Send(member.link, question))
         if examination.outcome is not None:

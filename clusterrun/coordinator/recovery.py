@@ -28,28 +28,20 @@ def first_claim(
     if state is None:
         # An attempt of which nobody wrote a word may live; the very first one cannot.
         return EpochClaimed(epoch, quiet=epoch == 0, cause="first" if epoch == 0 else "node")
-    killed = dead_since is not None
+    last = state.attempts[-1] if state.attempts else None
     # A job that was handed over had no ranks any more when it said so.
     quiet = state.state.ended or state.state is State.PENDING
-    known = (state.attempts, quiet, state.excluded)
-    if dead is not None and dead != state.pid:
-        dead_since = None
-    if dead_since is not None and not (
-        state.attempts and (state.attempts[-1].nodes or len(state.attempts) == 1)
-    ):
-        dead_since = None  # it may itself have waited for the end of an older one
-    outcome = state.attempts[-1].outcome if state.attempts else ""
-    cause = "coordinator" if killed else "node"
+    cause = "node" if dead_since is None else "coordinator"
     if state.state is State.PENDING:
-        cause = _CAUSES.get(outcome, "requeue")
-    elif state.state.ended:
+        cause = _CAUSES.get(last.outcome if last else "", "requeue")
+    elif quiet:
         cause = "requeue"
-    handed_over = state.state is State.PENDING or state.state.ended
-    host = "" if handed_over else state.host
-    there = (
-        (*state.attempts[-1].nodes, *state.spares) if killed and not handed_over and state.attempts else ()
-    )
-    return EpochClaimed(epoch, *known, cause=cause, dead_since=dead_since, host=host, there=there)
+    there = (*last.nodes, *state.spares) if last and dead_since is not None and not quiet else ()
+    waited = last is None or (not last.nodes and len(state.attempts) > 1)
+    if waited or dead not in (None, state.pid):
+        dead_since = None  # it may itself have waited for the end of an older one, or another lives
+    host = "" if quiet else state.host
+    return EpochClaimed(epoch, state.attempts, quiet, state.excluded, cause, dead_since, host, there)
 
 
 _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit", "NODE_FAIL": "node"}

@@ -56,10 +56,7 @@ class Encoder:
 def read_to_agent(body: bytes) -> ToAgent:
     """The message in a body that came from the coordinator. Raises ``WireError``."""
     if body[:1] == b"a":
-        if len(body) != _ACK.size:
-            raise WireError(f"an acknowledgement of {len(body)} bytes")
-        _, beat, wall = _ACK.unpack(body)
-        return Ack(_counted(beat), wall)
+        return Ack(*_unpacked(_ACK, body, "an acknowledgement"))
     message: ToAgent = _read_json(body, _KINDS_TO_AGENT)
     return message
 
@@ -67,17 +64,18 @@ def read_to_agent(body: bytes) -> ToAgent:
 def read_to_coordinator(body: bytes) -> ToCoordinator:
     """The message in a body that came from an agent. Raises ``WireError``."""
     if body[:1] == b"b":
-        if len(body) != _BEAT.size:
-            raise WireError(f"a heartbeat of {len(body)} bytes")
-        return Beat(_counted(_BEAT.unpack(body)[1]))
+        return Beat(*_unpacked(_BEAT, body, "a heartbeat"))
     message: ToCoordinator = _read_json(body, _KINDS_TO_COORDINATOR)
     return message
 
 
-def _counted(number: int) -> int:
+def _unpacked(form: struct.Struct, body: bytes, what: str) -> tuple[Any, ...]:
+    if len(body) != form.size:
+        raise WireError(f"{what} of {len(body)} bytes")
+    _, number, *more = form.unpack(body)
     if number > _MOST:
         raise WireError(f"the number {number} is beyond any count")
-    return number
+    return number, *more
 
 
 def read_document(cls: type[Any], data: bytes) -> Any:

@@ -198,30 +198,6 @@ def log_or_nothing(path: str) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-class RankLog:
-    """A text file of lines that cannot fill a disk: past ``most`` bytes it says so once and ends."""
-
-    def __init__(self, path: str, most: int = 4 * 1024 * 1024) -> None:
-        self._left = most
-        self._fd = open_log(path)
-
-    def write(self, line: str) -> None:
-        """Append a line; a disk that does not take it must not end a run."""
-        if self._left <= 0:
-            return
-        data = line.encode("utf-8", "backslashreplace") + b"\n"
-        self._left -= len(data)
-        if self._left <= 0:
-            data = b"this log has reached its limit; nothing further is written\n"
-        try:
-            os.write(self._fd, data)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 def no_room(folder: str) -> str:
     """Why nothing more can be written where ``folder`` is, in words; '' where there is room."""
     try:

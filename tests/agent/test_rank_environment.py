@@ -11,17 +11,18 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Survival
 from clusterrun.model.visible_gpus import with_node_gpus
 from clusterrun.model.world import Lineage, Meeting, World
+from clusterrun.protocol.messages import StartRanks
 
 RUN_ID = "20261120-074500-k3f9-train"
 ORDERS = Orders(RUN_ID, "train", 2, 2, 0, 1, ("python", "-u", "train.py"), "/", max_restarts=3)
-WORLD, MEETING = World(("n0", "n1"), 2), Meeting("n0", 1234)
+ORDER = StartRanks(0, World(("n0", "n1"), 2), 0, Meeting("n0", 1234))
 
 
 def wandb(
     base: dict[str, str] | None = None, orders: Orders = ORDERS, epoch: int = 0, rank: int = 0
 ) -> dict[str, str]:
     lineage = Lineage(RUN_ID, "train", "/runs", epoch, 3)
-    found = for_rank(base or {}, orders, WORLD, rank, MEETING, lineage, "", "")
+    found = for_rank(base or {}, orders, ORDER, rank, lineage, "", "")
     return {name: value for name, value in found.items() if name.startswith("WANDB_")}
 
 
@@ -67,13 +68,13 @@ def test_a_run_that_a_rank_of_another_submits_does_not_go_on_with_its_id() -> No
 
 def test_a_launcher_of_your_own_decides_itself() -> None:
     lineage = Lineage(RUN_ID, "train", "/runs", 1, 3)
-    assert "WANDB_RUN_ID" not in for_node({}, ORDERS, WORLD, 0, MEETING, lineage, "")
+    assert "WANDB_RUN_ID" not in for_node({}, ORDERS, ORDER, lineage, "")
 
 
 def test_ranks_on_instances_of_divided_gpus_each_open_their_own() -> None:
     lineage = Lineage(RUN_ID, "train", "/runs", 0, 3)
     base = {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}
-    found = [for_rank(base, ORDERS, WORLD, rank, MEETING, lineage, "", "") for rank in range(4)]
+    found = [for_rank(base, ORDERS, ORDER, rank, lineage, "", "") for rank in range(4)]
     seen = [[one[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "RANK")] for one in found]
     assert seen == [["MIG-a", "0", "0"], ["MIG-b", "0", "1"], ["MIG-a", "0", "2"], ["MIG-b", "0", "3"]]
 

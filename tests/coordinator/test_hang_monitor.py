@@ -32,7 +32,7 @@ def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pyt
     detector = Says([Warn("training alone: 4 ranks"), Warn("out of memory on n2")], [again], [again])
     monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: detector)
     live: Any = SimpleNamespace(epoch=0)
-    membership: Any = SimpleNamespace(numbers=list)
+    membership: Any = SimpleNamespace(world=())
     watching = hang_monitor.HangMonitor(ORDERS, live, membership, state_keeper, noted, NOW)
     watching.tick(NOW)
     assert state_keeper.state.warnings == ("training alone: 4 ranks", "out of memory on n2")

@@ -13,6 +13,7 @@ import pytest
 
 from clusterrun.agent.log_tail import with_last_words
 from clusterrun.coordinator.io import state_writer
+from clusterrun.coordinator.io.run_log import RunLog
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState
@@ -23,7 +24,6 @@ from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.run_files import (
     BadRunDirectory,
     GrowthIndex,
-    RankLog,
     check_run_directory,
     claim_attempt,
     highest_attempt,
@@ -155,17 +155,19 @@ def test_a_directory_that_this_node_does_not_see_is_named_with_the_remedy(tmp_pa
     assert os.uname().nodename in caught.value.seen and "CLUSTERRUN_HOME" in caught.value.remedy
 
 
-def test_a_log_ends_at_its_limit_and_says_so(tmp_path: Path) -> None:
-    log = RankLog(str(tmp_path / "log"), most=100)
-    for number in range(100):
-        log.write(f"line {number} \udcff")
+def test_a_log_ends_at_its_limit_and_says_so(paths: RunPaths) -> None:
+    log = RunLog(paths, most=100)
+    log.note("line 0 \udcff")  # before the attempt has its folder
+    claim_attempt(paths, 0)
+    log.begin(0)
+    for number in range(1, 100):
+        log.note(f"line {number}")
     log.close()
-    lines = (tmp_path / "log").read_text().splitlines()
-    assert (
-        lines[0] == "line 0 \\udcff"
-        and lines[-1] == "this log has reached its limit; nothing further is written"
-    )
-    assert (tmp_path / "log").stat().st_size < 200
+    written = Path(paths.attempt(0).coordinator_log).read_text()
+    lines = written.splitlines()
+    assert lines[0].endswith(" line 0 \\udcff") and lines[1].endswith(" line 1")
+    assert lines[-1] == "this log has reached its limit; nothing further is written"
+    assert len(written) < 200
 
 
 def test_the_index_tells_which_byte_was_there_when_and_only_of_files_that_grew(paths: RunPaths) -> None:

@@ -78,7 +78,6 @@ class CoordinatorService:
         self._saver.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
         self._driver.woke = self._saver.doubt
         self._filing = ReportFiles(launch.orders, paths, self._note)
-        self._watched = launch.orders.watch.on
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
@@ -102,7 +101,7 @@ class CoordinatorService:
         self._loop.catch(_CAUGHT, self._signalled)
         self._heed_supervisor()
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
-        if self._watched:
+        if self._orders.watch.on:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
