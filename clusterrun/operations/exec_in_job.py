@@ -13,6 +13,7 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.formed import spec_of
 from clusterrun.operations.live_usage import not_started
+from clusterrun.script.sbatch_options import asks_for_gpus
 
 STEP_SECONDS = 60
 """How long Slurm may take to grant the step; it shares all that the job has, so it waits for nobody."""
@@ -49,6 +50,8 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
     # Without --overlap the step would wait until the ranks end; one task on one node keeps Slurm from
     # spreading it.
     words = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
+    if asks_for_gpus(record.spec) and not context.client().shares_gpus():
+        words = (*words, "--gres=gpu:0")
     plain = ("--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
     return ("srun", *words, *plain, "--pty" if terminal else "--unbuffered")
 

@@ -211,6 +211,15 @@ class SlurmClient:
         known = dash and first.isdecimal() and last.isdecimal() and int(first)
         return max(0, int(last) - int(first) + 1) if known else 0
 
+    def shares_gpus(self) -> bool:
+        """Whether a step may have the GPUs of another: since Slurm 22.05; where unknown, yes."""
+        try:
+            said = self._run(("srun", "--version"), NAME_SECONDS, env=self._environment).out
+        except (system.ProgramMissing, system.ProgramTimeout):
+            return True
+        found = re.search(r"(\d+)\.(\d+)", said)
+        return not found or (int(found[1]), int(found[2])) >= (22, 5)
+
     @cached_property
     def _configuration(self) -> str:
         """The first configuration that names the cluster; '' where nobody answers."""

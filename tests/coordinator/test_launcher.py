@@ -41,13 +41,17 @@ def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[
 
 
 def test_a_second_launch_stands_on_the_other_nodes_and_tells_agents_how_all_are_numbered() -> None:
-    argv, more = relaunch(launch(ARGV), ("n2",))
+    argv, environment = relaunch(launch(ARGV, SLURM_MEM_PER_NODE="64000", SLURM_MEM_PER_CPU="1"), ("n2",))
     assert argv == (
         *("srun", "--overlap", "--immediate=100", "--nodelist=n[1,3-4]", "--nodes=3", "--ntasks=3"),
         "--no-kill",
         *("python", "--nodes", "agent.pyz"),
     )
-    assert more == {"CLUSTERRUN_NODES": "n[1-4]"}
+    assert environment == {
+        "PATH": os.defpath,
+        "SLURM_JOB_NODELIST": "n[1-4]",
+        "CLUSTERRUN_NODES": "n[1-4]",
+    }
     assert relaunch(launch(ARGV), ("n2",), beside=True)[0][:3] == ("srun", "--overlap", "--immediate=2")
     chosen = ("srun", "--nodes=4", "--nodelist=n[1-4]", "agent.pyz")
     assert relaunch(launch(chosen), ("n2",))[0] == (

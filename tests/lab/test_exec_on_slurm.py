@@ -13,8 +13,6 @@ __all__ = ["on_slurm"]
 
 
 def test_a_command_runs_beside_ranks_that_hold_every_gpu_and_ends_with_the_job(on_slurm: Site) -> None:
-    if on_slurm.lab.state.slurm_version.startswith("20.11"):
-        pytest.skip("Slurm 20.11 does not share GPUs between steps, also with --overlap")
     answer = on_slurm.submit("--nodes", "2", "--gpus", "2", "stay.py")
     until(lambda: list(on_slurm.outputs(answer).values()) == ["here\n"] * 4)
     script = 'echo "$RANK $CLUSTERRUN_NODE_NAME $(hostname) $CUDA_VISIBLE_DEVICES"; exit 7'

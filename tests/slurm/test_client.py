@@ -396,6 +396,20 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
 
 
 @pytest.mark.parametrize(
+    ("said", "shares"),
+    [
+        ("slurm-wlm 20.11.4", False),
+        ("slurm 21.08.8-2", False),
+        ("slurm-wlm 22.05.8", True),
+        ("slurm 24.11.5", True),
+        ("", True),
+    ],
+)
+def test_steps_share_gpus_since_slurm_22_05(said: str, shares: bool) -> None:
+    assert SlurmClient({}, StandInPrograms((0, said, ""))).shares_gpus() is shares
+
+
+@pytest.mark.parametrize(
     ("text", "ports"),
     [
         ("SrunPortRange=60001-60010", 10),

@@ -25,8 +25,10 @@ _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
 _BESIDE_SECONDS = 2
-"""A step beside those that live has all at once or, where Slurm lets steps share no memory and no GPU (before
-22.05), not while they live."""
+"""A step beside those that live has all at once or, where Slurm lets steps share no GPU (before 22.05), not
+while they live."""
+_OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
+"""What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
 _WORDS_AFTER = 1.0
 """An agent's end may be heard of before its words."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
@@ -90,14 +92,13 @@ class Launcher:
         os.set_blocking(self._writable, True)
         self._loop.watch(self._words, lambda mask: self._hear())
         self._code, self._said, self._one_ended = 0, [], False
-        argv = self._launch.orders.launch
-        more: dict[str, str] = {}
+        argv, base = self._launch.orders.launch, self._launch.environment
         if argv and (self._starts or without):
-            argv, more = relaunch(self._launch, without, beside=bool(self._older))
+            argv, base = relaunch(self._launch, without, beside=bool(self._older))
         self._starts += 1
         try:
-            for environment in environments(self._launch.orders, self._launch.environment, without):
-                self._living |= {self._start_one(argv, {**environment, **more})}
+            for environment in environments(self._launch.orders, base, without):
+                self._living |= {self._start_one(argv, environment)}
         except NotStarted as error:
             self._said += [error.seen, error.remedy]
             self._code = 127
@@ -210,10 +211,10 @@ class Launcher:
 def relaunch(
     launch: Launch, without: tuple[str, ...], beside: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Arguments and more environment of an srun that leaves these nodes of its allocation out.
+    """Arguments and environment of an srun that leaves these nodes of its allocation out.
 
-    What an earlier one started may still hold what the job has: hence ``--overlap``; where it lives on,
-    this one is ``beside`` it.
+    What an earlier one started may still hold what the job has: hence ``--overlap``, and no word of memory,
+    of which a step has the job's then. Where it lives on, this one is ``beside`` it.
     """
     whole = launch.environment.get("SLURM_JOB_NODELIST", "")
     kept = [name for name in expand(whole) if name not in without]
@@ -222,7 +223,9 @@ def relaunch(
     own = [counted.get(word[: word.find("=") + 1], word) for word in words]
     own = [word for word in own if not word.startswith("--nodelist=")]  # the last one would hold
     limit = f"--immediate={_BESIDE_SECONDS if beside else HELD_SECONDS}"
-    return (program, "--overlap", limit, f"--nodelist={fold(kept)}", *own), {contract.NODES_VARIABLE: whole}
+    environment = {key: value for key, value in launch.environment.items() if key not in _OF_MEMORY}
+    environment[contract.NODES_VARIABLE] = whole
+    return (program, "--overlap", limit, f"--nodelist={fold(kept)}", *own), environment
 
 
 def environments(
