@@ -54,7 +54,7 @@ def main() -> None:
 def on_lab(chosen: dict[str, Fault], preempt: Preempt, nodes: int, size: int) -> int:
     """Run them on one lab; how many were broken."""
     lab = Lab(f"faults-{os.getpid()}")
-    lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=0, preempt=preempt, settings=PATIENT))
+    lab.up(LabSpec(name=lab.name, nodes=nodes, gpus=1, preempt=preempt, settings=PATIENT))
     site = Site(lab, Path(tempfile.mkdtemp(prefix="faults-")))
     try:
         with ThreadPoolExecutor(nodes // size) as people:

@@ -99,8 +99,11 @@ def agent_of_the_first_node_killed(ground: Ground) -> None:
 
 
 def agent_interrupted(ground: Ground) -> None:
-    """One agent is told to end, in a job that nobody ends: that is the loss of a node, and no cancelling."""
-    run = ground.submit("interrupted", "--requeue", *RESTARTS)
+    """One agent is told to end, in a job that nobody ends: that is the loss of a node, and no cancelling.
+
+    The others hold GPUs, which Slurm before 22.05 shares with no step of a new agent.
+    """
+    run = ground.submit("interrupted", "--requeue", "--gpus", "1", *RESTARTS)
     run.trains()
     node = run.nodes()[2]
     for process in run.find("agent", node)[:1]:

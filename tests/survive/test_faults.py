@@ -47,7 +47,7 @@ def outcome(
 ) -> Iterator[Outcome]:
     """What went wrong with a fault. All that are wanted have begun; one asked for again runs again."""
     wanted = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
-    lab = make_lab(nodes=AT_ONCE * SIZE, gpus=0, settings=dict(PATIENT))
+    lab = make_lab(nodes=AT_ONCE * SIZE, gpus=1, settings=dict(PATIENT))
     site = Site(lab, tmp_path_factory.mktemp("survive"))
     grounds = Grounds(site, SIZE, AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as people:
