@@ -9,6 +9,7 @@ from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.job_snapshot import PATIENCE, USUAL, JobSnapshot, called
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.watchdog_lines import is_timeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,9 +32,12 @@ _TIMER_REMEDY = "what does that line wait for: a file, a lock, another process, 
 
 
 def noticed(left: Remains, root: Error | None) -> str:
-    """What the rank that ended first said of a hang: its own exception, or a line before it was ended."""
+    """What the rank that ended first said of a hang: its own exception, or a line before it was ended.
+
+    torch's own watchdogs are read elsewhere.
+    """
     failure = left.failure
-    if failure is None or (root is not None and root.rank != failure.rank):
+    if failure is None or (root is not None and (root.rank != failure.rank or is_timeout(root))):
         return ""
     if root is None and failure.code in _OF_TIME:
         return failure.why
@@ -52,12 +56,14 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     late = [(one, call) for one, call in awaited if failure.at - call.at >= max(PATIENCE, USUAL * usual)]
     if not late or failure.rank in [one.rank for one, _ in late]:
         return None
+    # Who waits for its GPU may be behind as well: the oldest call is the one that did not end.
+    first = min((call for _, call in late), key=lambda one: one.at)
+    late = [(one, call) for one, call in late if (call.group, call.sequence) == (first.group, first.sequence)]
     whys = [reason(one) for one, _ in late]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for (one, _), why in zip(late, whys))
-    call = late[0][1]
     who = ranks_in_words(tuple(one.rank for one in culprits))
-    said = f"{who} never came to {called(call.operation, call.sequence, call.group)}, in which others had "
-    said += f"waited {failure.at - call.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
+    said = f"{who} never came to {called(first.operation, first.sequence, first.group)}, in which others had "
+    said += f"waited {failure.at - first.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
     return Diagnosis(
         Verdict.NEVER_ARRIVED, said, culprits, (), tuple(dict.fromkeys((failure.why, words))), whys[0].remedy
     )

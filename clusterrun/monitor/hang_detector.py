@@ -77,7 +77,7 @@ class HangDetector:
         self._moved_at = now
         self._begun_at = -math.inf
         self._compared: set[tuple[str, int, int]] = set()
-        self._stalled = self._reported = False
+        self._stalled = self._reported = self._answers = False
         self._again_at: float | None = None
         self._number = 0
         self._round: Collection | None = None
@@ -157,6 +157,7 @@ class HangDetector:
         self._heard_at[node] = now
         self._mute.pop(node, None)
         pulses = [self._known(node, pulse) for pulse in self._numbered(node, digest.ranks)]
+        self._answers = self._answers or any(pulse.answered for pulse in pulses)
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
         if moved:
             self._moved_at = now
@@ -216,7 +217,8 @@ class HangDetector:
             not pulse.answered and any(p.size == self._size for _, p in self._pulses.values())
         )
         computes = not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
-        self._begun_at = now if computes else self._begun_at
+        # Where no rank ever answers, one that waits for its GPU computes as well.
+        self._begun_at = now if computes and self._answers else self._begun_at
         return computes
 
     def _stall_due(self, now: float) -> bool:

@@ -880,6 +880,14 @@ def test_a_watchdog_of_the_scripts_own_is_not_to_blame_for_the_hang_that_it_noti
     assert words in found.evidence
 
 
+def test_of_ranks_behind_others_the_one_that_others_have_waited_for_longest_is_named() -> None:
+    """Rank 2 has begun the ninth and waits for its GPU, as all do that went on to the tenth."""
+    still = (hung(1, 10, 93.5, LOOP), hung(2, 9, 93.0, LOOP), hung(3, 8, 92.9, LOOP))
+    ended = replace(failure(0, 9, at=100.0), last_lines=("watchdog: stuck",))
+    found = explain(left(failure=ended, last=still, stood=still))
+    assert [one.rank for one in found.culprits] == [3]
+
+
 @pytest.mark.parametrize("code", [124, -14, 142])
 def test_a_rank_whose_time_was_up_is_not_to_blame_for_the_hang_that_used_it_up(code: int) -> None:
     found = watched(code)

@@ -584,3 +584,24 @@ def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the
             one.tick(at, WALL + at)
         (found,) = saved(actions).values()
         assert [culprit.rank for culprit in found.culprits] == named
+
+
+@pytest.mark.parametrize(("answers", "verdict"), [(True, Verdict.NOTHING), (False, Verdict.UNDETERMINED)])
+def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang(
+    answers: bool, verdict: Verdict
+) -> None:
+    """On a crowded node three still make the group, one is in it; the look itself gets no answer of them."""
+    one, at = vigil(), 0.0
+    while at < 30.0:
+        all_same(one, at, answered=answers, torch=False, size=0, begun=-1, seconds=1.0 + 0.2 * at)
+        at += 2.0
+    one.asked(30.0, WALL + 30.0, "diagnose-1", "{}")
+    mute = {"groups": (), "records": (), "answered": False, "quiet": 30.0}
+    seen = [rank(n, node="n0" if n < 2 else "n2", stack=MEETING, **mute) for n in range(4)]
+    actions = []
+    for number in range(1, 5):
+        actions = answer(one, 31.0, 0, number, *seen[:2]) + answer(one, 31.0, 2, number, *seen[2:])
+        if saved(actions):
+            break
+    (found,) = saved(actions).values()
+    assert (found.verdict, found.culprits) == (verdict, ())
