@@ -409,11 +409,21 @@ def key_wanted(frame: Any) -> str:
     ast = sys.modules.get("ast")
     scope = {**frame.f_globals, **frame.f_locals}
     ways = [way.strip(".(") for way in STORE_WAITS]
-    for name, one in calls_of(ast, [line(frame)]) if ast else ():
-        if name in ways and one.args:
-            found = [text_of(ast, part, scope) for part in getattr(one.args[0], "elts", one.args[:1])]
-            return ", ".join(found)[:MOST_OF_A_KEY] if all(found) else ""
-    return ""
+    text = line(frame)
+    waits = [one for name, one in (calls_of(ast, [text]) if ast else ()) if name in ways and one.args]
+    if len(waits) > 1:  # which of them it is in is known since Python 3.11
+        begin = column(frame) - (len(text) - len(text.lstrip()))
+        waits = [one for one in waits if one.col_offset == begin]
+    parts = getattr(waits[0].args[0], "elts", waits[0].args[:1]) if len(waits) == 1 else ()
+    found = [text_of(ast, part, scope) for part in parts]
+    return ", ".join(found)[:MOST_OF_A_KEY] if all(found) else ""
+
+
+def column(frame: Any) -> int:
+    """Where in its line the call begins that a frame is in; -1 where that is not known."""
+    positions = list(getattr(frame.f_code, "co_positions", list)())
+    place = positions[frame.f_lasti // 2] if frame.f_lasti // 2 < len(positions) else ()
+    return place[2] if place and place[2] is not None else -1
 
 
 def text_of(ast: Any, node: Any, scope: Any) -> str:

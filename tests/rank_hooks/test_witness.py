@@ -441,3 +441,22 @@ def test_where_tasks_of_asyncio_stand_is_told_and_how_another_failed(
     asyncio.run(names["train"]())
     (told,) = found
     assert sorted(told["tasks"]) == [f"{script}:3 fill: KeyError: 'bucket-7'", f"{script}:9 train"]
+
+
+@pytest.mark.parametrize("pair", ["store.get('a'), store.get('b')", "(store.get('a') and store.get('b'))"])
+@pytest.mark.parametrize("waits", ["a", "b"])
+def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path, pair: str, waits: str
+) -> None:
+    space, script, found = witness({}), tmp_path / "train.py", []
+    script.write_text(f"def both(store):\n    if store: return {pair}\n")
+
+    def get(key: str) -> str:
+        if key == waits:
+            found.append(space["key_wanted"](sys._getframe(1)))
+        return key
+
+    names: dict[str, Any] = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    names["both"](Store(get=get))
+    assert found == [waits if sys.version_info >= (3, 11) else ""]
