@@ -184,23 +184,50 @@ def calls_in(
     found = []
     for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
         text = lines[number - 1]
-        plain = any(name in ROOT_PLACES or is_function(scope.get(name)) for name in called(text))
+        names = called(text)
+        plain = any(name in ROOT_PLACES for name, _ in names)
+        plain = plain or (deep and any(mentions(linecache, function_of(of, scope)) for _, of in names))
         if not plain and not any(asks_store(text, (f".{way}(",), scope) for way in STORE_SETS):
             continue
         between = lines[number : end - 1] if deep else lines[begin : number - 1]
         known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
         for name, one in calls_of(ast, lines[number - 1 : number - 1 + CALL_LINES]):
-            function = scope.get(name)
+            owner = value_of(ast, one.func, known)
+            function = method_of(owner, name) if isinstance(one.func, ast.Attribute) else scope.get(name)
             if name in ROOT_PLACES:
                 root = root_given(ast, one, ROOT_PLACES[name], known)
                 found += [f"R{file}:{number} {root}"] if type(root) is int else []
-            elif name in STORE_SETS and one.args and is_store(value_of(ast, one.func, known)):
+            elif name in STORE_SETS and one.args and is_store(owner):
                 key = text_of(ast, one.args[0], known)
                 found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}"] if key else []
-            elif deep and is_function(function) and isinstance(one.func, ast.Name):
-                inner, given = function.__code__, with_arguments(ast, one, function, known)
+            elif deep and mentions(linecache, function):
+                inner, given = function.__code__, with_arguments(ast, one, function, known, owner)
                 found += calls_in(ast, linecache, inner, inner.co_firstlineno, 0, given, deep=False)
     return found
+
+
+def mentions(linecache: Any, function: Any) -> bool:
+    """Whether this is a function of the user's with a collective that has a root, or that sets a key."""
+    if not is_function(function) or is_installed(function.__code__.co_filename):
+        return False
+    lines = linecache.getlines(function.__code__.co_filename)
+    first = function.__code__.co_firstlineno
+    text = "".join(lines[first - 1 : last_line(function.__code__, lines)])
+    return any(f"{name}(" in text for name in (*ROOT_PLACES, *STORE_SETS))
+
+
+def function_of(before: str, scope: Any) -> Any:
+    """What the dotted name at the end of a text calls, where it is a function or a method in Python."""
+    owner, dot, name = before.rpartition(".")
+    if not dot or owner[-1:] not in NAME:
+        return scope.get(before[len(before.rstrip(NAME)) :])
+    return method_of(owner_in(owner, scope), name)
+
+
+def method_of(owner: Any, name: str) -> Any:
+    """What the class of an object defines under a name; None for what has none, and for modules."""
+    kinds = () if owner is None or is_store(owner) else type(owner).__mro__
+    return next((kind.__dict__[name] for kind in kinds if name in kind.__dict__), None)
 
 
 def value_of(ast: Any, node: Any, scope: Any) -> Any:
@@ -269,9 +296,9 @@ def is_function(value: Any) -> bool:
     return type(value) is type(is_function)
 
 
-def called(text: str) -> list[str]:
-    """The names before the brackets of a line."""
-    return [part[len(part.rstrip(NAME)) :] for part in text.split("(")[:-1]]
+def called(text: str) -> list[tuple[str, str]]:
+    """The names before the brackets of a line, each with what stands in the line up to its end."""
+    return [(part[len(part.rstrip(NAME)) :], part) for part in text.split("(")[:-1]]
 
 
 def assigned(text: str) -> list[str]:
@@ -331,16 +358,43 @@ def last_line(code: Any, lines: list[str]) -> int:
     return inside.stop
 
 
-def with_arguments(ast: Any, one: Any, function: Any, scope: Any) -> dict[str, Any]:
-    """What names stand for in a function that is called like that; None where that is not known."""
+def with_arguments(ast: Any, one: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
+    """What names stand for in a function that is called like that; None where that is not known.
+
+    ``owner``: the object whose method it is, if it is one.
+    """
     code, defaults = function.__code__, function.__defaults__ or ()
     own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
+    own.update((name, cell) for name, cell in zip(code.co_freevars, cells(function)) if is_store(cell))
     if not any(isinstance(value, ast.Starred) for value in one.args) and all(w.arg for w in one.keywords):
         names = code.co_varnames[: code.co_argcount]
         own.update(zip(names[len(names) - len(defaults) :], defaults))
-        own.update((name, worked_out(ast, value, scope)) for name, value in zip(names, one.args))
-        own.update((word.arg, worked_out(ast, word.value, scope)) for word in one.keywords)
+        if isinstance(one.func, ast.Attribute):
+            own.update(dict.fromkeys(names[:1], owner))
+            names = names[1:]
+        own.update((name, argument(ast, value, scope)) for name, value in zip(names, one.args))
+        own.update((word.arg, argument(ast, word.value, scope)) for word in one.keywords)
     return {**function.__globals__, **own}
+
+
+def cells(function: Any) -> list[Any]:
+    """What the variables of the functions around one hold; None for one that is not set yet."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def argument(ast: Any, node: Any, scope: Any) -> Any:
+    """What is given to a function, where it is a number, a text or a store."""
+    value = scope.get(node.id) if isinstance(node, ast.Name) else None
+    if is_store(value):
+        return value
+    value = worked_out(ast, node, scope)
+    return value if value is not None else text_of(ast, node, scope) or None
 
 
 def root_given(ast: Any, one: Any, place: int, scope: Any) -> Any:

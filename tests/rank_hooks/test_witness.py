@@ -387,19 +387,41 @@ def test_a_line_that_waits_for_a_key_is_known_by_what_its_variable_is(
     assert space["in_store"](frame) is waits
 
 
+SETTERS = """
+def publish(n):
+    store.set(f'p/{n}', 'x')
+class Teller:
+    def __init__(self, store):
+        self.store = store
+    def tell(self, kind, n):
+        self.store.set(f't/{kind}/{n}', 'x')
+    def say(self, where, n):
+        where.set(str(n), 'x')
+teller = Teller(store)
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("store.set('e/' + str(number), 'x')\nask()", "3 e/3"),
-        ("if number == 9: store.set(f'e/{number}', 'x')\nask()", "3 e/3"),
-        ("store.add('count', 1)\nask()", "3 count"),
-        ("publish(number)\nask()", "2 p/3"),
-        ("publish(number); ask()", "2 p/3"),
-        ("for step in range(2):\n    store.set(f's{step}', 'x')\n    ask()", "4 s1"),
+        ("store.set('e/' + str(number), 'x')\nask()", "12 e/3"),
+        ("if number == 9: store.set(f'e/{number}', 'x')\nask()", "12 e/3"),
+        ("store.add('count', 1)\nask()", "12 count"),
+        ("publish(number)\nask()", "3 p/3"),
+        ("publish(number); ask()", "3 p/3"),
+        ("for step in range(2):\n    store.set(f's{step}', 'x')\n    ask()", "13 s1"),
         (
             "for step in range(2):\n    ask()\n    store.set(f's{step}', 'x')",
             "",
         ),  # it may be another one by then
+        ("teller.tell('a', number)\nask()", "8 t/a/3"),
+        ("teller.say(store, number + 1)\nask()", "10 4"),
+        ("def own(n):\n    store.set(f'o/{n}', 'x')\nown(number)\nask()", "13 o/3"),
+        (
+            "def main(st):\n    def pub(n):\n        st.set(f'm/{n}', 'x')\n"
+            "    pub(number)\n    ask()\nmain(store)",
+            "14 m/3",
+        ),
         ("words.set('e', 'x')\nask()", ""),  # no store
         ("store.set(make(), 'x')\nask()", ""),
     ],
@@ -410,7 +432,7 @@ def test_the_keys_that_lines_near_set_in_a_store_are_told(
     space = witness({})
     sys.modules["torch._C._distributed_c10d"].Store = Store  # type: ignore[attr-defined]
     script, found = tmp_path / "train.py", []
-    script.write_text(f"def publish(n):\n    store.set(f'p/{{n}}', 'x')\n{body}\n")
+    script.write_text(f"{SETTERS}{body}\n")
     store = Store(set=lambda *_: None, add=lambda *_: None)
     names = {"store": store, "words": SimpleNamespace(set=lambda *_: None), "make": lambda: "m", "number": 3}
     names["ask"] = lambda: found.append(space["calls_near"]())
