@@ -18,8 +18,11 @@ from clusterrun.slurm_text import job_states, reasons
 
 QUERY_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as seconds since the epoch, whatever the site's clock zone; all tasks of an array that wait."""
-_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_")
-"""How variables begin by which people set what Slurm's programs show them, and which jobs these end."""
+_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS")
+"""How variables begin by which people set what Slurm's programs show them, and which jobs these end.
+
+``SLURM_CLUSTERS`` has all of them ask other clusters, to which no job of ours goes.
+"""
 
 
 def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
@@ -310,7 +313,7 @@ def _row_mark(mark: str) -> str:
 
 def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
     before, *rows = out.split(_row_mark(mark))
-    if before.strip():
+    if before.strip() and not rows:  # before rows it is what a site's wrapper of the program says
         raise _unreadable(before, "text before the first row")
     for row in rows:
         yield _cells(fields, row.removesuffix("\n").split(mark), row)

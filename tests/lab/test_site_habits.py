@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
@@ -145,6 +146,7 @@ SHELL = {
     "SLURM_MPI_TYPE": "pmi2",
     "SLURM_NTASKS": "7",
     "SLURM_TIME_FORMAT": "relative",
+    "SLURM_CLUSTERS": "elsewhere",
 }
 
 
@@ -159,6 +161,26 @@ def test_what_somebody_has_set_for_programs_of_slurm_hides_no_run_and_keeps_none
     shown = habits.run("status", answer["run_id"], **SHELL)
     assert "state      RUNNING, training\n" in shown.out, shown
     done = habits.run("cancel", answer["run_id"], **SHELL)
+    assert (done.code, done.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
+
+
+def test_wrappers_of_a_site_that_print_around_what_slurms_programs_say_hide_no_run(habits: Site) -> None:
+    folder = habits.project.parent / "wrappers"
+    folder.mkdir()
+    for program in ("sbatch", "squeue", "scancel", "sinfo", "scontrol"):
+        real = f'/usr/bin/{program} "$@"; code=$?'
+        around = (
+            "echo '*** 3000 core-hours left ***'",
+            real,
+            f"echo Thank you for using {program}",
+            "exit $code",
+        )
+        script(folder, program, *around)
+    shell = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    answer = training(habits, **shell)
+    shown = habits.run("status", "--json", answer["run_id"], **shell)
+    assert (json.loads(shown.out)["runs"][0]["state"], shown.err) == ("RUNNING", "")
+    done = habits.run("cancel", answer["run_id"], **shell)
     assert (done.code, done.out, leftovers(habits.lab)) == (0, f"{answer['run_id']} CANCELLED\n", [])
 
 

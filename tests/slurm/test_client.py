@@ -106,6 +106,7 @@ def test_queries_read_times_in_seconds_but_jobs_do_not_inherit_that() -> None:
 
 def test_no_filter_of_the_shell_reaches_a_question_or_a_job() -> None:
     filters = {"SQUEUE_PARTITION": "x", "SINFO_FORMAT": "x", "SCANCEL_STATE": "PENDING", "SACCT_FORMAT": "x"}
+    filters["SLURM_CLUSTERS"] = "elsewhere"
     programs = StandInPrograms((0, "", ""), (0, "17\n", ""))
     slurm = SlurmClient({"PATH": "/bin", **filters}, programs, PushedClock(), user=0)
     slurm.jobs()

@@ -190,6 +190,16 @@ def test_rows_of_one_partition_add_their_nodes_and_keep_the_largest_node() -> No
     )
 
 
+def test_words_of_a_wrapper_around_the_rows_are_no_row_and_alone_they_are_no_answer(
+    recorded: Callable[[str, str], str],
+) -> None:
+    out = recorded("22.05", "squeue")
+    told = queries.read_jobs(f"*** 3000 core-hours left ***\n{out}Thank you for using squeue\n", MARK)
+    assert [row.job_id for row in told] == [row.job_id for row in queries.read_jobs(out, MARK)]
+    with pytest.raises(SchedulerError, match="text before the first row"):
+        queries.read_jobs("*** 3000 core-hours left ***\n", MARK)
+
+
 def test_no_answer_at_all_is_no_job() -> None:
     assert queries.read_jobs("", MARK) == ()
 
