@@ -64,8 +64,10 @@ LEFT_OPEN = (
 BY_A_RULE = "unspecified error"
 """Said after the words of a site's own rule (a job_submit plug-in) that refuses a job."""
 
+_OBEY = "a rule of this site refuses the job: do what its words ask for"
 REFUSALS = (
-    Refusal(BY_A_RULE, "a rule of this site refuses the job: do what its words ask for", sure=False),
+    Refusal(BY_A_RULE, _OBEY, sure=False),
+    Refusal("cli_filter plugin", _OBEY),
     Refusal(
         "accounting/qos policy",
         "a limit of your account or QOS: see sacctmgr show assoc user=$USER, and sacctmgr show qos",

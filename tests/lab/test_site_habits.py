@@ -222,6 +222,10 @@ function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
 function slurm_cli_pre_submit(options, offset)
   print("Welcome: quotas change on Monday")
   slurm.log_info("words of a site")
+  if options["job-name"] == "long" then
+    slurm.log_error("Name no job long.")
+    return slurm.ERROR
+  end
   return slurm.SUCCESS
 end
 function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
@@ -238,6 +242,9 @@ def test_a_filter_of_a_site_that_prints_on_every_submission_and_whole_nodes(habi
         with open(lab.slurm_conf, "a", encoding="utf-8") as file:
             file.write("CliFilterPlugins=lua\n")
         assert "Monday" in lab.exec(["srun", "--mpi=none", "true"]).out
+        refused = habits.run("submit", "--name", "long", *STAY)
+        assert "lua: Name no job long.; cli_filter plugin terminated with error" in refused.err
+        assert "a rule of this site refuses the job: do what its words ask for" in refused.err
     Trained(habits).check()
 
 
