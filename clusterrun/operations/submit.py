@@ -24,7 +24,7 @@ from clusterrun.runs.store import run_id
 from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
 from clusterrun.script.containers import runtimes_here
-from clusterrun.script.environment import dropped, scrubbed
+from clusterrun.script.environment import dropped, not_obeyed, scrubbed
 from clusterrun.script.plan import (
     MachineFacts,
     Plan,
@@ -424,8 +424,11 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
         return queued(planned, context, tell)
     except SchedulerUnreachable:
         raise  # it may be queued: the record stays, and its token finds the job
-    except (SchedulerError, BadInput):
+    except (SchedulerError, BadInput) as error:
         context.store.discard(record.run_id)  # refused in plain words: nothing is queued
+        unused = not_obeyed(context.environ, planned.spec)
+        if unused and isinstance(error, SchedulerError):
+            error.remedy = "\n".join(filter(None, (error.remedy, unused)))
         raise
 
 

@@ -6,6 +6,21 @@ from collections.abc import Mapping
 
 from clusterrun.model import contract
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterrun.model.spec import JobSpec
+
+_WISHES = {
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_ACCOUNT": "account",
+    "SLURM_ACCOUNT": "account",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_CONSTRAINT": "constraint",
+    "SBATCH_TIMELIMIT": "time",
+}
+"""What sites and people set for every sbatch of theirs, and the option by which we are told it."""
+
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` without what would steer a run from behind: the variables of a job around us.
@@ -23,3 +38,18 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The names that ``scrubbed`` leaves out, sorted."""
     return tuple(sorted(set(environment) - set(scrubbed(environment))))
+
+
+def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
+    """What the shell asks of sbatch and no option says, as a line for a refused job; '' for nothing."""
+    from shlex import quote
+
+    wishes = {
+        f"--{option} {quote(environment[name])}": name
+        for name, option in _WISHES.items()
+        if environment.get(name) and not getattr(spec, option)
+    }
+    if not wishes:
+        return ""
+    names = ", ".join(wishes.values())
+    return f"{names} of this shell {'is' if len(wishes) == 1 else 'are'} not used: {' '.join(wishes)}"

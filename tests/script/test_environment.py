@@ -1,0 +1,37 @@
+"""What a shell asks of sbatch, where nobody obeys it: told by the option that says it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.environment import not_obeyed
+
+SHELL = {
+    "PATH": "/bin",
+    "SBATCH_PARTITION": "gpu",
+    "SLURM_ACCOUNT": "proj7",
+    "SBATCH_WAIT": "1",
+    "SBATCH_QOS": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "spec", "said"),
+    [
+        (
+            SHELL,
+            JobSpec(("x.py",), "/p"),
+            "SBATCH_PARTITION, SLURM_ACCOUNT of this shell are not used: --partition gpu --account proj7",
+        ),
+        (
+            SHELL,
+            JobSpec(("x.py",), "/p", account="mine"),
+            "SBATCH_PARTITION of this shell is not used: --partition gpu",
+        ),
+        (SHELL, JobSpec(("x.py",), "/p", account="mine", partition="big"), ""),
+        ({"PATH": "/bin"}, JobSpec(("x.py",), "/p"), ""),
+    ],
+)
+def test_a_wish_of_the_shell_is_told_where_no_option_says_it(environment, spec, said):
+    assert not_obeyed(environment, spec) == said
