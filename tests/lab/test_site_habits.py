@@ -62,6 +62,16 @@ SETTINGS = {
     "PreemptMode": "SUSPEND,GANG",
     "PreemptType": "preempt/partition_prio",
     "VSizeFactor": "200",
+    "CompleteWait": "2",
+    "JobFileAppend": "1",
+    "KillOnBadExit": "1",
+    "Licenses": "matlab:2",
+    "MaxStepCount": "50",
+    "MinJobAge": "2",
+    "PropagateResourceLimits": "NONE",
+    "SchedulerParameters": "defer",
+    "UnkillableStepTimeout": "10",
+    "WaitTime": "2",
 }
 
 
@@ -106,6 +116,8 @@ def training(here: Site, **shell: str) -> dict[str, Any]:
             "TopologyPlugin",
         ),
         *("UsePAM", "HealthCheckInterval", "PreemptMode", "VSizeFactor"),
+        *("CompleteWait", "JobFileAppend", "KillOnBadExit", "Licenses", "MaxStepCount", "MinJobAge"),
+        *("PropagateResourceLimits", "SchedulerParameters", "UnkillableStepTimeout", "WaitTime"),
     ],
 )
 def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
@@ -233,9 +245,9 @@ return slurm.SUCCESS
 """
 
 
-def test_a_filter_of_a_site_that_prints_on_every_submission_and_whole_nodes(habits: Site) -> None:
-    lab = habits.lab
-    whole = ["scontrol", "update", "partition=debug", "OverSubscribe=EXCLUSIVE"]
+def test_a_filter_of_a_site_that_prints_and_whole_nodes_of_a_partition_of_any_name(habits: Site) -> None:
+    lab, partition = habits.lab, "gpu-a100.long_1+x"
+    whole = ["scontrol", "create", f"partition={partition}", "nodes=ALL", "OverSubscribe=EXCLUSIVE"]
     assert lab.exec(whole).code == 0
     if not lab.state.graft:  # whose Slurm lies over another distribution's files, which lack its Lua
         (lab.place.conf / "cli_filter.lua").write_text(FILTER)
@@ -245,7 +257,7 @@ def test_a_filter_of_a_site_that_prints_on_every_submission_and_whole_nodes(habi
         refused = habits.run("submit", "--name", "long", *STAY)
         assert "lua: Name no job long.; cli_filter plugin terminated with error" in refused.err
         assert "a rule of this site refuses the job: do what its words ask for" in refused.err
-    Trained(habits).check()
+    Trained(habits, "--partition", partition, "--sbatch", "licenses=matlab:1").check()
 
 
 def test_a_run_works_in_the_step_that_salloc_gives_where_no_shell_is_set(habits: Site) -> None:
