@@ -8,7 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
 from clusterrun.preflight.session.indirect_probe import HOST
-from clusterrun.preflight.session.state import FaultyLink, NodeState, SessionState
+from clusterrun.preflight.session.state import FaultyLink, NodeFinding, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 _PORTS = tuple(range(1, 25))
@@ -61,6 +61,7 @@ _REMEDIES = (
 )
 """Words of the launcher, whether they say as much of a machine that answers nobody, and what to do."""
 _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
+_SHARED = "look at their load, and at the file systems of the run directory and of Python"
 _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
@@ -186,6 +187,7 @@ def review(state: SessionState) -> None:
     """Judge nodes that fell silent in the check anew: the coordinator's may be the one that hears nobody."""
     lost = [one for one in state.subjects.values() if one.lost_at is not None and one.node != HOST]
     host = state.subjects.get(HOST)
+    _late_alike(state)
     _lost_by_size(state)
     if any(state.parts.values()):
         away = [one for one in state.subjects.values() if one.absent and not one.excused]
@@ -205,6 +207,20 @@ def review(state: SessionState) -> None:
         one.excused = True
         said = f"{one.gone}; over {host.name}, which is unfit, it should have been heard"
         one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+
+
+def _late_alike(state: SessionState) -> None:
+    """Where most nodes did not answer in time, that is what they share, and no fault of each."""
+    late = [one for one in state.subjects.values() if any(f.check == "examiner" for f in one.findings)]
+    if len(late) < _GROUP or 2 * len(late) <= len(state.subjects):
+        return
+    _excuse(late, "so did most nodes")
+    said = (
+        f"{len(late)} of {len(state.subjects)} nodes did not answer in time: they are overloaded, or share"
+        f" something slow; {_SHARED}"
+    )
+    grade = Grade.WARN if state.choice().whole else Grade.FAIL
+    state.write("late", [NodeFinding(None, Finding("nodes", grade, said, _SHARED))])
 
 
 def _lost_by_size(state: SessionState) -> None:

@@ -259,6 +259,14 @@ def test_several_that_stop_at_once_though_their_machines_speak_are_blamed_each(m
     assert {outcome.report.nodes[node].verdict for node in (2, 4)} == {Grade.FAIL}
 
 
+@pytest.mark.parametrize(("nodes", "late"), [(6, {0, 1, 3, 5}), (3, {0, 2}), (2, {0, 1}), (9, set(range(9)))])
+def test_where_most_nodes_do_not_answer_none_of_them_is_blamed(nodes, late):
+    outcome = examined(orders(nodes), Faults(frozen=late))
+    assert {outcome.report.nodes[node].verdict for node in late} == {Grade.UNDETERMINED}
+    assert (outcome.fit, outcome.report.excluded, blamed(outcome)) == (False, (), late)
+    assert f"{len(late)} of {nodes} nodes did not answer in time" in outcome.report.set_said
+
+
 def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
     outcome = examined(orders(2), Faults(lost_in={1: "DialTask"}))
     assert blamed(outcome) == {1}
