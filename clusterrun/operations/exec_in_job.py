@@ -50,10 +50,10 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
     # Without --overlap the step would wait until the ranks end; one task on one node keeps Slurm from
     # spreading it.
     words = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
-    if asks_for_gpus(record.spec) and not context.client().shares_gpus():
-        words = (*words, "--gres=gpu:0")
+    alone = asks_for_gpus(record.spec) and not context.client().shares_gpus()
+    gpus = ("--gres=gpu:0",) if alone else ()
     plain = ("--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
-    return ("srun", *words, *plain, "--pty" if terminal else "--unbuffered")
+    return ("srun", *words, *gpus, *plain, "--pty" if terminal else "--unbuffered")
 
 
 def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
