@@ -61,11 +61,9 @@ def _read(option: Option) -> Callable[..., Any]:
     return checked
 
 
-def _gres(command: F) -> F:
-    """``--gres gpu:8``, which people know from sbatch."""
-    return grouped(
-        "--gres", metavar="gpu:[TYPE:]G", help="The same as --gpus, as sbatch writes it.", group="resources"
-    )(command)
+_gres = grouped(
+    "--gres", metavar="gpu:[TYPE:]G", help="The same as --gpus, as sbatch writes it.", group="resources"
+)
 
 
 def _type(option: Option) -> Any:
@@ -74,22 +72,16 @@ def _type(option: Option) -> Any:
     return int if option.kind == "number" else str
 
 
-def profile_option(command: F) -> F:
-    """``--profile``, which chooses a table of the configuration."""
-    return grouped(
-        "--profile",
-        metavar="NAME",
-        shell_complete=profile_names,
-        help="Take options from [profile.NAME].",
-        group="environment",
-    )(command)
-
-
-def dry_run_option(command: F) -> F:
-    """``--dry-run``, which shows what would be done."""
-    return grouped("--dry-run", is_flag=True, help="Print what would be done; touch nothing.", common=True)(
-        command
-    )
+profile_option = grouped(
+    "--profile",
+    metavar="NAME",
+    shell_complete=profile_names,
+    help="Take options from [profile.NAME].",
+    group="environment",
+)
+dry_run_option = grouped(
+    "--dry-run", is_flag=True, help="Print what would be done; touch nothing.", common=True
+)
 
 
 def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
