@@ -20,6 +20,10 @@ _MOST_SECONDS = 0.1
 _STEP = 32
 _ROUNDS_SECONDS = 0.2
 _FEWEST, _MOST = 3, 60
+_MOST_CHECKED = 64 * 10**6
+"""Bytes: to check takes four times as much memory, of a GPU that may be small."""
+_PERIOD = 251
+"""Of what an element holds by its place: a prime, so that blocks that are swapped differ."""
 _LONG_ROUND_SECONDS = 0.3
 """Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
 
@@ -33,6 +37,7 @@ class BandwidthTest:
         self._world = world
         self._peer = peer
         self._until = until
+        self._largest = 0
 
     # --- contents, each way ---
 
@@ -63,6 +68,7 @@ class BandwidthTest:
         found: dict[str, float] = {}
         share = 0.0
         for size in self._side.sizes(self._size(megabytes)):
+            self._largest = max(self._largest, size)
             taken, waited = self._taken(size)
             of_all = self._of_all(waited)
             for name, seconds in taken.items():
@@ -74,6 +80,29 @@ class BandwidthTest:
                 found[name] = max(found.get(name, 0.0), rate)
         rates = [(name, rate) for name, rate in found.items() if moved[name]]
         return (*rates, (CPU_WAIT, round(share, 3))) if rates else ()
+
+    def large_sum(self) -> str:
+        """How the sum of a message as large as the largest one timed differs; empty where all is right.
+
+        Large messages take other ways than small ones, in NCCL and through GPUs, links and switches.
+        """
+        count = min(self._largest, _MOST_CHECKED) // 4
+        if not count:
+            return ""
+        own = torch.arange(count, dtype=torch.int32, device=self._side.device) % _PERIOD
+        found = (own + sum_patterns.weight(self._rank, "float32")).float()
+        dist.all_reduce(found)
+        self._side.settle(self._until)
+        whole = sum(sum_patterns.weight(rank, "float32") for rank in range(self._world))
+        wrong = (found != (own * self._world + whole).float()).nonzero().flatten()
+        if not len(wrong):
+            return ""
+        first = int(wrong[0])
+        wanted = first % _PERIOD * self._world + whole
+        return (
+            f"sum of a large message ({count * 4 / 1e6:.3g} MB): element {first} is {found[first].item():g} "
+            f"instead of {wanted} ({len(wrong)} of {count} elements differ)"
+        )
 
     def _of_all(self, waited: list[float]) -> list[float]:
         """What all ranks waited together, message for message."""

@@ -99,6 +99,7 @@ class Rank:
             self._both_ways(pace)
         self._stage("timed")
         rates = pace.rates(duty.task.megabytes)
+        self._wrong += filter(None, [pace.large_sum()])
         self._say(RankWord(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
         self._part(store)
 

@@ -5,6 +5,7 @@ The device is fake (``pretended/fake_device.py``); the worker, its children, the
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_a_wrong_sum_of_a_fake_gpu_is_seen_and_the_summing_itself_named(fake: Fa
     said = "what each rank gave arrived right: the summing itself is wrong, on local rank 1 of n1 alone"
     assert sick.wrong.startswith(f"{said}; int64 sum: element 7 is ")
     assert other.wrong == "another rank saw a wrong sum"
+
+
+def test_a_large_message_of_a_fake_gpu_that_arrives_wrong_is_seen_though_small_ones_are_right(
+    fake: FakeNodes,
+) -> None:
+    sick, other = fake.results("wrong-large", megabytes=4.0)
+    assert (sick.passed, sick.stage, sick.why, other.passed) == (False, "done", "", True)
+    said = r"sum of a large message \([\d.]+ MB\): element 20000 is \d+ instead of \d+ "
+    assert re.fullmatch(said + r"\(1 of \d+ elements differ\)", sick.wrong)
 
 
 def test_one_slow_fake_gpu_slows_its_group_and_fails_nothing(fake: FakeNodes) -> None:

@@ -179,7 +179,7 @@ def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(prin
     trial, first, second = started()
     for child in (first, second):
         child.say(RankWord("store"), RankWord("group"))
-        child.printed = printed
+        child.log = printed
     result = trial.look(110.0)
     assert result is not None
     assert (result.passed, result.late, result.loading) == (False, True, loading)
