@@ -102,6 +102,8 @@ class Faults:
     """A node, and the size of groups from which on collectives with it hang."""
     parts: tuple[set[int], ...] = ()
     """Between these groups the network is partitioned: collectives hang; with ``silent`` nothing passes."""
+    later: int = 0
+    """So many tests of groups are begun before they are apart."""
     silent: bool = False
     shut_between: bool = False
     """Connections to closed ports and to those of collectives vanish between them, others do not."""
@@ -288,6 +290,8 @@ class Cluster:
 
     def apart(self, nodes: Iterable[int]) -> bool:
         """Whether some of these are in different parts."""
+        if len(self.tests) <= self.faults.later and self.faults.later:
+            return False
         return len({at for node in nodes for at, part in enumerate(self.faults.parts) if node in part}) > 1
 
     def passes(self, a: int, b: int) -> bool:

@@ -133,13 +133,16 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
 
 
 def _mates(state: SessionState) -> dict[int, tuple[int, ...]]:
-    """By node all that are joined with it by tests that passed, with itself."""
+    """By node all that are joined with it by tests that passed, with itself; their newest one counts.
+
+    A firewall may have been changed since the first.
+    """
     numbers = {one.name: one.node for one in state.subjects.values()}
     groups = Groups()
-    for one in state.tests:
-        if one.outcome == "passed":
-            for other in one.nodes[1:]:
-                groups.join(numbers[one.nodes[0]], numbers[other])
+    newest = {frozenset(one.nodes): one.outcome for one in state.tests if one.outcome != "void"}
+    for nodes in (list(one) for one, outcome in newest.items() if outcome == "passed"):
+        for other in nodes[1:]:
+            groups.join(numbers[nodes[0]], numbers[other])
     return {node: group for group in groups.of(state.subjects) for node in group}
 
 

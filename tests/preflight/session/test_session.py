@@ -551,6 +551,16 @@ def test_both_of_two_bad_links_are_named_wherever_they_are(seed):
     assert blamed(outcome) == set()
 
 
+@pytest.mark.parametrize(
+    "parts", [({0, 1, 2}, {3, 4, 5}, {6, 7}), ({0, 2, 4, 6}, {1, 3, 5, 7}), ({0, 1}, {2, 3, 4, 5, 6, 7})]
+)
+def test_a_network_that_is_parted_after_the_ring_was_tested_is_no_fault_of_a_node(parts):
+    faults = Faults(parts=parts, shut_between=True, later=8)
+    outcome = examined(orders(8, budget=300.0), faults)
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
+    assert "the network is partitioned between" in outcome.report.set_said
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_network_parted_for_collectives_alone_is_told_as_parted_whoever_sweeps_ports(seed):
     chance = random.Random(seed)
