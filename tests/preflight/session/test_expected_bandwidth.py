@@ -51,7 +51,7 @@ def test_a_set_slower_than_its_hardware_is_a_warning_with_its_source(made, limit
 
 @pytest.mark.parametrize(("nodes", "tells"), [(1, "NVLink"), (2, "switches")])
 def test_the_remedy_for_a_slow_node_names_no_switch_between_nodes(nodes, tells):
-    trial = GroupTest(SET, tuple(range(nodes)), True, 1.0, 5.0)
+    trial = GroupTest(tuple(range(nodes)), True, 5.0, kind=SET)
     (found,) = expected_bandwidth.of_set(case(nodes, "400 Gb/sec" if nodes > 1 else ""), trial)
     assert tells in found.finding.remedy
 
