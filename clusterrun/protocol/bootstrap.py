@@ -34,7 +34,7 @@ class Bootstrap:
 
     def __post_init__(self) -> None:
         if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:
-            raise ValueError("an bootstrap needs an address, a port and a secret of 32 bytes")
+            raise ValueError("a bootstrap needs an address, a port and a secret of 32 bytes")
 
 
 def written(bootstrap: Bootstrap) -> bytes:

@@ -71,7 +71,7 @@ class EventLoop:
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, _nothing)
+            signal.signal(number, lambda *_: None)
 
         def came(mask: int) -> None:
             for number in os.read(readable, 4096):
@@ -92,7 +92,3 @@ class EventLoop:
         now = steady()
         while self._times and self._times[0][0] <= now:
             heapq.heappop(self._times)[2]()
-
-
-def _nothing(number: int, frame: object) -> None:
-    pass

@@ -107,7 +107,9 @@ class _Keeper:
             self._dead_since, self._dead = steady(), self._pid
             again = self._again()
             say(f"clusterrun: the coordinator {_words(self._code)}" + (", another one is begun" * again))
-            _tell_to_end(_children_of(os.getpid()))
+            for pid in _children_of(os.getpid()):  # not reaped yet, so the numbers are still theirs
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)
             self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
             if not again:
                 return self._as_it_ended()
@@ -118,7 +120,7 @@ class _Keeper:
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         for number in (*PASSED_ON, signal.SIGCHLD):
-            signal.signal(number, _nothing)
+            signal.signal(number, lambda *_: None)
         self._pid = os.fork()
         if self._pid == 0:
             self._become_coordinator()
@@ -226,10 +228,6 @@ def _flush() -> None:
         pass
 
 
-def _nothing(number: int, frame: object) -> None:
-    pass
-
-
 def _children_of(pid: int) -> list[int]:
     """The children of a process with one thread; all that is orphaned below a subreaper comes to be one."""
     try:
@@ -237,13 +235,6 @@ def _children_of(pid: int) -> list[int]:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
-
-
-def _tell_to_end(pids: list[int]) -> None:
-    """Children that are not reaped yet, so the numbers are still theirs."""
-    for pid in pids:
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            os.kill(pid, number)
 
 
 def _words(code: int | None) -> str:
