@@ -38,16 +38,23 @@ def below(root: int) -> list[proc.Process]:
     return [process for process in proc.descendants(root) if process.state not in proc.GONE_STATES]
 
 
-def everywhere(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
-    """What descends from this process, carries the mark of ``target``, or belongs to one of ``sessions``."""
-    found = below(os.getpid())
-    known = {os.getpid(), *proc.ancestors(os.getpid()), *(process.pid for process in found)}
+def marked(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
+    """What carries the mark of ``target`` or belongs to one of ``sessions``, whoever its parent is."""
+    spared = {os.getpid(), *proc.ancestors(os.getpid())}
+    found = []
     for process in proc.everyone():
-        if process.pid in known or process.state in proc.GONE_STATES:
+        if process.pid in spared or process.state in proc.GONE_STATES:
             continue
         if process.session in sessions or _is_marked(process.pid, target):
             found.append(process)
     return found
+
+
+def everywhere(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
+    """What descends from this process, and what is ``marked`` beside that."""
+    found = below(os.getpid())
+    known = {process.pid for process in found}
+    return found + [process for process in marked(target, sessions) if process.pid not in known]
 
 
 def _is_marked(pid: int, target: KillTarget) -> bool:
