@@ -82,8 +82,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "one rank's 0 is enough",
         "coordinator/attempt",
-        "return self._well == self._nodes * self._processes",
-        "return self._well > 0",
+        "return len(self._ended) == self._nodes * self._processes",
+        "return len(self._ended) > 0",
     ),
     Mutant(
         "a 0 after a TERM is success",
