@@ -88,7 +88,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a 0 after a TERM is success",
         "coordinator/attempt",
-        "        if report.stopped:\n            return None\n",
+        "        if report.stopped:\n            return\n",
         "",
     ),
     Mutant("ranks that vanish are not missed", "coordinator/attempt", "if not well and", "if False and"),
@@ -173,7 +173,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "a repeated exit counts twice",
         "coordinator/attempt",
-        "        if report.rank in self._exited:\n            return None\n",
+        "        if report.rank in self._exited:\n            return\n",
         "",
     ),
     Mutant(

@@ -44,7 +44,7 @@ RESTART_BUGS = (
     Mutant(
         "nodes without an agent may train",
         "coordinator/lost_nodes",
-        "return member is not None and member.present and not member.lost",
+        "return member is not None and member.here",
         "return member is not None",
     ),
     Mutant(
