@@ -8,20 +8,15 @@ from clusterrun.model.document import encode
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import (
     amd_gpus,
-    clocks,
     cpus,
-    driver,
     environment,
-    fabric,
     folders,
-    gpu_errors,
-    gpu_memory,
+    gpu_health,
     gpus,
     host_memory,
     infiniband,
     intel_gpus,
     nvlink,
-    pcie,
     product,
     resource_limits,
     shared_memory,
@@ -63,7 +58,8 @@ if TYPE_CHECKING:
     class Second(Judge, Protocol):
         """A judge of what another check's probe read, or of what the torch worker said."""
 
-        OF: str
+        @property
+        def OF(self) -> str: ...  # noqa: N802
 
 
 CHECKS: tuple[Check, ...] = (
@@ -87,12 +83,12 @@ CHECKS: tuple[Check, ...] = (
 """One line is one check."""
 
 SECONDS: tuple[Second, ...] = (
-    gpu_memory,
-    gpu_errors,
-    pcie,
-    clocks,
-    fabric,
-    driver,
+    gpu_health.MEMORY,
+    gpu_health.ERRORS,
+    gpu_health.PCIE,
+    gpu_health.CLOCKS,
+    gpu_health.FABRIC,
+    gpu_health.DRIVER,
     torch,
     product,
 )

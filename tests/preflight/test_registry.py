@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clusterrun.model.preflight_report import Finding
 from clusterrun.preflight import checks, registry
 from clusterrun.preflight.checks.folders import FolderCheck
+from clusterrun.preflight.checks.gpu_health import GpuJudge
 from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, WarmUp
 from clusterrun.preflight.untrusted import entries, number, rows, text, words
 from tests.preflight.checks import values
@@ -32,12 +33,13 @@ JSON: Any = st.recursive(
 
 def test_every_file_is_in_the_list_and_every_name_is_its_files():
     listed = [*registry.CHECKS, *registry.SECONDS]
-    folders = [one for one in vars(FILES["folders"]).values() if isinstance(one, FolderCheck)]
-    own = {name: module for name, module in FILES.items() if name != "folders"}
-    assert {id(one) for one in listed} == {id(one) for one in (*own.values(), *folders)}
+    several = {"folders": FolderCheck, "gpu_health": GpuJudge}
+    parts = [one for name, kind in several.items() for one in vars(FILES[name]).values() if type(one) is kind]
+    own = {name: module for name, module in FILES.items() if name not in several}
+    assert {id(one) for one in listed} == {id(one) for one in (*own.values(), *parts)}
     assert {check.NAME for check in listed} == {
         *(name.replace("_", "-") for name in own),
-        *(folder.NAME for folder in folders),
+        *(part.NAME for part in parts),
     }
     assert {second.OF for second in registry.SECONDS} <= {c.NAME for c in registry.CHECKS} | {
         "torch",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.session.state import NodeFinding
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.preflight.session.state import SessionState
-
-    Parts = Sequence[Sequence[int]]
+Parts = Sequence[Sequence[int]]
 
 _SWITCHES = "look at what connects them: the uplink of a switch, a VLAN, an InfiniBand partition"
 _SIZES = "compare the MTU of nodes, switches and tunnels between them: ping -M do -s 1472"
@@ -23,39 +19,47 @@ _KEPT = (
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
-def write(state: SessionState, source: str, parts: Sequence[tuple[int, ...]], seen: str) -> None:
+def write(
+    state: SessionState,
+    source: str,
+    parts: Sequence[tuple[int, ...]],
+    seen: str,
+    how: str = "is partitioned",
+) -> None:
     """The network is partitioned: no node is to blame, and only one part can train. No parts: it is not."""
     state.parts[source] = tuple(parts)
-    state.write(f"parts by {source}", [NodeFinding(None, _parted(state, parts, seen))] if parts else [])
-
-
-def _parted(state: SessionState, parts: Parts, seen: str, how: str = "is partitioned") -> Finding:
-    choice = state.choice()
     said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
-    if choice.whole:
-        return Finding("network", Grade.WARN, said, _SWITCHES)
-    best = _names(state, state.chosen_part())
-    more = f"the largest part alone: --nodes {len(state.chosen_part())} --nodelist {best}"
-    return Finding("network", Grade.FAIL, f"{said}; {_SWITCHES}; {more}", _SWITCHES)
+    if not state.choice().whole:
+        best = state.chosen_part()
+        said += f"; {_SWITCHES}; the largest part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
+    _tell(state, f"parts by {source}", parts, said, _SWITCHES)
+
+
+def _tell(
+    state: SessionState,
+    source: str,
+    parts: Sequence[object],
+    said: str,
+    remedy: str,
+    grade: Grade | None = None,
+) -> None:
+    """Write it where there are such ``parts``; without another ``grade`` it fails where too few can train."""
+    grade = grade or (Grade.WARN if state.choice().whole else Grade.FAIL)
+    state.write(source, [NodeFinding(None, Finding("network", grade, said, remedy))] if parts else [])
+
+
+def _larger(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
+    best = max((here, others), key=len)
+    return f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
 
 
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
     """Several nodes, absent or lost, answer none of those that are here: cut off, or all of them down."""
     state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
-    if not silent:
-        state.write("parts by joining", [])
-        return
     there = _names(state, silent)
-    best = max((here, silent), key=len)
-    said = (
-        f"{there} answer none of {_names(state, here)}:"
-        " the network is partitioned between them, or those are down"
-    )
-    lives = f"if sinfo -N -n {there} says that they live, {_SWITCHES}"
-    more = f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
-    grade = Grade.WARN if state.choice().whole else Grade.FAIL
-    found = Finding("network", grade, f"{said}; {lives}; {more}", _SWITCHES)
-    state.write("parts by joining", [NodeFinding(None, found)])
+    said = f"{there} answer none of {_names(state, here)}: the network is partitioned between them, or those"
+    said += f" are down; if sinfo -N -n {there} says that they live, {_SWITCHES}"
+    _tell(state, "parts by joining", silent, f"{said}; {_larger(state, here, silent)}", _SWITCHES)
 
 
 def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
@@ -63,10 +67,9 @@ def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
     rest = tuple(one.node for one in state.subjects.values() if not one.unfit and one.node not in apart)
     state.parts["groups"] = (rest, tuple(apart))
     said = f"{seen}: those nodes are at fault, or what connects them to the others, which cannot be told"
-    more = f"the others alone: --nodes {len(rest)} --nodelist {_names(state, rest)}"
+    said += f"; the others alone: --nodes {len(rest)} --nodelist {_names(state, rest)}"
     left_out = state.choice().whole and not {*apart} & {*state.choice().nodes}
-    found = Finding("network", Grade.WARN if left_out else Grade.FAIL, f"{said}; {more}", _SWITCHES)
-    state.write("parts by groups", [NodeFinding(None, found)])
+    _tell(state, "parts by groups", apart, said, _SWITCHES, Grade.WARN if left_out else Grade.FAIL)
 
 
 def write_small(
@@ -74,44 +77,33 @@ def write_small(
 ) -> None:
     """Several nodes that did not join, or fell silent, get or send no large packets."""
     state.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
-    if not small:
-        state.write("parts by sizes", [])
-        return
-    there, best = _names(state, small), max((here, small), key=len)
+    there = _names(state, small)
     said = (
         f"large packets {ways.format(_names(state, here), there)} get lost, small ones arrive: the network "
         f"is partitioned between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
-        f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
+        f"{_larger(state, here, small)}"
     )
-    grade = Grade.WARN if state.choice().whole else Grade.FAIL
-    state.write("parts by sizes", [NodeFinding(None, Finding("network", grade, said, _SIZES))])
+    _tell(state, "parts by sizes", small, said, _SIZES)
 
 
 def write_kept_away(state: SessionState, here: Sequence[int], away: Sequence[int]) -> None:
     """Several nodes did not join, their machines answer, and the launcher knows of nothing."""
-    there = _names(state, away)
     said = (
-        f"the agents of {there} did not join, nothing says why, and their machines answer "
+        f"the agents of {_names(state, away)} did not join, nothing says why, and their machines answer "
         f"{_names(state, here)}: a firewall between them drops connections to some ports, or these nodes "
         f"share something slow or missing"
     )
-    grade = Grade.WARN if state.choice().whole else Grade.FAIL
-    found = [NodeFinding(None, Finding("network", grade, said, _KEPT))] if away else []
-    state.write("parts by agents", found)
+    _tell(state, "parts by agents", away, said, _KEPT)
 
 
 def write_lossy(state: SessionState, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:
     """What goes between these groups gets lost, what stays inside does not: one part trains if need be."""
-    state.parts["loss"] = tuple(parts) if grade is Grade.FAIL else ()
-    found = []
-    if parts and grade is Grade.FAIL:
-        found = [_parted(state, parts, seen, "loses packets")]
-    elif parts:
-        said = (
-            f"the network loses packets between {_between(state, parts)}: {seen}; no node of them is to blame"
-        )
-        found = [Finding("network", grade, said, _SWITCHES)]
-    state.write("parts by loss", [NodeFinding(None, one) for one in found])
+    if grade is Grade.FAIL:
+        write(state, "loss", parts, seen, "loses packets")
+        return
+    state.parts["loss"] = ()
+    said = f"the network loses packets between {_between(state, parts)}: {seen}; no node of them is to blame"
+    _tell(state, "parts by loss", parts, said, _SWITCHES, grade)
 
 
 def write_slow(state: SessionState, parts: Parts, inside: float, between: float) -> None:
@@ -120,10 +112,7 @@ def write_slow(state: SessionState, parts: Parts, inside: float, between: float)
         f"the network is slow between {_between(state, parts)}: {between:.3g} GB/s at the median, "
         f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
     )
-    state.write(
-        "slow parts of the network",
-        [NodeFinding(None, Finding("network", Grade.WARN, said, _UPLINKS))] if parts else [],
-    )
+    _tell(state, "slow parts of the network", parts, said, _UPLINKS, Grade.WARN)
 
 
 def _between(state: SessionState, parts: Parts) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, nvlink, pcie
+from clusterrun.preflight.checks import gpus, nvlink
+from clusterrun.preflight.checks.gpu_health import CLOCKS, DRIVER, ERRORS, FABRIC, MEMORY, PCIE
 from clusterrun.preflight.probes.run_program import ProgramAnswer
 from tests.preflight.checks.values import ASKED, FAIL, WARN, asked, blamed, gpu, nodes, verdicts
 from tests.preflight.checks.values import gpus as reading
 
-OF_GPUS = (gpus, gpu_memory, gpu_errors, pcie, clocks, fabric, driver)
+OF_GPUS = (gpus, MEMORY, ERRORS, PCIE, CLOCKS, FABRIC, DRIVER)
 
 
 @pytest.mark.parametrize("check", OF_GPUS, ids=lambda check: check.NAME)
@@ -76,29 +77,29 @@ def test_instances_of_a_divided_gpu_count_each():
 )
 def test_memory_in_use_is_told_with_who_has_it(used, processes, verdict, said):
     ill = reading(used=used, processes=processes)
-    assert verdicts(gpu_memory, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+    assert verdicts(MEMORY, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
 
 
 def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
     left = reading(used=500, processes=[{"pid": 9, "command": "python", "kind": "C", "used": 498}])
-    assert verdicts(gpu_memory, {"n1": left}) == [
+    assert verdicts(MEMORY, {"n1": left}) == [
         ("n1", WARN, "GPU 3: 500 of 81559 MiB in use (1%, limit 2%) by python pid 9 498 MiB")
     ]
     desktop = reading(used=500, processes=[{"pid": 9, "command": "/usr/bin/firefox", "kind": "G", "used": 9}])
-    assert verdicts(gpu_memory, {"n1": desktop}) == []
+    assert verdicts(MEMORY, {"n1": desktop}) == []
 
 
 def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours():
     busy = {**reading(used=80000), "given": ["0", "1"]}
-    assert blamed(gpu_memory, {"n1": busy}) == {}
-    assert blamed(gpu_memory, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": FAIL}
-    assert blamed(gpu_memory, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": FAIL}
+    assert blamed(MEMORY, {"n1": busy}) == {}
+    assert blamed(MEMORY, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": FAIL}
+    assert blamed(MEMORY, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": FAIL}
 
 
 def test_the_limits_of_memory_are_the_users():
     busy = {"n1": reading(used=40960)}
-    assert blamed(gpu_memory, busy, asked(limits=(("gpu_memory_fail", 0.6),))) == {"n1": WARN}
-    assert blamed(gpu_memory, busy, asked(limits=(("gpu_memory_warn", 0.6),))) == {}
+    assert blamed(MEMORY, busy, asked(limits=(("gpu_memory_fail", 0.6),))) == {"n1": WARN}
+    assert blamed(MEMORY, busy, asked(limits=(("gpu_memory_warn", 0.6),))) == {}
 
 
 @pytest.mark.parametrize(
@@ -120,27 +121,27 @@ def test_the_limits_of_memory_are_the_users():
     ],
 )
 def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, said):
-    assert verdicts(gpu_errors, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, said)]
+    assert verdicts(ERRORS, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, said)]
 
 
 @pytest.mark.parametrize(
     "harmless", [{"corrected": 10000}, {"uncorrected_ever": 3}, {"rows_uncorrectable": 2}]
 )
 def test_errors_that_were_dealt_with_are_no_finding(harmless):
-    assert verdicts(gpu_errors, {"n1": reading(**harmless)}) == []
+    assert verdicts(ERRORS, {"n1": reading(**harmless)}) == []
 
 
 def test_lost_lanes_are_a_finding_and_a_sleeping_generation_is_none():
-    assert verdicts(pcie, {"n1": reading(width=8, generation=1)}) == [
+    assert verdicts(PCIE, {"n1": reading(width=8, generation=1)}) == [
         ("n1", WARN, "GPU 3: PCIe has 8 lanes of 16")
     ]
-    assert verdicts(pcie, {"n1": reading(width=4)}) == [("n1", FAIL, "GPU 3: PCIe has 4 lanes of 16")]
+    assert verdicts(PCIE, {"n1": reading(width=4)}) == [("n1", FAIL, "GPU 3: PCIe has 4 lanes of 16")]
 
 
 def test_lanes_that_all_nodes_lack_are_how_they_are_built():
     narrow = reading(width=8)
-    assert verdicts(pcie, nodes(3, narrow)) == []
-    assert verdicts(pcie, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
+    assert verdicts(PCIE, nodes(3, narrow)) == []
+    assert verdicts(PCIE, nodes(3, reading(), bad=narrow)) == [("bad", WARN, "GPU 3: PCIe has 8 lanes of 16")]
 
 
 def one_machine(*widths: int) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def one_machine(*widths: int) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int, ...], count: int) -> None:
-    assert verdicts(pcie, nodes(count, one_machine(*widths))) == []
+    assert verdicts(PCIE, nodes(count, one_machine(*widths))) == []
 
 
 @pytest.mark.parametrize(
@@ -179,11 +180,11 @@ def test_the_jobs_gpus_are_those_that_its_ranks_are_given(names: list[str], ours
 
 def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
     slower = reading(generation_most=4)
-    assert verdicts(pcie, nodes(3, reading(), bad=slower)) == [
+    assert verdicts(PCIE, nodes(3, reading(), bad=slower)) == [
         ("bad", WARN, "PCIe reaches generation 4 here, 5 on the other nodes")
     ]
-    assert verdicts(pcie, nodes(3, slower, newer=reading())) == []
-    assert verdicts(pcie, nodes(1, reading(), other=slower)) == []
+    assert verdicts(PCIE, nodes(3, slower, newer=reading())) == []
+    assert verdicts(PCIE, nodes(1, reading(), other=slower)) == []
 
 
 @pytest.mark.parametrize(
@@ -208,32 +209,32 @@ def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
 )
 def test_what_holds_clocks_down_is_named(reasons, verdict, said):
     ill = reading(slowed=reasons, temperature=89)
-    assert verdicts(clocks, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
+    assert verdicts(CLOCKS, nodes(2, reading(), bad=ill)) == [("bad", verdict, said)]
 
 
 def test_a_power_limit_below_the_others_is_a_warning():
     capped = reading(watts_most=500)
-    assert verdicts(clocks, nodes(3, reading(), bad=capped)) == [
+    assert verdicts(CLOCKS, nodes(3, reading(), bad=capped)) == [
         ("bad", WARN, "the power limit is 500 W here, 700 W on the other nodes")
     ]
-    assert verdicts(clocks, nodes(3, capped)) == []
-    assert verdicts(clocks, nodes(3, reading(), bad=reading(watts_most=690))) == []
+    assert verdicts(CLOCKS, nodes(3, capped)) == []
+    assert verdicts(CLOCKS, nodes(3, reading(), bad=reading(watts_most=690))) == []
 
 
 def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
-    assert verdicts(fabric, nodes(2, reading(), bad=reading(fabric="In Progress"))) == [
+    assert verdicts(FABRIC, nodes(2, reading(), bad=reading(fabric="In Progress"))) == [
         ("bad", FAIL, "GPU 3 has not joined the NVSwitch fabric: In Progress")
     ]
-    assert blamed(fabric, {"n1": reading(fabric_status="Insufficient Resources")}) == {"n1": FAIL}
-    assert blamed(fabric, {"n1": reading(fabric="", fabric_status="")}) == {}
+    assert blamed(FABRIC, {"n1": reading(fabric_status="Insufficient Resources")}) == {"n1": FAIL}
+    assert blamed(FABRIC, {"n1": reading(fabric="", fabric_status="")}) == {}
 
 
 def test_another_driver_or_another_kind_of_gpu_on_one_node_is_named():
-    assert verdicts(driver, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
+    assert verdicts(DRIVER, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
         ("bad", WARN, "the NVIDIA driver is 535.104.05 here, 550.54.15 on 3 of 4 nodes")
     ]
     other = {**reading(), "gpus": [gpu(name="NVIDIA A100-SXM4-80GB")] * 8}
-    assert verdicts(driver, nodes(3, reading(), bad=other)) == [
+    assert verdicts(DRIVER, nodes(3, reading(), bad=other)) == [
         ("bad", WARN, "the kind of GPU is NVIDIA A100-SXM4-80GB here, NVIDIA H100 80GB HBM3 on 3 of 4 nodes")
     ]
 

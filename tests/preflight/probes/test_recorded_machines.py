@@ -10,12 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from clusterrun.model.preflight_report import Grade
-from clusterrun.preflight.checks import clocks, driver, fabric, gpu_errors, gpu_memory, gpus, pcie
+from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.checks.gpu_health import CLOCKS, DRIVER, ERRORS, FABRIC, MEMORY, PCIE
 from clusterrun.preflight.probes import nvidia_smi
 from tests.preflight.checks.values import FAIL, WARN, asked
 from tests.preflight.checks.values import RECORDED as FOLDER
 
-CHECKS = (gpus, gpu_memory, gpu_errors, pcie, clocks, fabric, driver)
+CHECKS = (gpus, MEMORY, ERRORS, PCIE, CLOCKS, FABRIC, DRIVER)
 LANES, GENERATION = "pci/pci_gpu_link_info/link_widths", "pci/pci_gpu_link_info/pcie_gen"
 THROTTLE, EVENT = "clocks_throttle_reasons/clocks_throttle_reason", "clocks_event_reasons/clocks_event_reason"
 
@@ -181,14 +182,14 @@ FABRICS = [
 @pytest.mark.parametrize(("source", "tags", "told"), FABRICS, ids=[one[0] for one in FABRICS])
 def test_the_fabric_of_a_machine_that_somebody_reported_is_judged_as_it_was(source, tags, told):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
-    found = fabric.judge(asked(), {"n1": {"found": True, "given": [], **read}})
+    found = FABRIC.judge(asked(), {"n1": {"found": True, "given": [], **read}})
     assert [(one.verdict, one.said) for _, one in found] == told
 
 
 def test_errors_of_an_instance_are_errors_of_its_gpu():
     (ill,) = nvidia_smi.gpus(document("510.47.03", "11.6", A100_MIG, ("0", "2")))["gpus"]
     assert ill["uncorrected"] == 2.0
-    (_, found), *_ = gpu_errors.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
+    (_, found), *_ = ERRORS.judge(asked(), {"n1": {"found": True, "given": [], "gpus": [ill]}})
     assert (found.verdict, found.said) == (
         Grade.FAIL,
         "GPU 0: 2 uncorrected memory errors since the driver's start (limit 0)",
@@ -210,7 +211,7 @@ def test_errors_of_an_instance_are_errors_of_its_gpu():
 )
 def test_what_the_driver_asks_for_is_believed_and_what_it_does_not_say_is_no_fault(said, verdict):
     read = nvidia_smi.gpus(document("580.1", "13.0", {"gpu_recovery_action": said}))
-    found = [one.verdict for _, one in gpu_errors.judge(asked(), {"n1": {"given": [], **read}})]
+    found = [one.verdict for _, one in ERRORS.judge(asked(), {"n1": {"given": [], **read}})]
     assert found == ([] if verdict is None else [verdict])
 
 
@@ -326,8 +327,8 @@ def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
         )
 
     readings = {name: {"found": True, "given": [], **node("Enabled")} for name in ("n1", "n2", "n3")}
-    assert list(driver.judge(asked(), readings)) == []
+    assert list(DRIVER.judge(asked(), readings)) == []
     odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
-    ((name, found),) = driver.judge(asked(), odd)
+    ((name, found),) = DRIVER.judge(asked(), odd)
     assert (name, found.verdict) == ("n4", WARN)
     assert found.said == "ECC of the GPUs' memory is Disabled here, Enabled on 3 of 4 nodes"

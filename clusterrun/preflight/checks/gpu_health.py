@@ -1,0 +1,279 @@
+"""What nvidia-smi told of each GPU, judged: memory in use, errors, PCIe, clocks, NVSwitch fabric, driver.
+
+Judges of one reading, that of ``gpus``; each is a line at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.limits import chosen
+from clusterrun.model.preflight_report import Finding, Grade
+from clusterrun.preflight.checks import gpus
+from clusterrun.preflight.majority import split, unlike
+from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.untrusted import number, rows, text, words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Gpu = Mapping[str, "Any"]
+Told = Iterator[tuple[Grade, str, str]]
+"""Of one GPU: how bad, what is said, the remedy."""
+
+
+@frozen
+class GpuJudge:
+    """A judge of what ``gpus`` read."""
+
+    NAME: str
+    judge: Callable[[Asked, Readings], Findings]
+    OF: str = gpus.NAME
+
+
+def _of_each(
+    name: str,
+    look: Callable[[int, Gpu, Mapping[str, float]], Told],
+    which: Callable[[Any], list[tuple[int, dict[str, Any]]]] = gpus.given,
+) -> GpuJudge:
+    """A judge that looks at one GPU of the job after the other, with the limits."""
+
+    def judge(request: Asked, readings: Readings) -> Findings:
+        limits = chosen(request.limits)
+        for node, reading in readings.items():
+            for index, gpu in which(reading):
+                for grade, said, remedy in look(index, gpu, limits):
+                    yield node, Finding(name, grade, said, remedy)
+
+    return GpuJudge(name, judge)
+
+
+def _below_others(readings: Readings, field: str, share: float) -> Iterator[tuple[str, str, str]]:
+    """Nodes on which the lowest value is less than ``share`` of the usual one, with both."""
+    lowest: dict[str, str] = {}
+    for node, reading in readings.items():
+        numbers = [value for _, gpu in gpus.given(reading) if (value := number(gpu, field))]
+        if numbers:
+            lowest[node] = f"{min(numbers):.0f}"
+    found = split(lowest)
+    for node in found.odd:
+        if float(lowest[node]) < share * float(found.usual):
+            yield node, lowest[node], found.usual
+
+
+# --- memory that is in use, and programs, before the job has begun ---
+
+_SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
+_LEFT = "a process outlived its job: kill it, or ask who owns it"
+_UNSEEN = "its process is gone or in another container: nvidia-smi there, or reset the GPU (nvidia-smi -r)"
+
+
+def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
+    """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
+    used, size = number(gpu, "used"), number(gpu, "memory")
+    strangers = [_stranger(one) for one in rows(gpu, "processes") if not _of_the_system(one)]
+    share = used / size if used is not None and size else 0.0
+    if not strangers and share < limits["gpu_memory_warn"]:
+        return
+    heavy = share >= limits["gpu_memory_fail"]
+    limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
+    said = f"GPU {index}: {used or 0:.0f} of {size or 0:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
+    said += " by " + ", ".join(strangers[:4]) if strangers else ", by no process that can be seen"
+    yield Grade.FAIL if heavy else Grade.WARN, said, _LEFT if strangers else _UNSEEN
+
+
+def _stranger(one: Mapping[str, Any]) -> str:
+    pid, used = number(one, "pid"), number(one, "used")
+    parts = (
+        text(one, "command").rsplit("/", 1)[-1] or "a process",
+        f"pid {pid:.0f}" if pid is not None else "",
+        f"of {text(one, 'user')}" if text(one, "user") else "",
+        f"{used:.0f} MiB" if used else "",
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _of_the_system(one: Mapping[str, Any]) -> bool:
+    return text(one, "kind") == "G" or any(name in text(one, "command") for name in _SYSTEM)
+
+
+# --- errors of memory, rows and pages to be replaced, asked-for resets ---
+
+_RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
+_GONE = "dmesg | grep -i xid on the node, then reset the GPU (nvidia-smi -r) or reboot; else reseat it"
+_REPLACE = "have the GPU replaced"
+_WATCH = "watch it: many corrected errors come before uncorrected ones"
+_LICENSE = "systemctl status nvidia-gridd on the node: does it reach its license server?"
+_NEEDED = ("Reset", "Reboot", "Recover")
+_YES = (
+    ("rows_failed", Grade.FAIL, "a row of memory could not be remapped", _REPLACE),
+    ("sram_exceeded", Grade.FAIL, "more uncorrected SRAM errors than NVIDIA allows", _REPLACE),
+    ("rows_pending", Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET),
+    ("pages_pending", Grade.WARN, "a page of memory waits for a reset to be retired", _RESET),
+)
+"""What the driver says by a Yes."""
+
+
+def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
+    """Fail for what makes a GPU stop or compute wrongly, warn for what will do so later."""
+    for grade, said, remedy in _ills(gpu, limits["gpu_corrected"]):
+        yield grade, f"GPU {index}: {said}", remedy
+
+
+def _ills(gpu: Gpu, most_corrected: float) -> Told:
+    since = "memory errors since the driver's start (limit"
+    if text(gpu, "gone"):
+        yield Grade.FAIL, f"the driver says: {text(gpu, 'gone')}", _GONE
+    uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
+    if uncorrected > 0:
+        yield Grade.FAIL, f"{uncorrected:.0f} uncorrected {since} 0)", _RESET
+    if corrected > most_corrected:
+        yield Grade.WARN, f"{corrected:.0f} corrected {since} {most_corrected:.0f})", _WATCH
+    for field, grade, said, remedy in _YES:
+        if text(gpu, field) == "Yes":
+            yield grade, said, remedy
+    if text(gpu, "license").startswith("Unlicensed"):
+        said = f"the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        yield Grade.WARN, said, _LICENSE
+    recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
+    if recovery:
+        needs = any(word in recovery for word in _NEEDED)  # of other words nobody knows yet how bad they are
+        grade = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
+        yield grade, f"the driver asks for: {recovery}", _RESET
+
+
+# --- the PCIe link: lanes that were lost, and a generation below that of the other nodes ---
+
+_SEVERAL = 3
+_LEAST_NODES, _LEAST_GPUS = 2, 4
+"""With so many others that have more lanes, on other nodes or on this one, the slot is not built so."""
+_RESEAT = "reseat the GPU or its riser; drain the node until then"
+
+
+def _pcie(request: Asked, readings: Readings) -> Findings:
+    """Warn of lost lanes, and of a node whose links could be faster everywhere else.
+
+    A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.
+    The generation of this moment is not judged: an idle GPU lowers it to save power.
+    """
+    given = {node: gpus.given(reading) for node, reading in readings.items()}
+    lanes = Counter((i, number(gpu, "width") or 0.0) for there in given.values() for i, gpu in there)
+    for node, there in given.items():
+        for index, gpu in there:
+            width, most = number(gpu, "width") or 0.0, number(gpu, "width_most") or 0.0
+            if 0 < width < most and _lost(index, width, lanes, there, len(readings)):
+                said = f"GPU {index}: PCIe has {width:.0f} lanes of {most:.0f}"
+                grade = Grade.FAIL if width * 4 <= most else Grade.WARN
+                yield node, Finding("pcie", grade, said, _RESEAT)
+    for node, mine, usual in _below_others(readings, "generation_most", 1.0):
+        said = f"PCIe reaches generation {mine} here, {usual} on the other nodes"
+        yield node, Finding("pcie", Grade.WARN, said, _RESEAT)
+
+
+def _lost(
+    index: int,
+    width: float,
+    lanes: Mapping[tuple[int, float], int],
+    there: list[tuple[int, dict[str, Any]]],
+    nodes: int,
+) -> bool:
+    """Whether most of its like have more lanes: GPUs of its number, or, with few nodes, those of its node."""
+    if nodes >= _SEVERAL:
+        widths, least = {of: many for (i, of), many in lanes.items() if i == index}, _LEAST_NODES
+    else:
+        widths, least = Counter(number(gpu, "width") or 0.0 for _, gpu in there), _LEAST_GPUS
+    more = sum(many for of, many in widths.items() if of > width)
+    return more >= least and 2 * more > sum(widths.values())
+
+
+# --- what slows the clocks: heat, a power brake, or a limit that somebody set on this node alone ---
+
+_COOL = "look at the node's cooling (fans, inlet temperature, dust) and drain it until then"
+_POWER = "look at the node's power supplies and the rack's power limit"
+_REASONS = {
+    "hw_thermal_slowdown": ("the GPU is too hot", _COOL),
+    "hw_power_brake_slowdown": ("the machine's power brake is on", _POWER),
+    "hw_slowdown": ("the hardware slows the clocks", _COOL),
+    "sw_thermal_slowdown": ("the driver slows the clocks because of heat", _COOL),
+}
+_SET = {
+    "watts_most": ("power limit", "W", "nvidia-smi -pl on that node"),
+    "clock_set": ("application clock", "MHz", "nvidia-smi -rac on that node"),
+}
+_TOLERATED = 0.05
+
+
+def _clocks(request: Asked, readings: Readings) -> Findings:
+    """Fail for a slowdown by the hardware, warn for one by the driver and for limits below the others'."""
+    for node, reading in readings.items():
+        for index, gpu in gpus.given(reading):
+            slowed = [reason for reason in _REASONS if reason in words(gpu, "slowed")]
+            if slowed:
+                why, remedy = _REASONS[slowed[0]]
+                grade = Grade.WARN if slowed[0] == "sw_thermal_slowdown" else Grade.FAIL
+                degrees = number(gpu, "temperature")
+                heat = "" if degrees is None else f", {degrees:.0f} °C"
+                said = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"
+                yield node, Finding("clocks", grade, said, remedy)
+    for field, (what, unit, remedy) in _SET.items():
+        for node, mine, usual in _below_others(readings, field, 1 - _TOLERATED):
+            said = f"the {what} is {mine} {unit} here, {usual} {unit} on the other nodes"
+            yield node, Finding("clocks", Grade.WARN, said, remedy)
+
+
+# --- the NVSwitch fabric: without it NCCL cannot use NVLink ---
+
+_LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong; tell its administrators"
+_RESTART = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
+
+
+def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
+    """Fail where a GPU with a fabric has not joined it, warn where this is ill; without one nothing."""
+    state, status = text(gpu, "fabric"), text(gpu, "fabric_status")
+    if state in ("Not Started", "In Progress"):
+        yield Grade.FAIL, f"GPU {index} has not joined the NVSwitch fabric: {state}", _RESTART
+    elif state == "Completed" and status not in ("Success", ""):
+        yield Grade.FAIL, f"GPU {index} could not join the NVSwitch fabric: {status}", _RESTART
+    elif (health := text(gpu, "fabric_health")) not in ("Healthy", ""):
+        said = f"the driver calls the NVSwitch fabric of GPU {index} {health}"
+        yield Grade.WARN, said, _LOOK.format(index)
+
+
+# --- driver, kind of GPU and ECC, equal on all nodes ---
+
+_EQUAL = (
+    ("the NVIDIA driver", "driver", "install the same driver on every node, or leave the node out"),
+    (
+        "the kind of GPU",
+        "name",
+        "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU",
+    ),
+    (
+        "ECC of the GPUs' memory",
+        "ecc",
+        "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed",
+    ),
+)
+
+
+def _driver(request: Asked, readings: Readings) -> Findings:
+    """Warn of a node with another driver, or with other GPUs than most have."""
+    for what, field, remedy in _EQUAL:
+        values = {node: text(reading, field) or _kinds(reading, field) for node, reading in readings.items()}
+        known = {node: value for node, value in values.items() if value}
+        yield from unlike("driver", what, known, Grade.WARN, remedy)
+
+
+def _kinds(reading: Any, field: str) -> str:
+    return ", ".join(sorted({text(gpu, field) for gpu in rows(reading, "gpus")} - {""}))
+
+
+MEMORY = _of_each("gpu-memory", _memory)
+ERRORS = _of_each("gpu-errors", _errors, gpus.suspects)
+PCIE = GpuJudge("pcie", _pcie)
+CLOCKS = GpuJudge("clocks", _clocks)
+FABRIC = _of_each("fabric", _fabric)
+DRIVER = GpuJudge("driver", _driver)
