@@ -127,7 +127,7 @@ class CoordinatorActor(Actor):
         ended = self.launcher_lives and not self.coming and self.launches not in living
         self.launcher_lives = self.launcher_lives and not ended
         if ended or (before and not self.older and not self.launcher_lives):
-            told = events.LauncherEnded(0, ("all tasks ended",), True, bool(self.older))
+            told = events.LauncherEnded(0, ("all tasks ended",), True, bool(self.older), self.launches)
             self.world.clock.after(0.05, self.feed, told)
 
     def _save(self, action: actions.SaveState) -> None:

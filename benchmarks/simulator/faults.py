@@ -138,10 +138,10 @@ def _kill_launcher(world: World) -> None:
     coordinator = _coordinator(world)
     if not coordinator.launcher_lives:
         return
-    tasks = coordinator.tasks()
+    tasks, launch = coordinator.tasks(), coordinator.launches
     coordinator.end_launchers()
     said = ("srun: error: killed",)
-    world.clock.after(0.05, coordinator.feed, coordinator_events.LauncherEnded(137, said))
+    world.clock.after(0.05, coordinator.feed, coordinator_events.LauncherEnded(137, said, launch=launch))
     if world.fault_chance.random() < 0.5:
         world.watch.struck.append("its tasks")
         for agent in tasks:

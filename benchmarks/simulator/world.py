@@ -243,7 +243,9 @@ class World:
         if self.clock.now < self.watch.controller_away_until:
             words = "srun: error: Unable to confirm allocation for job 3: Unable to contact slurm controller"
             coordinator.launcher_lives = False
-            told = coordinator_events.LauncherEnded(1, (words,), True, bool(coordinator.older))
+            told = coordinator_events.LauncherEnded(
+                1, (words,), True, bool(coordinator.older), coordinator.launches
+            )
             self.clock.after(1.0, coordinator.feed, told)
             return
         for index, node in enumerate(coordinator.hosts):
@@ -277,7 +279,7 @@ class World:
         # The runtime tells no end of one launcher while another one lives.
         if coordinator.launches == launch:
             others = bool(coordinator.older)
-            coordinator.feed(coordinator_events.LauncherEnded(233, (words,), True, others))
+            coordinator.feed(coordinator_events.LauncherEnded(233, (words,), True, others, launch))
 
     def _start_agent(self, coordinator: CoordinatorActor, index: int, node: Node, launch: int) -> None:
         coordinator.coming -= 1
@@ -361,7 +363,8 @@ class World:
             self.clock.after(2.0, agent.feed, agent.slurm_kills)
         if coordinator.launcher_lives or coordinator.older:
             coordinator.end_launchers()
-            self.clock.after(2.5, coordinator.feed, coordinator_events.LauncherEnded(143, ()))
+            told = coordinator_events.LauncherEnded(143, (), launch=coordinator.launches)
+            self.clock.after(2.5, coordinator.feed, told)
 
     def ask_for_end(self) -> None:
         """Somebody asks the run to end, now or within seconds."""

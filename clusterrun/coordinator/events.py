@@ -41,13 +41,15 @@ class CancelAsked(Event):
 class LauncherEnded(Event):
     """The program that started the agents ended, with its last words; not ``whole``: one agent alone did.
 
-    ``others``: what started agents before, on other nodes, lives.
+    ``others``: what started agents before, on other nodes, lives. ``launch``: which one this was, counted
+    from 1; 0 is the newest.
     """
 
     code: int
     said: tuple[str, ...] = ()
     whole: bool = True
     others: bool = False
+    launch: int = 0
 
 
 @frozen

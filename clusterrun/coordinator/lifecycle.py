@@ -443,6 +443,9 @@ class Lifecycle:
         """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
+        if 0 < event.launch < self._membership.launches:
+            self._actions.append(Note(f"{words}; agents were launched anew before that was heard"))
+            return
         if event.whole:
             self._membership.launcher_lives = event.others
         joining = self.formation.joining

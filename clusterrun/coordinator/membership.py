@@ -57,6 +57,7 @@ class Membership:
         self.names_known = bool(self._names)
         self.by_link: dict[int, Member] = {}
         self.launcher_lives = False
+        self.launches = 0
         self.launcher_words = ""
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:

@@ -204,6 +204,7 @@ class Rendezvous:
         nodes = sorted({*self._missing.without, *here})
         names = tuple(self._membership.name_of(node) for node in nodes)
         self._membership.launcher_lives, self._membership.launcher_words = True, ""
+        self._membership.launches += 1
         self._actions.append(LaunchAgents(names))
 
     def welcomes(self, node: int) -> bool:

@@ -364,6 +364,21 @@ def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() ->
     assert tape.state(30.0).excluded == ()
 
 
+def test_the_end_of_a_launcher_that_is_heard_under_the_next_one_is_not_taken_for_its_end() -> None:
+    tape = allocated(3, max_restarts=2)
+    for node in range(3):
+        tape.at(5.0, AgentLeft(node, "closed"))
+    tape.at(5.3)
+    tape.at(29.0)
+    tape.at(29.1, EpochClaimed(1))
+    assert tape.does(29.2, LauncherEnded(137, launch=1)) == [LaunchAgents(())]
+    assert tape.does(29.3, LauncherEnded(137, launch=1)) == []
+    assert tape.state(29.3).attempts[1].failure is None
+    tape.at(29.4, LauncherEnded(137, launch=2))
+    failure = tape.state(29.4).attempts[1].failure
+    assert failure is not None and failure.node == ""
+
+
 def test_a_launcher_that_is_killed_before_anybody_has_come_costs_no_spare() -> None:
     orders = replace(ORDERS, spares=1, launch=("srun",), max_restarts=1)
     names = ("n0", "n1", "n2")

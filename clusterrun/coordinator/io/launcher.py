@@ -60,15 +60,16 @@ class Launch:
 
 
 class Launcher:
-    """The programs that started the agents; ``ended(code, last lines, whole, others)`` tells of their ends.
+    """The programs that started the agents; ``ended`` tells of their ends.
 
+    Its parameters are those of `LauncherEnded`: the code, the last lines, and these.
     ``whole``: all programs of the newest launch have ended; ``others``: some of an older one live, as
     their agents do. Not ``whole``: the first of several agents ended badly: only whoever knows who has
     joined can tell what that means. An older launch that ends under a newer one is seen by its agents' end.
     """
 
     def __init__(
-        self, loop: EventLoop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool, bool], None]
+        self, loop: EventLoop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool, bool, int], None]
     ) -> None:
         self._loop = loop
         self._launch = launch
@@ -103,7 +104,7 @@ class Launcher:
             self._said += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
-            self._ended(self._code, tuple(self._said), True, bool(self._older))
+            self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
 
     def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
@@ -147,7 +148,7 @@ class Launcher:
         if child.pid in self._older:
             self._older.discard(child.pid)
             if not self._living and not self._older:
-                self._ended(self._code, tuple(self._said), True, False)
+                self._ended(self._code, tuple(self._said), True, False, self._starts)
             return
         if child.pid not in self._living:
             return
@@ -158,14 +159,15 @@ class Launcher:
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
-            self._ended(self._code, tuple(self._said), True, bool(self._older))
+            self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
         elif self._code:
             self._agent_ended(self._code)
 
     def _agent_ended(self, code: int) -> None:
         if not self._one_ended:
             self._one_ended = True
-            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False, False))
+            launch = self._starts
+            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False, False, launch))
 
     @property
     def alive(self) -> bool:
