@@ -57,8 +57,14 @@ def live(context: CommandLine) -> Path:
     return folder
 
 
+def await_rest(context: CommandLine) -> None:
+    """Two looks see a rank move that has said "up" and is on its way into its sleep."""
+    until(lambda: json.loads(context("diagnose", "--json").out)["verdict"] == "all wait", "their rest", 60)
+
+
 def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: CommandLine) -> None:
     folder = live(clusterrun)
+    await_rest(clusterrun)
     said = clusterrun("diagnose", "--json")
     found = json.loads(said.out)
     assert said.code == 0, said
@@ -73,6 +79,7 @@ def test_a_live_run_is_looked_into_and_leaves_no_question_behind(clusterrun: Com
 
 def test_the_text_shows_the_verdict_first_and_the_users_own_lines(clusterrun: CommandLine) -> None:
     live(clusterrun)
+    await_rest(clusterrun)
     lines = clusterrun("diagnose").out.split("\n")
     assert lines[0] == "all wait: all 2 ranks wait outside of collectives, all at train.py:12 (step)"
     assert lines[1:3] == ["", "evidence"]

@@ -66,7 +66,9 @@ def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clus
     until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
     trains = '"phase": "training"'
     until(lambda: trains in clusterrun("status", "last", "--json").out, "the run's own word")
-    found = json.loads(clusterrun("diagnose", "--json").out)
+    said = lambda: json.loads(clusterrun("diagnose", "--json").out)  # noqa: E731
+    until(lambda: said()["verdict"] == "all wait", "their rest")  # two looks see a rank move before
+    found = said()
     assert found["groups"], found
     (group,) = found["groups"]
     assert group["ranks"] == [0, 1]

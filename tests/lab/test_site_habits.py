@@ -98,9 +98,10 @@ def trained(habits: Site) -> Trained:
 
 
 def training(here: Site, **shell: str) -> dict[str, Any]:
-    """A run whose four ranks have said that they train."""
+    """A run whose four ranks have said that they train, and whose state, written beside that, says so."""
     answer = here.submit(*STAY, **shell)
     until(lambda: len(list(filter(None, here.outputs(answer).values()))) == 4)
+    until(lambda: here.status(answer["run_id"])["phase"] == "training")
     return answer
 
 
