@@ -1,12 +1,17 @@
-"""The cgroups of a lab with `--proctrack cgroup`: each host gets a part of the tree; version 1 only."""
+"""The cgroups of a lab with `--proctrack cgroup`: each host has a part of the tree.
+
+Without it two hosts would put their processes into the same `job_1/step_0` and kill each other's.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from clusterrun.lab.needs import FREEZER
+from clusterrun.lab.namespaces import LabError
+from clusterrun.lab.needs import CGROUPS, FREEZER
 from clusterrun.lab.place import LabPlace
 
 PREFIX = "clusterrun-lab."
@@ -15,16 +20,32 @@ PREFIX = "clusterrun-lab."
 def binds(place: LabPlace, host: str) -> list[tuple[str, str]]:
     """What a host mounts, so that its slurmd has the whole freezer and yet only its own part.
 
-    Without it two hosts would put their processes into the same `job_1/step_0` and kill each other's.
+    In version 2 slurmd names its part by the node itself, in a folder that systemd makes elsewhere.
     """
-    own = FREEZER / (PREFIX + place.name) / host
-    own.mkdir(parents=True, exist_ok=True)
-    return [(str(own), str(FREEZER))]
+    if FREEZER.is_dir():
+        own = FREEZER / (PREFIX + place.name) / host
+        own.mkdir(parents=True, exist_ok=True)
+        return [(str(own), str(FREEZER))]
+    scope = _scope(host)
+    _remove(scope)
+    if scope.exists():
+        raise LabError(f"{scope} is in use, by another lab", "see which there are: clusterrun lab status")
+    scope.parent.mkdir(exist_ok=True)
+    return []
 
 
-def remove(place: LabPlace) -> None:
+def remove(place: LabPlace, nodes: Iterable[str]) -> None:
     """Remove what the lab made there; all its processes are gone by now."""
-    top = FREEZER / (PREFIX + place.name)
+    _remove(FREEZER / (PREFIX + place.name))
+    for node in nodes:
+        _remove(_scope(node))
+
+
+def _scope(node: str) -> Path:
+    return CGROUPS / "system.slice" / f"{node}_slurmstepd.scope"
+
+
+def _remove(top: Path) -> None:
     for folder, _, _ in os.walk(top, topdown=False):
         with contextlib.suppress(OSError):
             Path(folder).rmdir()

@@ -10,7 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
-from clusterrun.lab import conf
+from clusterrun.lab import conf, needs
 from clusterrun.lab.place import LabPlace, LabState, write_whole
 from clusterrun.lab.spec import CONTROLLER, USERS, LabSpec
 
@@ -53,10 +53,9 @@ def _folders(place: LabPlace, state: LabState) -> None:
 
 def _slurm_files(place: LabPlace, state: LabState) -> None:
     spec, version = state.spec, state.slurm_version
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     place.slurm_conf.write_text(conf.slurm_conf(spec, state.layout, place, version))
     (place.conf / "gres.conf").write_text(conf.gres_conf(spec, place))
-    (place.conf / "cgroup.conf").write_text(conf.cgroup_conf(spec, version, unified))
+    (place.conf / "cgroup.conf").write_text(conf.cgroup_conf(spec, version, needs.unified_cgroups()))
     if spec.accounting:
         (place.conf / "slurmdbd.conf").write_text(conf.slurmdbd_conf(spec, place))
         (place.conf / "slurmdbd.conf").chmod(0o600)

@@ -24,7 +24,7 @@ from clusterrun.lab.place import (
 )
 from clusterrun.lab.processes import LabProcess, processes
 from clusterrun.lab.site import LabSite
-from clusterrun.lab.spec import LOGIN, LabSpec
+from clusterrun.lab.spec import LOGIN, LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, ProgramTimeout, run
 
@@ -122,7 +122,9 @@ class Lab:
         there = bool(keepers) or self.place.folder.exists()
         for keeper in keepers:
             namespaces.end(keeper)
-        cgroups.remove(self.place)
+        state = read_state(self.place)
+        grouped = state is not None and state.spec.proctrack is Proctrack.CGROUP
+        cgroups.remove(self.place, state.layout.node_names if state and grouped else ())
         self.place.remove()
         for keeper in keepers if collected else ():
             namespaces.await_collection(keeper)

@@ -33,7 +33,9 @@ EXTRAS = ("libfaketime",)
 LONGEST_FOLDER = 60
 """A socket's path may have 107 characters, and slurmstepd puts up to 45 behind this."""
 INSTALL_SECONDS = 1800.0
-FREEZER = Path("/sys/fs/cgroup/freezer")
+CGROUPS = Path("/sys/fs/cgroup")
+FREEZER = CGROUPS / "freezer"
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def program(name: str) -> str | None:
@@ -90,11 +92,16 @@ def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
             "this root may not make namespaces, as in most containers",
             "give the container the right: docker run --privileged …",
         )
-    if spec.proctrack is Proctrack.CGROUP and not FREEZER.is_dir():
+    if spec.proctrack is Proctrack.CGROUP and not FREEZER.is_dir() and not unified_cgroups():
         yield (
-            "--proctrack cgroup needs the freezer of cgroup version 1",
-            "take --proctrack linuxproc or pgid here, or boot with systemd.unified_cgroup_hierarchy=0",
+            "--proctrack cgroup needs the freezer of cgroup version 1, or version 2 alone",
+            "take --proctrack linuxproc or pgid here",
         )
+
+
+def unified_cgroups() -> bool:
+    """Whether the kernel has cgroup version 2 alone: slurmd refuses it beside version 1."""
+    return (CGROUPS / "cgroup.controllers").exists() and len(OWN_CGROUPS.read_text().splitlines()) == 1
 
 
 def _loads(module: str) -> bool:

@@ -44,12 +44,19 @@ def test_another_slurm_needs_none_of_this_machine(monkeypatch: pytest.MonkeyPatc
     assert [what for what, _ in needs._missing(LabSpec(slurm="24.11")) if "slurm" in what] == []
 
 
-def test_a_machine_with_cgroup_version_2_only_is_told_what_else_to_take(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("own", "fits"), [("0::/user.slice\n", True), ("9:name=systemd:/\n0::/\n", False)])
+def test_cgroups_of_version_2_do_where_there_are_no_others_beside_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str, fits: bool
 ) -> None:
-    monkeypatch.setattr(needs, "FREEZER", tmp_path / "nonesuch")
-    error = refused(LabSpec(proctrack=Proctrack.CGROUP))
-    assert "take --proctrack linuxproc or pgid here" in error.remedy
+    monkeypatch.setattr(needs, "CGROUPS", tmp_path)
+    monkeypatch.setattr(needs, "FREEZER", tmp_path / "freezer")
+    monkeypatch.setattr(needs, "OWN_CGROUPS", tmp_path / "own")
+    (tmp_path / "own").write_text(own)
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    lacks = [
+        remedy for what, remedy in needs._kernel(LabSpec(proctrack=Proctrack.CGROUP)) if "cgroup" in what
+    ]
+    assert lacks == ([] if fits else ["take --proctrack linuxproc or pgid here"])
 
 
 def test_more_nodes_than_memory_are_refused_with_the_number_that_fits(
