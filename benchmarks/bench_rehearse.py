@@ -60,7 +60,11 @@ def train(model: str, steps: int, watched: bool) -> None:
 def main() -> None:
     """Print the two costs of a step, and their ratio."""
     sys.path.insert(0, str(JOBS))
+    import torch
+
     import train as warm  # noqa: F401 (loaded once, for all children)
+
+    torch.set_num_threads(1)
 
     for model in sys.argv[1:] or ("cnn",):
         steps: dict[bool, list[float]] = {False: [], True: []}
