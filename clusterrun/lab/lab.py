@@ -123,8 +123,8 @@ class Lab:
         for keeper in keepers:
             namespaces.end(keeper)
         state = read_state(self.place)
-        grouped = state is not None and state.spec.proctrack is Proctrack.CGROUP
-        cgroups.remove(self.place, state.layout.node_names if state and grouped else ())
+        grouped = state.layout.node_names if state and state.spec.proctrack is Proctrack.CGROUP else ()
+        cgroups.remove(self.place, grouped)
         self.place.remove()
         for keeper in keepers if collected else ():
             namespaces.await_collection(keeper)

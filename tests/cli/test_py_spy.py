@@ -13,6 +13,7 @@ import pytest
 from clusterrun.diagnosis.frames import of_py_spy
 from clusterrun.monitor.external_tools import spy
 from tests.cli.conftest import CommandLine
+from tests.cli.test_diagnose import await_rest
 from tests.monitor.stage import until
 from tests.rank_hooks.test_rank_hooks import Start, start  # noqa: F401  a fixture
 
@@ -66,9 +67,8 @@ def test_a_live_run_whose_ranks_are_isolated_shows_their_lines_all_the_same(clus
     until(lambda: clusterrun("logs", "last").out.count("up") == 2, "both ranks")
     trains = '"phase": "training"'
     until(lambda: trains in clusterrun("status", "last", "--json").out, "the run's own word")
-    said = lambda: json.loads(clusterrun("diagnose", "--json").out)  # noqa: E731
-    until(lambda: said()["verdict"] == "all wait", "their rest")  # two looks see a rank move before
-    found = said()
+    await_rest(clusterrun)
+    found = json.loads(clusterrun("diagnose", "--json").out)
     assert found["groups"], found
     (group,) = found["groups"]
     assert group["ranks"] == [0, 1]

@@ -353,24 +353,25 @@ def test_a_request_to_end_that_comes_late_after_a_failure_leads_to_no_other_atte
     assert (state.state, state.attempts[0].outcome) == (State.CANCELLED, "CANCELLED")
 
 
-def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() -> None:
+def without_agents() -> Tape:
+    """All agents are lost at once, and the next attempt is claimed."""
     tape = allocated(3, max_restarts=2)
     for node in range(3):
         tape.at(5.0, AgentLeft(node, "closed"))
     tape.at(5.3)
     tape.at(29.0)
     tape.at(29.1, EpochClaimed(1))
+    return tape
+
+
+def test_what_ends_all_agents_blames_none_of_their_nodes_and_costs_no_spare() -> None:
+    tape = without_agents()
     assert tape.does(29.2, LauncherEnded(137)) == [LaunchAgents(())]
     assert tape.state(30.0).excluded == ()
 
 
 def test_the_end_of_a_launcher_that_is_heard_under_the_next_one_is_not_taken_for_its_end() -> None:
-    tape = allocated(3, max_restarts=2)
-    for node in range(3):
-        tape.at(5.0, AgentLeft(node, "closed"))
-    tape.at(5.3)
-    tape.at(29.0)
-    tape.at(29.1, EpochClaimed(1))
+    tape = without_agents()
     assert tape.does(29.2, LauncherEnded(137, launch=1)) == [LaunchAgents(())]
     assert tape.does(29.3, LauncherEnded(137, launch=1)) == []
     assert tape.state(29.3).attempts[1].failure is None

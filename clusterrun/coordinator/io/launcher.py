@@ -104,7 +104,7 @@ class Launcher:
             self._said += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
-            self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
+            self._all_ended()
 
     def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
@@ -148,7 +148,7 @@ class Launcher:
         if child.pid in self._older:
             self._older.discard(child.pid)
             if not self._living and not self._older:
-                self._ended(self._code, tuple(self._said), True, False, self._starts)
+                self._all_ended()
             return
         if child.pid not in self._living:
             return
@@ -159,9 +159,12 @@ class Launcher:
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
             self._hear()
-            self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
+            self._all_ended()
         elif self._code:
             self._agent_ended(self._code)
+
+    def _all_ended(self) -> None:
+        self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
 
     def _agent_ended(self, code: int) -> None:
         if not self._one_ended:

@@ -34,12 +34,13 @@ class TraceFile:
 
     def write(self, line: str) -> None:
         """A line that is JSON already; no limit on the script's files holds for it."""
-        low = None if self._old_limit is None else resource.getrlimit(resource.RLIMIT_FSIZE)
-        if self._old_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
+        if self._old_limit is None:
+            os.write(self._out, f"{line}\n".encode())
+            return
+        low = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
         os.write(self._out, f"{line}\n".encode())
-        if low is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, low)
+        resource.setrlimit(resource.RLIMIT_FSIZE, low)
 
     def limit_files(self, size: int) -> None:
         """From now on the kernel lets no file of this process grow beyond ``size``."""
