@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from clusterrun.atomic_file import write_whole
 
-SOURCES = ("clusterrun_prelude.py", "clusterrun_witness.py", "sitecustomize.py")
 READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
 """To compile them takes a quarter of a Python's start: for ranks of this version it is done once, here."""
+SOURCES = (*READ_BY_ALL, "clusterrun_script_source.py", "clusterrun_witness.py")
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _OF_REHEARSAL = (
     "__init__ checkpoint_files optimizers random_states rank_plan rank_watch script_stack start_watch"

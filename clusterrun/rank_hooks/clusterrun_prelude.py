@@ -10,7 +10,7 @@ asks later).
     clusterrun.facts.RANK.PID.PIPE    the answer to the newest question; PIPE is the descriptor to ask at
 
 A question is a line ``NUMBER RECORDS``; the answer one line of JSON with that number in ``ask``.
-It is found by ``clusterrun_witness.py``, beside this file, which a rank that nobody asks never reads.
+It is found by the files of ``WITNESS``, beside this one, which a rank that nobody asks never reads.
 """
 
 import _thread
@@ -31,6 +31,7 @@ WORKED_SECONDS = 30.0
 RECORDS = 2000
 SIZES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 DUMPS = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
+WITNESS = ("clusterrun_script_source.py", "clusterrun_witness.py")
 REHEARSAL = "CLUSTERRUN_REHEARSAL"
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
@@ -117,8 +118,12 @@ def answer(asked: int, facts: int, here: str, size: int) -> None:
         try:
             number, records = os.read(asked, 4096).split(b"\n")[-2].split()
             try:
-                known = known or witness(here)
-                text = known["words"](int(number), int(records), size)
+                if knows_others():
+                    known = known or witness(here)
+                    text = known["words"](int(number), int(records), size)
+                else:
+                    torch = "true" if "torch" in sys.modules else "false"
+                    text = f'{{"ask": {int(number)}, "torch": {torch}}}'
             except Exception as error:  # noqa: BLE001 (torch of any version may refuse)
                 text = f'{{"ask": {int(number)}, "problem": "{type(error).__name__}"}}'
             os.ftruncate(facts, 0)
@@ -127,17 +132,18 @@ def answer(asked: int, facts: int, here: str, size: int) -> None:
             return  # the script closed our descriptors, or the interpreter is being taken apart
 
 
+def knows_others() -> bool:
+    """Whether torch has loaded what joins ranks, and with it the modules that the witness uses."""
+    return hasattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world")
+
+
 def witness(here: str) -> "dict[str, Any]":
-    """What ``clusterrun_witness.py`` defines."""
-    return loaded(here, "clusterrun_witness")
-
-
-def loaded(here: str, name: str) -> "dict[str, Any]":
-    """What a file beside this one defines; the folder is on no path any more."""
-    path = os.path.join(here, f"{name}.py")
-    space: dict[str, Any] = {"__name__": name}
-    with open(path, "rb") as file:
-        exec(compile(file.read(), path, "exec"), space)
+    """What the files of ``WITNESS`` define, in one space; the folder is on no path any more."""
+    space: dict[str, Any] = {"__name__": "clusterrun_witness"}
+    for name in WITNESS:
+        path = os.path.join(here, name)
+        with open(path, "rb") as file:
+            exec(compile(file.read(), path, "exec"), space)
     return space
 
 
@@ -146,7 +152,7 @@ def farewell(name: str, pid: int, here: str, size: int, per_node: bool) -> None:
 
     ``per_node``: it may be no rank. What works less than the processes that it starts is a launcher.
     """
-    if size < 2 or os.getpid() != pid or "torch" not in sys.modules:
+    if size < 2 or os.getpid() != pid or not knows_others():
         return
     user, system, *children = os.times()[:4]
     if per_node and user + system < max(WORKED_SECONDS, sum(children)):

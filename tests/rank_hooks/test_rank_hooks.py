@@ -18,6 +18,7 @@ from clusterrun.monitor.rank_channels import RankChannel, door, doors
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, dressed, lay_out
 from clusterrun.monitor.stacks import StackReply, stacks
 from clusterrun.monitor.torch_facts import facts
+from clusterrun.rank_hooks import clusterrun_prelude
 from tests.coordinator.runs import pythons
 from tests.monitor.stage import ROOT, until
 
@@ -280,8 +281,7 @@ def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
 ) -> None:
     """Without torch loaded nobody knows what was taken apart before."""
     monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d", raising=False)
-    space: dict[str, Any] = {"__name__": "witness"}
-    exec((ROOT / "clusterrun/rank_hooks/clusterrun_witness.py").read_text(), space)
+    space = clusterrun_prelude.witness(str(ROOT / "clusterrun/rank_hooks"))
     assert space["was_alone"](groups, []) is alone
 
 
@@ -333,7 +333,7 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
     exec((ROOT / "clusterrun/rank_hooks/clusterrun_prelude.py").read_text(), space)
     left: list[tuple[str, int]] = []
     space["witness"] = lambda here: {"last_words": lambda name, size: left.append((name, size))}
-    monkeypatch.setitem(sys.modules, "torch", sys)
+    space["knows_others"] = lambda: True
     monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
     space["farewell"]("name", os.getpid(), "here", 2, per_node)
     assert left == ([("name", 2)] if leaves else [])

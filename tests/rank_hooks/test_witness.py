@@ -15,6 +15,7 @@ import pytest
 from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
 from clusterrun.diagnosis.flight_records import waiting
 from clusterrun.monitor.torch_facts import calls, records
+from clusterrun.rank_hooks import clusterrun_prelude
 from tests.monitor.stage import ROOT
 
 Dump = Callable[[bool, bool], str]
@@ -53,11 +54,14 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
         c10d = SimpleNamespace(_world=world, Backend=SimpleNamespace(_plugins=plugins))
         monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", c10d)
         monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", SimpleNamespace(**recorders))
-        space: dict[str, Any] = {"__name__": "witness"}
-        exec((ROOT / "clusterrun/rank_hooks/clusterrun_witness.py").read_text(), space)
-        return space
+        return clusterrun_prelude.witness(str(ROOT / "clusterrun/rank_hooks"))
 
     return made
+
+
+def asked(space: dict[str, Any]) -> Callable[[], list[str]]:
+    """What a script calls to learn what the witness says of its calls."""
+    return lambda: space["calls_near"](sys._getframe(1))  # type: ignore[no-any-return]
 
 
 def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..., dict[str, Any]]) -> None:
@@ -67,12 +71,12 @@ def test_collectives_of_nccl_are_read_from_its_own_recorder(witness: Callable[..
         entry("0", "nccl:all_reduce", 2, state="started", time_discovered_started_ns=2_500_000_000),
     )
     space = witness({"0": "nccl"}, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
-    found = records({"records": space["flight"](json, 16)})
+    found = records({"records": space["flight"](16)})
     assert [(one.group, one.sequence, one.operation, one.done, one.at) for one in found] == [
         ("0", 1, "all_reduce", True, 1.0),
         ("0", 2, "all_reduce", False, 2.5),
     ]
-    assert [one.sequence for one in records({"records": space["flight"](json, 1)})] == [2]
+    assert [one.sequence for one in records({"records": space["flight"](1)})] == [2]
 
 
 def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., dict[str, Any]]) -> None:
@@ -81,7 +85,7 @@ def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., d
         _dump_nccl_trace_json=dump(entry("0", "nccl:all_reduce", 7)),
         _dump_fr_trace_json=dump(entry("0", "gloo:barrier", 1), entry("1", "gloo:all_gather", 3)),
     )
-    found = records({"records": space["flight"](json, 16)})
+    found = records({"records": space["flight"](16)})
     assert sorted((one.group, one.sequence, one.operation) for one in found) == [
         ("0", 7, "all_reduce"),
         ("0 (gloo)", 1, "barrier"),
@@ -123,7 +127,7 @@ def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_st
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         monkeypatch.delenv(name, raising=False)
     space = witness({}, plugins, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
-    assert space["was_alone"]([], space["flight"](json, 16)) is alone
+    assert space["was_alone"]([], space["flight"](16)) is alone
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def test_the_root_of_a_call_that_was_left_is_told_by_the_variables_that_it_was_g
         "more": {},
         "pick": lambda: ran.append("a call"),
     }
-    space["ask"] = witness({})["calls_near"]
+    space["ask"] = asked(witness({}))
     runs = body.replace("missing", "0").replace("zero)", "1)")
     exec(compile(runs, str(script), "exec"), space)
     ran.clear()
@@ -260,7 +264,7 @@ def test_a_root_below_in_a_loop_is_told_where_nothing_in_the_loop_changes_it(
     script = tmp_path / "train.py"
     script.write_text(body + "\n")
     dist = SimpleNamespace(**dict.fromkeys(("gather", "reduce"), lambda *_args, **_words: None))
-    space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": witness({})["calls_near"]}
+    space = {"dist": dist, "x": None, "out": None, "writer": 1, "ask": asked(witness({}))}
     exec(compile(script.read_text(), str(script), "exec"), space)
     told = [one.rpartition(" ")[2] for one in space["told"] if one.startswith(f"R{script}:")]
     assert told == [str(root) for root in roots]
@@ -435,7 +439,7 @@ def test_the_keys_that_lines_near_set_in_a_store_are_told(
     script.write_text(f"{SETTERS}{body}\n")
     store = Store(set=lambda *_: None, add=lambda *_: None)
     names = {"store": store, "words": SimpleNamespace(set=lambda *_: None), "make": lambda: "m", "number": 3}
-    names["ask"] = lambda: found.append(space["calls_near"]())
+    names["ask"] = lambda: found.append(space["calls_near"](sys._getframe(1)))
     exec(compile(script.read_text(), str(script), "exec"), names)
     keys = [one[1:].replace("\t", " ") for one in found[-1] if one.startswith(f"K{script}:")]
     assert sorted(set(keys)) == ([f"{script}:{told}"] if told else [])
