@@ -5,9 +5,6 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MADE_FROM := setup.cfg setup.py pyproject.toml constraints.txt
 PYTEST_ARGS ?=
-# Some hundred tests start real processes on a busy machine. One that fails is run once more; who needed that is named
-# in the last line, and more than five of them are no bad luck.
-SECOND_CHANCE := --reruns 1 --reruns-delay 3 --max-suite-reruns 5 --rerun-show-tracebacks
 # Two files of tests at a time; the tests of one file share labs and runs, so they stay together.
 AT_ONCE := -n 2 --dist loadfile
 # What needs neither Slurm nor processes that run for long.
@@ -45,7 +42,7 @@ demo: $(VENV)/.installed
 	@echo '  these commands are in $(BIN): source $(BIN)/activate, then type them as they stand'
 
 test: $(VENV)/.installed-dev slurm
-	$(BIN)/python -m pytest $(AT_ONCE) $(SECOND_CHANCE) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(AT_ONCE) $(PYTEST_ARGS)
 
 test-hydra: $(VENV)/.installed-dev
 	CLUSTERRUN_TEST_HYDRA=all $(BIN)/python -m pytest tests/test_hydra_launcher.py $(PYTEST_ARGS)
