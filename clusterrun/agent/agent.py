@@ -20,6 +20,7 @@ Laws
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from clusterrun.agent.actions import Exit, RenewLease, Tell
 from clusterrun.agent.events import Disconnected, ShimLost, Told, Welcomed
@@ -27,13 +28,10 @@ from clusterrun.agent.lease import Lease
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
+from clusterrun.model.frozen import Any
 from clusterrun.protocol import messages
 from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 PATIENCE_SECONDS = 5.0
 """After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""

@@ -15,7 +15,7 @@ from clusterrun import container_runtimes, proc
 from clusterrun.agent.rank_processes import RankProcesses
 from clusterrun.agent.sidecar_processes import Sidecar
 from clusterrun.model.container import PYTHON
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import Any, replace
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.protocol.messages import RankExited, RanksStarted, StartFailed, StartRanks, ToCoordinator
 from clusterrun.runtime.event_loop import EventLoop, steady
@@ -23,10 +23,6 @@ from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
 from clusterrun.runtime.processes import ProcessEnd, Program, start_all
 from clusterrun.runtime.run_files import open_log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 START_SECONDS = 100.0
 """For a container to start: an image may be unpacked first. Less than the coordinator waits for a start."""

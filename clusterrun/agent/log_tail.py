@@ -8,13 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model import contract
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import Any, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.protocol.messages import RankExited
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _MOST = 16 * 1024
 """Of a traceback."""

@@ -14,14 +14,11 @@ from functools import partial
 from clusterrun import container_runtimes
 from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
+from clusterrun.model.frozen import Any
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, Program, become_subreaper, ended_children, start_all
 from clusterrun.runtime.run_files import in_words, open_log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _PIECE = 65536
 _KILL_SECONDS = 2.0

@@ -14,7 +14,7 @@ from clusterrun.agent.agent import Agent
 from clusterrun.agent.rank_processes import RankProcesses
 from clusterrun.agent.sidecar_processes import SidecarProcesses
 from clusterrun.model import contract
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import Any, frozen
 from clusterrun.protocol import messages
 from clusterrun.protocol.client import Joined
 from clusterrun.protocol.clock_sync import RemoteClock
@@ -27,10 +27,6 @@ from clusterrun.runtime.machine_driver import MachineDriver
 from clusterrun.runtime.network import held_port
 from clusterrun.runtime.run_files import RETRY_SECONDS
 from clusterrun.runtime.stderr import say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _EAGER_SECONDS = 10.0
 _EAGER_LOOK = 0.2

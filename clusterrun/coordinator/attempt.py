@@ -15,14 +15,11 @@ from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import AttemptOver
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
+from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Action, Note, Now, earliest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SETTLE_SECONDS = 0.3
 """From the first failure until ranks are stopped: an earlier one from another node may still come."""

@@ -24,6 +24,7 @@ Laws
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from clusterrun.coordinator import events
 from clusterrun.coordinator.actions import DropLink, Finish, Send
@@ -33,6 +34,7 @@ from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.notifications import Notifications
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
+from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
@@ -48,10 +50,6 @@ from clusterrun.runtime.machine_events import (
     Tick,
     earliest,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
 
 SWEEP_SECONDS = 0.5
 """How often silence is looked for."""

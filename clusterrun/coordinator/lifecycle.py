@@ -7,6 +7,7 @@ and ``follow`` goes where the table leads.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import ClaimEpoch, ReadProgress, Send
@@ -33,7 +34,7 @@ from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
@@ -42,8 +43,6 @@ from clusterrun.runtime.machine_events import Action, Note, Now, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
-
     from clusterrun.coordinator.hang_monitor import HangMonitor
     from clusterrun.preflight.session.session import Session
 

@@ -2,13 +2,15 @@
 
 ``dataclasses`` imports ``inspect`` and compiles methods for every class: about 20 ms at each start of
 an agent, and 1,250 agents start at once. A type checker sees ``frozen`` as the standard decorator.
+``Any`` is that of ``typing``, without its import.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any as Any
+    from typing import TypeVar
 
     from typing_extensions import dataclass_transform
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     def frozen(cls: type[T]) -> type[T]: ...
 
 else:
+    Any = object
 
     def frozen(cls):
         """Make ``cls`` a frozen value: its annotated names are its fields, in order, with their defaults.

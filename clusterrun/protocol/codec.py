@@ -11,13 +11,9 @@ import struct
 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.frozen import fields
+from clusterrun.model.frozen import Any, fields
 from clusterrun.model.world import World
 from clusterrun.protocol.messages import Ack, Beat, ToAgent, ToCoordinator
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _BEAT = struct.Struct(">cQ")
 _ACK = struct.Struct(">cQd")

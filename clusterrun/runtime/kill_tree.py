@@ -16,10 +16,6 @@ from clusterrun import proc
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Find = Callable[[], list[proc.Process]]
-
 _FREEZE_ROUNDS = 50
 _LOOK_SECONDS = 0.005
 
@@ -87,7 +83,7 @@ def sweep(
         pause = min(2 * pause, 0.1)
 
 
-def _frozen(find: Find, until: float) -> list[proc.Process]:
+def _frozen(find: Callable[[], list[proc.Process]], until: float) -> list[proc.Process]:
     frozen_ones: dict[int, proc.Process] = {}
     for _ in range(_FREEZE_ROUNDS):
         fresh = [process for process in find() if process.pid not in frozen_ones]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from clusterrun.model.frozen import Any
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.machine_events import Standstill
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class MachineDriver:

@@ -17,6 +17,7 @@ from clusterrun.coordinator.io.state_writer import StateWriter
 from clusterrun.coordinator.io.supervisor import LIFE_SECONDS, SupervisorNews
 from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model import contract
+from clusterrun.model.frozen import Any
 from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.messages import Ack, StartRanks
 from clusterrun.protocol.server import Admission, Server
@@ -28,8 +29,6 @@ from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from clusterrun.coordinator.io.event_hook import EventHook
     from clusterrun.coordinator.io.scheduler import Scheduler
     from clusterrun.runtime.commands import CommandDone, CommandRunner

@@ -13,12 +13,9 @@ from clusterrun.atomic_file import remove, write_whole
 from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
 from clusterrun.coordinator.events import Progressed
 from clusterrun.model.document import encode
+from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_ASK = 64 * 1024

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from clusterrun.coordinator import actions, events, slurm_job
 from clusterrun.coordinator.io.report_files import ReportFiles
 from clusterrun.model.contract import SHAPE_MARK
+from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Orders
 from clusterrun.runtime.commands import CommandDone, CommandRunner
@@ -20,10 +21,6 @@ from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.machine_events import Event
 from clusterrun.slurm_text.controller_away import MOST_SECONDS, ControllerAway
 from clusterrun.slurm_text.exclude_list import excluding, filled
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _PATIENCE_SECONDS = 100.0
 """A scheduler under load takes its time; whoever waits for the answer waits a little longer still."""

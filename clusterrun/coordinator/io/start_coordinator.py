@@ -15,6 +15,7 @@ from clusterrun.coordinator.io.supervisor import SupervisorNews
 from clusterrun.coordinator.lifecycle import Collaborators
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.paths import RunPaths
@@ -28,8 +29,6 @@ from clusterrun.slurm_text.job_row import own_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from clusterrun.coordinator.hang_monitor import HangMonitor
     from clusterrun.preflight.session.session import Session
 
