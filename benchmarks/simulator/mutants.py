@@ -27,6 +27,7 @@ MACHINES = (
     "slurm_text/controller_away",
     "coordinator/membership",
     "coordinator/run_state",
+    "coordinator/run_part",
     "coordinator/restart_policy",
     "coordinator/requeue",
     "coordinator/attempt",

@@ -11,15 +11,14 @@ import enum
 from clusterrun.coordinator import failures, restart_policy
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import AttemptOver
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
-from clusterrun.model.orders import Orders
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
-from clusterrun.runtime.machine_events import Action, Note, Now, earliest
+from clusterrun.runtime.machine_events import Note, Now, earliest
 
 SETTLE_SECONDS = 0.3
 """From the first failure until ranks are stopped: an earlier one from another node may still come."""
@@ -142,25 +141,18 @@ class RankOutcomes:
         return len(self._gone) + len(self._lost) == self._nodes
 
 
-class LiveAttempt:
+class LiveAttempt(RunPart):
     """The ranks of one epoch as the coordinator sees them; ``AttemptOver`` once none can live."""
 
-    def __init__(
-        self,
-        epoch: int,
-        orders: Orders,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-    ) -> None:
+    def __init__(self, shared: Shared, epoch: int) -> None:
+        super().__init__(shared)
+        orders = self._orders
         self.epoch = epoch
         self.stage = AttemptStage.STARTING
         self.failure_event_at: float | None = None
         processes = 1 if orders.per_node else orders.ranks_per_node
         self.outcomes = RankOutcomes(orders.nodes, processes, orders.per_node)
-        self._orders, self._actions = orders, actions
-        self._membership, self._state_keeper = membership, state_keeper
-        self._start_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes
+        self._start_seconds = self._membership.timeouts.join + START_SECONDS_PER_NODE * orders.nodes
         self._overdue_at: float | None = None
         self._settled_at: float | None = None
         self._fence_at: float | None = None

@@ -32,6 +32,7 @@ from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.lifecycle import Collaborators, Lifecycle, RunStage
 from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.notifications import Notifications
+from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
@@ -82,8 +83,8 @@ class Coordinator:
         self._state_keeper = RunStateKeeper(
             orders.run_id, host, pid, timeouts.state, collaborators.job_id, str(orders.interpreter)
         )
-        parts = (self._membership, self._state_keeper, self._actions)
-        self._lifecycle = Lifecycle(orders, *parts, collaborators)
+        shared = Shared(orders, self._membership, self._state_keeper, self._actions)
+        self._lifecycle = Lifecycle(shared, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None
 
     def on(self, now: Now, event: Event) -> list[Action]:

@@ -8,34 +8,25 @@ from clusterrun.coordinator.actions import SaveBeside, Send
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
 from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import EndAsked
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
-from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
 from clusterrun.monitor.hang_detector import HangDetector
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Note, Now
 
 
-class HangMonitor:
+class HangMonitor(RunPart):
     """One attempt's detector and what its words bring about; a call may return the wish for an end."""
 
-    def __init__(
-        self,
-        orders: Orders,
-        live: LiveAttempt,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-        now: Now,
-    ) -> None:
+    def __init__(self, shared: Shared, live: LiveAttempt, now: Now) -> None:
+        super().__init__(shared)
         self._live = live
-        nodes = [(member.node, member.name) for member in membership.world]
-        self._detector = HangDetector(orders, live.epoch, nodes, now.steady, now.wall)
-        self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
+        nodes = [(member.node, member.name) for member in self._membership.world]
+        self._detector = HangDetector(self._orders, live.epoch, nodes, now.steady, now.wall)
 
     def wakes_at(self) -> float | None:
         return self._detector.wakes_at()

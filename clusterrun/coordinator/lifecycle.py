@@ -15,7 +15,7 @@ from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.lost_nodes import LostNodes
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import (
     AttemptOver,
     EndAsked,
@@ -30,16 +30,15 @@ from clusterrun.coordinator.outcomes import (
 )
 from clusterrun.coordinator.recovery import in_words
 from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision, RestartPolicy
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation
 from clusterrun.model.frozen import Any, frozen, replace
-from clusterrun.model.orders import Orders
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
-from clusterrun.runtime.machine_events import Action, Note, Now, earliest
+from clusterrun.runtime.machine_events import Note, Now, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class Collaborators:
     job_id: str = ""
 
 
-class Restart:
+class Restart(RunPart):
     """What BETWEEN decides; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
 
     It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
@@ -106,16 +105,11 @@ class Restart:
     """
 
     def __init__(
-        self,
-        judge: RestartPolicy,
-        state_keeper: RunStateKeeper,
-        lost_nodes: LostNodes,
-        termination: Termination,
-        actions: list[Action],
+        self, shared: Shared, judge: RestartPolicy, lost_nodes: LostNodes, termination: Termination
     ) -> None:
+        super().__init__(shared)
         self.why = self.cause = ""
-        self._judge, self._state_keeper, self._lost_nodes = judge, state_keeper, lost_nodes
-        self._termination, self._actions = termination, actions
+        self._judge, self._lost_nodes, self._termination = judge, lost_nodes, termination
         self._over: AttemptOver | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
@@ -225,29 +219,21 @@ class Restart:
         return None
 
 
-class Lifecycle:
+class Lifecycle(RunPart):
     """One run's way through its stages; what is to be done goes to ``actions``."""
 
-    def __init__(
-        self,
-        orders: Orders,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-        collaborators: Collaborators,
-    ) -> None:
+    def __init__(self, shared: Shared, collaborators: Collaborators) -> None:
+        super().__init__(shared)
+        self._shared, self._watch = shared, collaborators.watch
         self.stage = RunStage.CLAIMING
         self.epoch = -1
         self.live: LiveAttempt | None = None
         self.watching: HangMonitor | None = None
-        self._watch, self._orders = collaborators.watch, orders
-        self._membership, self._state_keeper, self._actions = membership, state_keeper, actions
-        self._judge = RestartPolicy(orders)
-        self.termination = Termination(orders, collaborators.job_id, state_keeper, actions)
-        self._shutdown = Shutdown(membership, state_keeper, self.termination, actions)
-        self.formation = WorldFormation(orders, membership, state_keeper, actions, collaborators.examine)
-        lost_nodes = self.formation.lost_nodes
-        self._restart = Restart(self._judge, state_keeper, lost_nodes, self.termination, actions)
+        self._judge = RestartPolicy(self._orders)
+        self.termination = Termination(shared, collaborators.job_id)
+        self._shutdown = Shutdown(shared, self.termination)
+        self.formation = WorldFormation(shared, collaborators.examine)
+        self._restart = Restart(shared, self._judge, self.formation.lost_nodes, self.termination)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
 
@@ -371,12 +357,10 @@ class Lifecycle:
 
     def _start(self, now: Now, outcome: PortReady) -> None:
         self._overdue_at = None
-        parts = (self._orders, self._membership, self._state_keeper, self._actions)
-        self.live = LiveAttempt(self.epoch, *parts)
+        self.live = LiveAttempt(self._shared, self.epoch)
         self.live.start(now, outcome.meeting, self.formation.environment)
         if self._watch is not None:
-            known = (self._orders, self.live, self._membership, self._state_keeper, self._actions, now)
-            self.watching = self._watch(*known)
+            self.watching = self._watch(self._shared, self.live, now)
 
     def _weigh(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> Outcome | None:
         self._overdue_at = None

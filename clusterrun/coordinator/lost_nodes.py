@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from clusterrun.coordinator.membership import Membership
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
-class LostNodes:
+class LostNodes(RunPart):
     """What failed so far, by number in the allocation; ``need`` is how many nodes must train.
 
     A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back:
     ``hoped`` are those that were lost while others were not, and without which there are too few.
     """
 
-    def __init__(self, membership: Membership, state_keeper: RunStateKeeper, need: int, local: bool) -> None:
-        self._membership, self._state_keeper = membership, state_keeper
-        self._need, self._local = need, local
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._need, self._local = self._orders.nodes, not self._orders.launch
         self._out: dict[int, str] = {}
         self._suspects: dict[int, bool] = {}
         self.hoped: tuple[int, ...] = ()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.events import Resubmitted
 from clusterrun.coordinator.failures import FailureEvent, RunOutcome
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import NodesChosen, Outcome, RunOver, TooFewNodes
 from clusterrun.coordinator.restart_policy import end_with
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
@@ -18,7 +18,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Grade, LinkReport, NodeReport, Report
 from clusterrun.model.states import Phase, State
 from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
-from clusterrun.runtime.machine_events import Action, Note, Now, earliest
+from clusterrun.runtime.machine_events import Note, Now, earliest
 from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
@@ -38,23 +38,16 @@ def longest(orders: Orders) -> float:
     return max(2 * budget, budget + _LEAST_SLACK) + pairs
 
 
-class PreflightGate:
+class PreflightGate(RunPart):
     """The pre-flights of a run. A call returns the consequence once there is one.
 
     ``TooFewNodes``, where too few are fit because a node was lost meanwhile, is followed by ``decide`` where
     it leads to no other attempt. ``examine`` makes a session.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-        examine: Callable[..., Session],
-    ) -> None:
-        self._orders, self._membership, self._state_keeper = orders, membership, state_keeper
-        self._actions, self._examine = actions, examine
+    def __init__(self, shared: Shared, examine: Callable[..., Session]) -> None:
+        super().__init__(shared)
+        self._examine = examine
         self._report: Report | None = None
         self._lost: FailureEvent | None = None
         self._brief = False

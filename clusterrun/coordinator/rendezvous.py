@@ -11,11 +11,11 @@ from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.outcomes import Gathered, NoRanks, Outcome, no_ranks
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Action, Note, Now, earliest
+from clusterrun.runtime.machine_events import Note, Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
 from clusterrun.slurm_text.srun_messages import held, unreached, words_on
 
@@ -103,28 +103,20 @@ class MissingNodes:
         return words_on(self._membership.name_of(node), self.said)
 
 
-class Rendezvous:
+class Rendezvous(RunPart):
     """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``.
 
     ``does_without``: once half of them are there, those that are late are not waited for to the end.
-    ``relaunch``: one program started them all, and ends them all where it cannot reach one of them.
+    Where one program started them all, it ends them all where it cannot reach one of them.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-        does_without: bool,
-        relaunch: bool,
-    ) -> None:
+    def __init__(self, shared: Shared, does_without: bool) -> None:
+        super().__init__(shared)
         self.wakes_at: float | None = None
         self.quiet_until = 0.0
-        self._membership, self._state_keeper, self._timeouts = membership, state_keeper, membership.timeouts
-        self._actions = actions
-        self._nodes = len(membership.members)
-        self._join_seconds = membership.timeouts.join + START_SECONDS_PER_NODE * self._nodes
-        self.does_without, self._relaunch = does_without, relaunch
+        self._timeouts, self._nodes = self._membership.timeouts, self._membership.size
+        self._join_seconds = self._timeouts.join + START_SECONDS_PER_NODE * self._nodes
+        self.does_without, self._relaunch = does_without, bool(self._orders.launch)
         self._least = 0
         self._began = 0.0
         self._half = self._ending = False
@@ -134,7 +126,7 @@ class Rendezvous:
         self._away = ControllerAway()
         self._relaunches = 0
         self.ended_others = False
-        self._missing = MissingNodes(membership)
+        self._missing = MissingNodes(self._membership)
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
         """Launch, but on the nodes ``without``; not ``quiet``: agents of an older attempt may still live.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from clusterrun.coordinator.actions import DropNext, ExcludeNext, Finish, QueueNext, Requeue
 from clusterrun.coordinator.events import HandedOver, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.states import State
-from clusterrun.runtime.machine_events import Action, Note, Now
+from clusterrun.runtime.machine_events import Note, Now
 from clusterrun.slurm_text.controller_away import ControllerAway, is_away
 
 PARTING_SECONDS = 150.0
@@ -25,11 +25,12 @@ _ENDS = {TIME_LIMIT: "time limits were reached", PREEMPTION: "preemptions"}
 _OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
 
 
-class RequeuePolicy:
+class RequeuePolicy(RunPart):
     """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
 
-    def __init__(self, survival: Survival, state_keeper: RunStateKeeper, actions: list[Action]) -> None:
-        self._survival, self._state_keeper, self._actions = survival, state_keeper, actions
+    def __init__(self, shared: Shared, survival: Survival) -> None:
+        super().__init__(shared)
+        self._survival = survival
         self._next = ""
         self._queueing = self._ruled = False
         self._way = ""

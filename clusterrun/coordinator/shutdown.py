@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.actions import EndLauncher, Finish, Send
-from clusterrun.coordinator.membership import Membership
 from clusterrun.coordinator.outcomes import RunOver
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.coordinator.termination import Termination
 from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Action, Note, Now, earliest
+from clusterrun.runtime.machine_events import Note, Now, earliest
 
 PART_SECONDS = 5.0
 """For the agents to leave and the launcher to end by themselves, and again for its end by force."""
 
 
-class Shutdown:
+class Shutdown(RunPart):
     """One run's last stage: once all have left, within twice ``PART_SECONDS``, ``Finish`` follows.
 
     ``termination`` says whether another job goes on, and hands the run over to it.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        termination: Termination,
-        actions: list[Action],
-    ) -> None:
-        self._membership, self._state_keeper = membership, state_keeper
-        self._termination, self._actions = termination, actions
+    def __init__(self, shared: Shared, termination: Termination) -> None:
+        super().__init__(shared)
+        self._termination = termination
         self._begun = self._forced = self._superseded = False
         self._due_at: float | None = None
         self._code = 0

@@ -19,11 +19,10 @@ from clusterrun.coordinator.events import JobTold, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
-from clusterrun.runtime.machine_events import Action, Now, earliest
+from clusterrun.runtime.machine_events import Now, earliest
 
 ANSWER_SECONDS = 3.5
 """An answer of the scheduler that comes later than this decides nothing: it would kill before."""
@@ -61,7 +60,7 @@ class _Asked:
     some: bool = False
 
 
-class Termination:
+class Termination(RunPart):
     """One job's end; ``job_id`` is empty where no scheduler keeps the time.
 
     A call may return the wish that the run should end; after each, what waited for a ruling may be ruled.
@@ -71,18 +70,13 @@ class Termination:
     sent it ended those agents, and nothing else.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        job_id: str,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-    ) -> None:
+    def __init__(self, shared: Shared, job_id: str) -> None:
+        super().__init__(shared)
+        orders = self._orders
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
         self._most_restarts = orders.max_restarts
-        self._state_keeper, self._actions = state_keeper, actions
-        self.requeue_policy = RequeuePolicy(self._survival, state_keeper, actions)
+        self.requeue_policy = RequeuePolicy(shared, self._survival)
         self.stray = self.shutdown = False
         self._asked: _Asked | None = None
         self._unanswered = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached, Resubmitted
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.lost_nodes import LostNodes
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import (
     NodesChosen,
     NoRanks,
@@ -24,10 +24,9 @@ from clusterrun.coordinator.outcomes import (
 )
 from clusterrun.coordinator.preflight_gate import PreflightGate
 from clusterrun.coordinator.rendezvous import Rendezvous
-from clusterrun.coordinator.run_state import RunStateKeeper
-from clusterrun.model.orders import Orders
+from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
-from clusterrun.runtime.machine_events import Action, Now
+from clusterrun.runtime.machine_events import Now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,33 +41,25 @@ class FormationStage(enum.Enum):
     EXAMINING = "the nodes are checked, or, too few being fit, another job is queued"
 
 
-class WorldFormation:
+class WorldFormation(RunPart):
     """Each ``begin`` leads to one outcome: the membership's world is formed, or there is none.
 
     ``TooFewNodes`` is followed by ``form_without`` where it leads to no other attempt. ``environment`` is for
     ranks where their user set nothing.
     """
 
-    def __init__(
-        self,
-        orders: Orders,
-        membership: Membership,
-        state_keeper: RunStateKeeper,
-        actions: list[Action],
-        examine: Callable[..., Session] | None,
-    ) -> None:
+    def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
+        super().__init__(shared)
+        orders = self._orders
         self.stage = FormationStage.IDLE
         self.environment: tuple[tuple[str, str], ...] = ()
-        self.lost_nodes = LostNodes(membership, state_keeper, orders.nodes, local=not orders.launch)
-        self._membership, self._state_keeper = membership, state_keeper
+        self.lost_nodes = LostNodes(shared)
         self._nodes = orders.nodes
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
         self._elsewhere = bool(orders.survival.requeue)
         self._lost: FailureEvent | None = None
-        parts = (orders, membership, state_keeper, actions)
-        self._gate = PreflightGate(*parts, examine) if examine else None
-        ways = (self._gate is not None, bool(orders.launch))
-        self._rendezvous = Rendezvous(membership, state_keeper, actions, *ways)
+        self._gate = PreflightGate(shared, examine) if examine else None
+        self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
 
     # --- time ---
 

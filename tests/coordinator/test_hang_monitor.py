@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterrun.coordinator import hang_monitor
+from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.monitor.actions import TakeBack, Warn
 from clusterrun.runtime.machine_events import Note, Now
@@ -33,7 +34,7 @@ def test_a_warning_that_holds_no_more_is_dropped_and_noted_once(monkeypatch: pyt
     monkeypatch.setattr(hang_monitor, "HangDetector", lambda *known: detector)
     live: Any = SimpleNamespace(epoch=0)
     membership: Any = SimpleNamespace(world=())
-    watching = hang_monitor.HangMonitor(ORDERS, live, membership, state_keeper, noted, NOW)
+    watching = hang_monitor.HangMonitor(Shared(ORDERS, membership, state_keeper, noted), live, NOW)
     watching.tick(NOW)
     assert state_keeper.state.warnings == ("training alone: 4 ranks", "out of memory on n2")
     watching.tick(NOW)
