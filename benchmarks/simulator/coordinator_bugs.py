@@ -38,8 +38,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "collisions are charged as failures",
         "coordinator/restart_policy",
-        "failure_event.kind is FailureKind.COLLISION and port",
-        "False and port",
+        "if kind is FailureKind.COLLISION and port",
+        "if False and port",
     ),
     Mutant(
         "beats are acknowledged after a takeover",
@@ -50,8 +50,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "a takeover is ignored",
         "coordinator/lifecycle",
-        "        if self.superseded:\n            return\n        self._judge",
-        "        return\n        self._judge",
+        "        if self.superseded:\n            return\n        self._restart",
+        "        return\n        self._restart",
     ),
     Mutant(
         "the state is written after a takeover",

@@ -37,13 +37,13 @@ JOB_BUGS = (
     ),
     Mutant(
         "what was held back is never ruled",
-        "coordinator/lifecycle",
+        "coordinator/restart_policy",
         "if self._over is not None and self._read_by is None else",
         "if False else",
     ),
     Mutant(
         "after a notice another attempt is made",
-        "coordinator/lifecycle",
+        "coordinator/restart_policy",
         "ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling",
         "pass",
     ),

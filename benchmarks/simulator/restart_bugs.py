@@ -26,7 +26,7 @@ RESTART_BUGS = (
     Mutant(
         "causes are all the same",
         "coordinator/restart_policy",
-        '_CAUSES.get(failure_event.kind, "failure")',
+        '_CAUSES.get(kind, "failure")',
         '"requeue"',
     ),
     Mutant(
@@ -38,7 +38,7 @@ RESTART_BUGS = (
     Mutant(
         "a failure before any rank is never charged",
         "coordinator/restart_policy",
-        "        return self._ruling(failure_event, end_with(failure_event), attempts, room)",
+        "        return self._ruling(failure_event, end_with(failure_event))",
         '        return RestartDecision("again", end_with(failure_event), failure_event, "node")',
     ),
     Mutant(
@@ -103,13 +103,13 @@ RESTART_BUGS = (
     ),
     Mutant(
         "a pause never ends",
-        "coordinator/lifecycle",
+        "coordinator/restart_policy",
         "self._pause_until = now.steady + ruling.pause",
         "self._pause_until = None",
     ),
     Mutant(
         "an answer that does not come is waited for without end",
-        "coordinator/lifecycle",
+        "coordinator/restart_policy",
         "self._read_by = now.steady + READ_SECONDS",
         "self._read_by = now.steady + 1e9",
     ),

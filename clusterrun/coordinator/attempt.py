@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from clusterrun.coordinator import failures, restart_policy
+from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.membership import Member
@@ -191,15 +191,18 @@ class LiveAttempt(RunPart):
 
     # --- starting ---
 
-    def start(self, now: Now, meeting: Meeting, environment: tuple[tuple[str, str], ...]) -> None:
-        """Tell every node to start its ranks; ``environment`` is for ranks where their user set nothing."""
+    def start(
+        self, now: Now, meeting: Meeting, environment: tuple[tuple[str, str], ...], restarts: int
+    ) -> None:
+        """Tell every node to start its ranks; ``environment`` is for ranks where their user set nothing.
+
+        So many ``restarts`` may follow.
+        """
         self._overdue_at = now.steady + self._start_seconds
         world = World(self._membership.names(), self._orders.ranks_per_node)
         where = f"{meeting.address}:{meeting.port}"
         self._actions.append(Note(f"attempt {self.epoch}: ranks are being started, rank 0 is at {where}"))
-        last = self.epoch + restart_policy.restarts_left(
-            self._state_keeper.state.attempts, self._orders.max_restarts
-        )
+        last = self.epoch + restarts
         for member in self._membership.training():
             order = messages.StartRanks(self.epoch, world, member.place, meeting, environment, last)
             self._actions.append(Send(member.link, order))

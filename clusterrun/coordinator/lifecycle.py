@@ -10,11 +10,10 @@ import enum
 from collections.abc import Callable
 
 from clusterrun.coordinator import failures
-from clusterrun.coordinator.actions import ClaimEpoch, ReadProgress, Send
+from clusterrun.coordinator.actions import ClaimEpoch, Send
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
-from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
-from clusterrun.coordinator.lost_nodes import LostNodes
+from clusterrun.coordinator.failures import FailureKind, RunOutcome
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import (
     AttemptOver,
@@ -29,13 +28,13 @@ from clusterrun.coordinator.outcomes import (
     no_ranks,
 )
 from clusterrun.coordinator.recovery import in_words
-from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartDecision, RestartPolicy
+from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartPolicy
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation
-from clusterrun.model.frozen import Any, frozen, replace
-from clusterrun.model.states import Phase, State
+from clusterrun.model.frozen import Any, frozen
+from clusterrun.model.states import State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
 from clusterrun.runtime.machine_events import Note, Now, earliest
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.session import Session
 
 RESERVE_SECONDS = 30.0
-READ_SECONDS = 5.0
-"""For the answer how far ranks have come; then it goes on without."""
-_DAY = 86400
 
 
 class RunStage(enum.Enum):
@@ -97,128 +93,6 @@ class Collaborators:
     job_id: str = ""
 
 
-class Restart(RunPart):
-    """What BETWEEN decides; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
-
-    It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
-    next attempt.
-    """
-
-    def __init__(
-        self, shared: Shared, judge: RestartPolicy, lost_nodes: LostNodes, termination: Termination
-    ) -> None:
-        super().__init__(shared)
-        self.why = self.cause = ""
-        self._judge, self._lost_nodes, self._termination = judge, lost_nodes, termination
-        self._over: AttemptOver | None = None
-        self._progress: Progressed | None = None
-        self._read_by: float | None = None
-        self._pause_until: float | None = None
-
-    def wakes_at(self) -> float | None:
-        return self._pause_until if self._read_by is None else self._read_by
-
-    def tick(self, now: Now) -> Outcome | None:
-        """An answer may not come; a pause may be over; what a signal meant may be known."""
-        if self._read_by is not None and now.steady >= self._read_by:
-            return self._rule(now)
-        if self._pause_until is not None and now.steady >= self._pause_until:
-            self._pause_until = None
-            return NextAttempt()
-        return self.decided(now)
-
-    @property
-    def weighs(self) -> bool:
-        """The end of an attempt is being judged."""
-        return self._over is not None
-
-    @property
-    def failed_at(self) -> float | None:
-        """When the attempt that is judged met its first failure (steady clock)."""
-        return self._over.failed_at if self._over else None
-
-    def over(self, now: Now, outcome: AttemptOver) -> None:
-        """An attempt is over: how far had it come?"""
-        self._over = outcome
-        self._read_by = now.steady + READ_SECONDS
-        self._actions.append(ReadProgress(outcome.epoch))
-
-    def progressed(self, now: Now, event: Progressed) -> Outcome | None:
-        """How far ranks of the newest attempt have come."""
-        self._state_keeper.progressed(event.step, event.checkpoint)
-        self._progress = event
-        return None if self._read_by is None else self._rule(now)
-
-    def end(self) -> None:
-        self._read_by = self._pause_until = None
-
-    def may_follow(self, failure_event: FailureEvent) -> bool:
-        """Another attempt may follow this failure that came before any rank."""
-        return bool(self._ruling_before(failure_event).again)
-
-    def _ruling_before(self, failure_event: FailureEvent) -> RestartDecision:
-        attempts, room = self._state_keeper.state.attempts, self._lost_nodes.room
-        return self._judge.rule_before(failure_event, attempts, room)
-
-    def failure_event(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
-        """It came to no rank."""
-        if self._termination.undecided:
-            return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
-        self._blame(failure_event)
-        return self._follow(now, self._ruling_before(failure_event))
-
-    def _rule(self, now: Now) -> Outcome | None:
-        self._read_by = None
-        if self._termination.undecided:
-            return None
-        over, self._over = self._over, None
-        if over is None:
-            return None
-        for name, why in over.stuck_on:
-            self._lost_nodes.leave_out(name, why)
-        if over.first is not None and over.failed_at is not None:
-            failure = self._state_keeper.explained(over.first.failure, over.failed_at)
-            over = replace(over, first=replace(over.first, failure=failure))
-        ruling = self._judge.rule(over, self._state_keeper.state.attempts, self._lost_nodes.room)
-        ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling
-        if ruling.failure_event:
-            self._blame(ruling.failure_event)
-        return self._follow(now, ruling)
-
-    def decided(self, now: Now) -> Outcome | None:
-        """What a signal meant may be known: an attempt that waited for it is judged."""
-        return self._rule(now) if self._over is not None and self._read_by is None else None
-
-    def _of_shutdown(self, ruling: RestartDecision, over: AttemptOver) -> RestartDecision:
-        """Ranks that knew that the job would end have ended for that, unless their work is done."""
-        if ruling.verdict in (SUPERSEDED, self._judge.asked):
-            return ruling
-        said = self._progress
-        own = said is not None and said.epoch == over.epoch
-        reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
-        if over.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
-            return ruling
-        return RestartDecision("", self._termination.wish(), ruling.failure_event)
-
-    def _blame(self, failure_event: FailureEvent) -> None:
-        if failure_event.kind is not FailureKind.COLLISION:
-            self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
-
-    def _follow(self, now: Now, ruling: RestartDecision) -> Outcome | None:
-        if not ruling.again or ruling.failure_event is None:
-            return RunOver(ruling.verdict, ruling.failure_event)
-        self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
-        why = ruling.failure_event.failure.why
-        self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
-        self._actions.append(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
-        if not ruling.pause:
-            self._state_keeper.says(Phase.RESTARTING, self.why)
-            return NextAttempt()
-        self._pause_until = now.steady + ruling.pause
-        self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
-        return None
-
-
 class Lifecycle(RunPart):
     """One run's way through its stages; what is to be done goes to ``actions``."""
 
@@ -229,17 +103,16 @@ class Lifecycle(RunPart):
         self.epoch = -1
         self.live: LiveAttempt | None = None
         self.watching: HangMonitor | None = None
-        self._judge = RestartPolicy(self._orders)
         self.termination = Termination(shared, collaborators.job_id)
-        self._shutdown = Shutdown(shared, self.termination)
         self.formation = WorldFormation(shared, collaborators.examine)
-        self._restart = Restart(shared, self._judge, self.formation.lost_nodes, self.termination)
+        self._restart = RestartPolicy(shared, self.formation.lost_nodes, self.termination)
+        self._shutdown = Shutdown(shared, self.termination, self._restart)
         self._overdue_at: float | None = None
         self._limit_at: float | None = None
 
     @property
     def superseded(self) -> bool:
-        return self._judge.superseded
+        return self._restart.superseded
 
     # --- from stage to stage ---
 
@@ -259,7 +132,7 @@ class Lifecycle(RunPart):
 
     def _waits_for_a_word(self, end: RunOutcome) -> bool:
         """It may come from what a signal is about that is not understood yet, which ends the run anyway."""
-        if self.stage is RunStage.BETWEEN or self.superseded or end is self._judge.asked:
+        if self.stage is RunStage.BETWEEN or self.superseded or end is self._restart.asked:
             return False  # what is ruled between attempts has waited
         return self.termination.undecided
 
@@ -274,14 +147,14 @@ class Lifecycle(RunPart):
         """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
         began = self.live.failure_event_at if self.live else self._restart.failed_at
         since = None if began is None else (now.steady if at is None else at) - began
-        if self.stage is RunStage.PARTING or not self._judge.ask(wish, since):
+        if self.stage is RunStage.PARTING or not self._restart.ask(wish, since):
             return
         self._end_now(now, wish)
 
     def supersede(self, now: Now, epoch: int) -> None:
         if self.superseded:
             return
-        self._judge.superseded = True
+        self._restart.superseded = True
         self._state_keeper.stop()
         self._actions.append(
             Note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
@@ -291,7 +164,7 @@ class Lifecycle(RunPart):
 
     def _end_now(self, now: Now, end: RunOutcome) -> None:
         if self.live is not None:
-            self.follow(now, self.live.stop(now, self._judge.cause))
+            self.follow(now, self.live.stop(now, self._restart.ranks_ended_for))
         elif not self._restart.weighs:
             self.follow(now, RunOver(end))
 
@@ -344,9 +217,9 @@ class Lifecycle(RunPart):
             self._state_keeper.open(now, event.epoch, restart.why, restart.cause, self._membership.names())
             return self.formation.begin_again(now)
         self._state_keeper.remember(event.earlier, event.excluded)
-        self._judge.trained = any(attempt.nodes for attempt in event.earlier)
+        self._restart.trained = any(attempt.nodes for attempt in event.earlier)
         self._state_keeper.open(now, event.epoch, in_words(event), event.cause)
-        if end := self.termination.begin(now):
+        if end := self._restart.used_up() or self.termination.begin(now):
             return RunOver(end)
         self.formation.begin(now, event)
         return None
@@ -358,7 +231,7 @@ class Lifecycle(RunPart):
     def _start(self, now: Now, outcome: PortReady) -> None:
         self._overdue_at = None
         self.live = LiveAttempt(self._shared, self.epoch)
-        self.live.start(now, outcome.meeting, self.formation.environment)
+        self.live.start(now, outcome.meeting, self.formation.environment, self._restart.left)
         if self._watch is not None:
             self.watching = self._watch(self._shared, self.live, now)
 
@@ -375,7 +248,7 @@ class Lifecycle(RunPart):
 
     def _part(self, now: Now, outcome: RunOver) -> None:
         self._overdue_at = self._limit_at = None
-        self._shutdown.begin(now, outcome, self.superseded)
+        self._shutdown.begin(now, outcome)
         self.formation.end()
         self._restart.end()
 
@@ -447,12 +320,6 @@ class Lifecycle(RunPart):
         """How far ranks have come; what follows their end depends on it."""
         if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.BETWEEN):
             self.follow(now, self._restart.progressed(now, event))
-
-
-def _clock(wall: float) -> str:
-    """A time of the day, as it is the same everywhere."""
-    minutes, seconds = divmod(int(wall) % _DAY, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 
 
 _BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], Outcome | None]] = {

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusterrun.coordinator.actions import ReadProgress
+from clusterrun.coordinator.events import Progressed
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
-from clusterrun.coordinator.outcomes import AttemptOver
+from clusterrun.coordinator.lost_nodes import LostNodes
+from clusterrun.coordinator.outcomes import AttemptOver, NextAttempt, Outcome, RunOver
+from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.termination import Termination
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.model.orders import Orders
 from clusterrun.model.record import Attempt
-from clusterrun.model.states import State
+from clusterrun.model.states import Phase, State
+from clusterrun.runtime.machine_events import Note, Now
 
+READ_SECONDS = 5.0
+"""For the answer how far ranks have come; then it goes on without."""
 CAUSE_SECONDS = 2.0
 """A request to end that comes this soon after the first failure is taken for its cause."""
 CHARGED = ("failure", "node", "hang", "coordinator")
@@ -26,6 +33,7 @@ COMPLETED = RunOutcome(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = RunOutcome(State.FAILED, "another coordinator took the run over", 1)
 _CAUSES = {FailureKind.NODE: "node", FailureKind.HANG: "hang"}
 _NOT_OF_RANKS = (FailureKind.NODE, FailureKind.LAUNCHER)
+_DAY = 86400
 
 
 @frozen
@@ -42,19 +50,39 @@ class RestartDecision:
     pause: float = 0.0
 
 
-class RestartPolicy:
-    """Remembers who asked for an end; what was used of the budgets stands in the record of the attempts.
+class RestartPolicy(RunPart):
+    """What BETWEEN decides; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
 
-    ``trained``: ranks have run before, so that what keeps them from starting is not how they are called.
+    It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
+    next attempt. ``asked`` is the end that somebody wants. ``trained``: ranks have run before, so that what
+    keeps them from starting is not how they are called.
     """
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, shared: Shared, lost_nodes: LostNodes, termination: Termination) -> None:
+        super().__init__(shared)
         self.asked: RunOutcome | None = None
-        self.superseded = False
-        self.trained = False
+        self.superseded = self.trained = False
+        self.why = self.cause = ""
+        self._lost_nodes, self._termination = lost_nodes, termination
         self._asked_first = False
-        self._max_restarts = orders.max_restarts
-        self._no_progress = orders.survival.no_progress
+        self._over: AttemptOver | None = None
+        self._progress: Progressed | None = None
+        self._read_by: float | None = None
+        self._pause_until: float | None = None
+
+    def wakes_at(self) -> float | None:
+        return self._pause_until if self._read_by is None else self._read_by
+
+    def tick(self, now: Now) -> Outcome | None:
+        """An answer may not come; a pause may be over; what a signal meant may be known."""
+        if self._read_by is not None and now.steady >= self._read_by:
+            return self._rule(now)
+        if self._pause_until is not None and now.steady >= self._pause_until:
+            self._pause_until = None
+            return NextAttempt()
+        return self.decided(now)
+
+    # --- who asks for an end ---
 
     def ask(self, wish: RunOutcome, since_failure_event: float | None) -> bool:
         """Somebody wants the run to end; False where somebody else asked before.
@@ -68,17 +96,85 @@ class RestartPolicy:
         return True
 
     @property
-    def cause(self) -> str:
+    def ranks_ended_for(self) -> str:
         """Why ranks are ended, in words; empty where that is their own failure."""
         if self.superseded:
             return SUPERSEDED.reason
         return self.asked.reason if self.asked is not None and self._asked_first else ""
 
-    def rule(self, over: AttemptOver, attempts: Sequence[Attempt], room: bool) -> RestartDecision:
-        """What follows an attempt.
+    # --- what follows ---
 
-        ``room``: enough nodes may still train. ``attempts`` ends with this one.
-        """
+    def used_up(self) -> RunOutcome | None:
+        """How the run ends where all its budget was used up before this coordinator began."""
+        newest, used = self._state_keeper.state.attempts[-1], restarts_used(self._state_keeper.state.attempts)
+        if newest.cause not in CHARGED or used <= self._orders.max_restarts:
+            return None
+        state = State.NODE_FAIL if newest.cause == "node" else State.FAILED
+        words = f"the {newest.cause} of the last attempt was lost"
+        return RunOutcome(state, f"{words}; --max-restarts is {self._orders.max_restarts}", 1)
+
+    @property
+    def left(self) -> int:
+        """How many restarts are left to the newest attempt, and to those after it."""
+        return max(0, self._orders.max_restarts - restarts_used(self._state_keeper.state.attempts))
+
+    @property
+    def weighs(self) -> bool:
+        """The end of an attempt is being judged."""
+        return self._over is not None
+
+    @property
+    def failed_at(self) -> float | None:
+        """When the attempt that is judged met its first failure (steady clock)."""
+        return self._over.failed_at if self._over else None
+
+    def over(self, now: Now, outcome: AttemptOver) -> None:
+        """An attempt is over: how far had it come?"""
+        self._over = outcome
+        self._read_by = now.steady + READ_SECONDS
+        self._actions.append(ReadProgress(outcome.epoch))
+
+    def progressed(self, now: Now, event: Progressed) -> Outcome | None:
+        """How far ranks of the newest attempt have come."""
+        self._state_keeper.progressed(event.step, event.checkpoint)
+        self._progress = event
+        return None if self._read_by is None else self._rule(now)
+
+    def end(self) -> None:
+        self._read_by = self._pause_until = None
+
+    def may_follow(self, failure_event: FailureEvent) -> bool:
+        """Another attempt may follow this failure that came before any rank."""
+        return bool(self._before_ranks(failure_event).again)
+
+    def failure_event(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
+        """It came to no rank."""
+        if self._termination.undecided:
+            return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
+        self._blame(failure_event)
+        return self._follow(now, self._before_ranks(failure_event))
+
+    def decided(self, now: Now) -> Outcome | None:
+        """What a signal meant may be known: an attempt that waited for it is judged."""
+        return self._rule(now) if self._over is not None and self._read_by is None else None
+
+    def _rule(self, now: Now) -> Outcome | None:
+        self._read_by = None
+        if self._termination.undecided or self._over is None:
+            return None
+        over, self._over = self._over, None
+        for name, why in over.stuck_on:
+            self._lost_nodes.leave_out(name, why)
+        if over.first and over.failed_at is not None and self._state_keeper.stood_still:
+            failure = self._state_keeper.explained(over.first.failure, over.failed_at)
+            over = replace(over, first=replace(over.first, failure=failure))
+        ruling = self._after_ranks(over)
+        ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling
+        if ruling.failure_event:
+            self._blame(ruling.failure_event)
+        return self._follow(now, ruling)
+
+    def _after_ranks(self, over: AttemptOver) -> RestartDecision:
         self.trained = self.trained or over.all_started
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
@@ -88,41 +184,70 @@ class RestartPolicy:
         if self.asked is not None and (self._asked_first or failure_event is None):
             return RestartDecision("", self.asked)
         assert failure_event is not None, "an attempt ended that nobody ended"
-        ruling = self._ruling(failure_event, end_with(failure_event, over.stuck), attempts, room)
+        ruling = self._ruling(failure_event, end_with(failure_event, over.stuck))
         if self.asked is not None and (ruling.again or failure_event.ended_by_request):
             return RestartDecision("", self.asked, failure_event)
         # A node that is lost was waited for long enough.
         return replace(ruling, pause=0.0) if failure_event.kind is FailureKind.NODE else ruling
 
-    def rule_before(
-        self, failure_event: FailureEvent, attempts: Sequence[Attempt], room: bool
-    ) -> RestartDecision:
-        """What follows where it came to no rank."""
+    def _before_ranks(self, failure_event: FailureEvent) -> RestartDecision:
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
         if self.asked is not None:
             return RestartDecision("", self.asked)
-        return self._ruling(failure_event, end_with(failure_event), attempts, room)
+        return self._ruling(failure_event, end_with(failure_event))
 
-    def _ruling(
-        self, failure_event: FailureEvent, end: RunOutcome, attempts: Sequence[Attempt], room: bool
-    ) -> RestartDecision:
-        closed = (*attempts[:-1], replace(attempts[-1], failure=failure_event.failure))
-        if not room or (failure_event.kind is FailureKind.START and not self.trained):
+    def _ruling(self, failure_event: FailureEvent, end: RunOutcome) -> RestartDecision:
+        *before, newest = self._state_keeper.state.attempts
+        closed = (*before, replace(newest, failure=failure_event.failure))
+        most, kind = self._orders.max_restarts, failure_event.kind
+        if not self._lost_nodes.room or (kind is FailureKind.START and not self.trained):
             return RestartDecision("", end, failure_event)
-        if failure_event.kind is FailureKind.COLLISION and port_retries(closed) < FREE_PORT_RETRIES:
+        if kind is FailureKind.COLLISION and port_retries(closed) < FREE_PORT_RETRIES:
             return RestartDecision("with another port", end, failure_event, "port")
         used = restarts_used(closed)
         # What ranks cannot help says nothing of their progress.
-        vain = "" if failure_event.kind in _NOT_OF_RANKS else in_vain(closed, self._no_progress)
-        if vain or used >= self._max_restarts:
-            return RestartDecision(
-                "", replace(end, reason=vain) if vain and self._max_restarts else end, failure_event
-            )
-        words = f"restart {used + 1} of {self._max_restarts}"
-        return RestartDecision(
-            words, end, failure_event, _CAUSES.get(failure_event.kind, "failure"), pause(used)
-        )
+        judged = 0 if kind in _NOT_OF_RANKS else self._orders.survival.no_progress
+        vain = in_vain(closed, judged)
+        if vain or used >= most:
+            return RestartDecision("", replace(end, reason=vain) if vain and most else end, failure_event)
+        words, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
+        return RestartDecision(words, end, failure_event, cause, pause(used))
+
+    def _of_shutdown(self, ruling: RestartDecision, over: AttemptOver) -> RestartDecision:
+        """Ranks that knew that the job would end have ended for that, unless their work is done."""
+        if ruling.verdict in (SUPERSEDED, self.asked):
+            return ruling
+        said = self._progress
+        own = said is not None and said.epoch == over.epoch
+        reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
+        if over.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
+            return ruling
+        return RestartDecision("", self._termination.wish(), ruling.failure_event)
+
+    def _blame(self, failure_event: FailureEvent) -> None:
+        if failure_event.kind is not FailureKind.COLLISION:
+            self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
+
+    def _follow(self, now: Now, ruling: RestartDecision) -> Outcome | None:
+        if not ruling.again or ruling.failure_event is None:
+            return RunOver(ruling.verdict, ruling.failure_event)
+        self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
+        why = ruling.failure_event.failure.why
+        self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
+        self._actions.append(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
+        if not ruling.pause:
+            self._state_keeper.says(Phase.RESTARTING, self.why)
+            return NextAttempt()
+        self._pause_until = now.steady + ruling.pause
+        self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+        return None
+
+
+def _clock(wall: float) -> str:
+    """A time of the day, as it is the same everywhere."""
+    minutes, seconds = divmod(int(wall) % _DAY, 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 
 
 def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
@@ -139,11 +264,6 @@ def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutco
 def restarts_used(attempts: Sequence[Attempt]) -> int:
     """How many restarts were charged since an attempt last got further than all before it."""
     return sum(attempt.cause in CHARGED for attempt in _since_progress(attempts))
-
-
-def restarts_left(attempts: Sequence[Attempt], most: int) -> int:
-    """How many of ``most`` restarts are left to the last of ``attempts``, and to those after it."""
-    return max(0, most - restarts_used(attempts))
 
 
 def port_retries(attempts: Sequence[Attempt]) -> int:

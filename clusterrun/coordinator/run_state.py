@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from clusterrun.coordinator.actions import SaveState
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.model import contract
@@ -24,7 +22,8 @@ class RunStateKeeper:
 
     ``job_id`` is the job in which attempts are made from now on; ``excluded_here`` are those found
     unfit in it: what an earlier job found unfit may be well again. ``due_at`` is when the state is to be
-    written next (steady clock), None once the run is over.
+    written next (steady clock), None once the run is over. ``stood_still``: from when to when this
+    coordinator did nothing.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class RunStateKeeper:
         self.due_at: float | None = None
         self._saved_at = -GAP_SECONDS
         self._stopped = False
-        self._stood_still = (math.inf, -math.inf)
+        self.stood_still: tuple[float, float] | None = None
 
     def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
         """Attempts of a coordinator before this one; how one that never said so ended stays unknown."""
@@ -97,7 +96,7 @@ class RunStateKeeper:
         """The coordinator did nothing for so long, to its own surprise; ``now`` leaves this time out."""
         if seconds > contract.LOST_SECONDS:
             self._set()  # whoever looks is to see soon that it goes on
-            self._stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
+            self.stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
 
     def explained(self, failure: Failure, heard_at: float) -> Failure:
         """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks.
@@ -105,7 +104,7 @@ class RunStateKeeper:
         What a node did as a whole is no fault of its own then.
         ``heard_at`` is when the news came (steady clock).
         """
-        since, until = self._stood_still
+        since, until = self.stood_still or (heard_at, heard_at)
         if not since < heard_at <= until:
             return failure
         seconds = until - _READING_SECONDS - since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.coordinator.actions import EndLauncher, Finish, Send
 from clusterrun.coordinator.outcomes import RunOver
+from clusterrun.coordinator.restart_policy import RestartPolicy
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.coordinator.termination import Termination
 from clusterrun.protocol.messages import Farewell
@@ -19,17 +20,17 @@ class Shutdown(RunPart):
     ``termination`` says whether another job goes on, and hands the run over to it.
     """
 
-    def __init__(self, shared: Shared, termination: Termination) -> None:
+    def __init__(self, shared: Shared, termination: Termination, restart: RestartPolicy) -> None:
         super().__init__(shared)
-        self._termination = termination
-        self._begun = self._forced = self._superseded = False
+        self._termination, self._restart = termination, restart
+        self._begun = self._forced = False
         self._due_at: float | None = None
         self._code = 0
 
     def wakes_at(self) -> float | None:
         return earliest(self._due_at, self._termination.requeue_policy.due_at)
 
-    def begin(self, now: Now, over: RunOver, superseded: bool) -> None:
+    def begin(self, now: Now, over: RunOver) -> None:
         """No rank lives anywhere: write how it ended, and say farewell to everyone.
 
         Who never joined, or fell silent, is ended with the launcher.
@@ -37,14 +38,14 @@ class Shutdown(RunPart):
         ruled = end = over.end
         told = self._state_keeper.has_just_said(end.reason)
         self._actions.append(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
-        if not superseded:
-            ruled = self._termination.rule(end)
+        if not self._restart.superseded:
+            ruled = self._termination.rule(end, affordable=self._restart.left > 0)
             failure = over.failure_event.failure if over.failure_event else None
             self._state_keeper.close(now, end.state, failure)
             self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
             self._actions.append(Note(f"{ruled.state.value}: {ruled.reason}"))
-        self._begun, self._code, self._superseded = True, ruled.exit_code, superseded
+        self._begun, self._code = True, ruled.exit_code
         self._due_at = now.steady + PART_SECONDS
         for member in self._membership.linked():
             self._actions.append(Send(member.link, Farewell()))
@@ -78,7 +79,7 @@ class Shutdown(RunPart):
         self._begun = False
         self._due_at = None
         # What waits in the queue may be the very job that took the run over.
-        if self._superseded:
+        if self._restart.superseded:
             self._actions.append(Finish(self._code))
         else:
             self._termination.requeue_policy.leave(now, self._code)

@@ -12,7 +12,6 @@ Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may
 
 from __future__ import annotations
 
-from clusterrun.coordinator import restart_policy
 from clusterrun.coordinator.actions import AskJob
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import JobTold, NextQueued
@@ -75,7 +74,6 @@ class Termination(RunPart):
         orders = self._orders
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
-        self._most_restarts = orders.max_restarts
         self.requeue_policy = RequeuePolicy(shared, self._survival)
         self.stray = self.shutdown = False
         self._asked: _Asked | None = None
@@ -112,13 +110,7 @@ class Termination(RunPart):
     # --- time ---
 
     def begin(self, now: Now) -> RunOutcome | None:
-        """The first attempt is ours; the end of the run, where all its budget was used up before."""
-        attempts = self._state_keeper.state.attempts
-        used = restart_policy.restarts_used(attempts)
-        if attempts[-1].cause in restart_policy.CHARGED and used > self._most_restarts:
-            state = State.NODE_FAIL if attempts[-1].cause == "node" else State.FAILED
-            words = f"the {attempts[-1].cause} of the last attempt was lost"
-            return RunOutcome(state, f"{words}; --max-restarts is {self._most_restarts}", 1)
+        """The first attempt is ours; the end of the run, where this job is one too many."""
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS
@@ -285,12 +277,11 @@ class Termination(RunPart):
             again = now.steady + ASK_AGAIN_SECONDS
             self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
-    def rule(self, end: RunOutcome) -> RunOutcome:
-        """``end``, or PENDING where the run goes on.
+    def rule(self, end: RunOutcome, affordable: bool) -> RunOutcome:
+        """``end``, or PENDING where the run goes on; ``affordable``: what failed may be tried again.
 
         From now on signals mean nothing any more; ``requeue_policy`` leads on.
         """
-        affordable = restart_policy.restarts_used(self._state_keeper.state.attempts) < self._most_restarts
         self._over = True
         self._asked = self._until = self._ask_at = None
         return self.requeue_policy.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

@@ -118,7 +118,7 @@ def test_no_object_of_a_live_machine_leads_back_to_itself() -> None:
             seen |= {type(one).__name__ for one in vars(getattr(machine, "_lifecycle", machine)).values()}
     assert seen >= {
         "LiveAttempt",
-        "Restart",
+        "RestartPolicy",
         "Shutdown",
         "Termination",
         "WorldFormation",
