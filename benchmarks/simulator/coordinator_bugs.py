@@ -149,8 +149,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "joining has no limit",
         "coordinator/rendezvous",
-        "self.wakes_at = now.steady + self._join_seconds",
-        "self.wakes_at = None",
+        "self._due_at = now.steady + self._join_seconds",
+        "self._due_at = None",
     ),
     Mutant(
         "ranks start everywhere as node 0",
@@ -224,8 +224,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "a launcher that may give everybody up is let go on",
         "coordinator/rendezvous",
-        "self._missing.here and not self._silent())",
-        "self._missing.here)",
+        "self._here and not self._silent())",
+        "self._here)",
     ),
     Mutant(
         "a second launch knows the first one's agents",

@@ -9,7 +9,7 @@ from clusterrun.coordinator.actions import EndLauncher, LaunchAgents, LookAtLaun
 from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
 from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.coordinator.failures import FailureKind
-from clusterrun.coordinator.membership import Member, Membership
+from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import Gathered, NoRanks, Outcome, no_ranks
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
@@ -39,80 +39,17 @@ LONELY_PATIENCE = 60.0
 _NOT_EXECUTED = (126, 127)
 
 
-class MissingNodes:
-    """Nodes by number: ``without`` whom agents were launched, who ``left`` after joining, and why.
-
-    ``said`` are the launcher's lines; ``hoped`` are those whose loss is why agents are launched again.
-    """
-
-    def __init__(self, membership: Membership) -> None:
-        self.without: dict[int, str] = {}
-        self.left: dict[int, str] = {}
-        self.hoped: tuple[int, ...] = ()
-        self.said: tuple[str, ...] = ()
-        self._membership = membership
-
-    @property
-    def complete(self) -> bool:
-        """Nobody else can come."""
-        return self._membership.present + len(self.without) == self._membership.size
-
-    @property
-    def here(self) -> int:
-        return self._membership.present - len(self.left)
-
-    def unnamed(self) -> list[int]:
-        """Those of whom the launcher says nothing."""
-        missing = [node for node in self._membership.missing() if node not in self.without]
-        return [node for node in missing if not self._words_on(node)]
-
-    def unreached(self) -> list[int]:
-        """Those of whom the launcher says that it could not reach them."""
-        said = unreached(self.said)
-        nodes = [node for node in range(self._membership.size) if node not in self.without]
-        return [node for node in nodes if self._membership.name_of(node) in said]
-
-    def unfulfilled(self) -> int:
-        """One that was hoped for and has not come; -1 where there is none."""
-        missing = {*self._membership.missing(), *self.left}
-        return next((node for node in self.hoped if node in missing), -1)
-
-    def reaches_nothing(self, node: int, host: str, others: int, seconds: float) -> None:
-        """Agents are launched without it from now on: nothing comes from there to the launcher."""
-        as_others = f"as the {others} other nodes did" if others else "and no other node did"
-        words = f"it {contract.NO_CONNECTION} to {host} within {seconds:.0f} s, {as_others}"
-        self.without.setdefault(node, words)
-
-    def give_up(self, node: int, seconds: float) -> None:
-        """Agents are launched without it from now on; it was waited for so long."""
-        self.without.setdefault(node, self._why(node, seconds))
-
-    def absent(self, seconds: float) -> list[tuple[int, str, str]]:
-        """All who are not here: number, name, why; they were waited for so long."""
-        nodes = sorted({*self._membership.missing(), *self.left})
-        whys = [self.without.get(node) or self._why(node, seconds) for node in nodes]
-        return [(node, self._membership.name_of(node), why) for node, why in zip(nodes, whys)]
-
-    def _why(self, node: int, seconds: float) -> str:
-        if node in self.left:
-            return f"its agent was lost before the others had joined: {self.left[node]}"
-        said = self._words_on(node)
-        return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(said)})" if said else "")
-
-    def _words_on(self, node: int) -> list[str]:
-        return words_on(self._membership.name_of(node), self.said)
-
-
 class Rendezvous(RunPart):
     """From a launch of the agents until a call returns ``Gathered`` or ``NoRanks``.
 
     ``does_without``: once half of them are there, those that are late are not waited for to the end.
+    Nodes by number: ``without`` whom agents are launched, who ``left`` after joining, and why; those that are
+    ``hoped`` for, whose loss is why agents are launched again. ``said`` are the launcher's lines.
     Where one program started them all, it ends them all where it cannot reach one of them.
     """
 
     def __init__(self, shared: Shared, does_without: bool) -> None:
         super().__init__(shared)
-        self.wakes_at: float | None = None
         self.quiet_until = 0.0
         self._timeouts, self._nodes = self._membership.timeouts, self._membership.size
         self._join_seconds = self._timeouts.join + START_SECONDS_PER_NODE * self._nodes
@@ -120,20 +57,24 @@ class Rendezvous(RunPart):
         self._least = 0
         self._began = 0.0
         self._half = self._ending = False
+        self._due_at: float | None = None
         self._look_at: float | None = None
         self._linked_after: float | None = None
         self._again_at: float | None = None
         self._away = ControllerAway()
         self._relaunches = 0
         self.ended_others = False
-        self._missing = MissingNodes(self._membership)
+        self._without: dict[int, str] = {}
+        self._left: dict[int, str] = {}
+        self._hoped: tuple[int, ...] = ()
+        self._said: tuple[str, ...] = ()
 
     def begin(self, now: Now, quiet: bool, dead_since: float | None, without: Mapping[int, str]) -> None:
         """Launch, but on the nodes ``without``; not ``quiet``: agents of an older attempt may still live.
 
         ``dead_since``: nobody has renewed a lease of theirs since.
         """
-        self._missing.without = dict(without)
+        self._without = dict(without)
         if dead_since is not None:
             self.quiet_until = dead_since + self._timeouts.lease + self._timeouts.kill
         elif not quiet:
@@ -142,20 +83,18 @@ class Rendezvous(RunPart):
             self.quiet_until = now.steady + lease + TAKEOVER_SECONDS + lease + kill
         self._launch(now)
 
-    def begin_again(
-        self, now: Now, without: dict[int, str], hoped: tuple[int, ...], least: int
-    ) -> Outcome | None:
+    def begin_again(self, now: Now, without: dict[int, str], hoped: tuple[int, ...]) -> Outcome | None:
         """Launch agents where there are none, but on the nodes ``without``, and why.
 
-        At least so many nodes are needed: the others are done without. Nothing but agents lives
+        Where enough come, the others are done without. Nothing but agents lives
         anywhere. ``hoped`` are those whose loss is why this is needed. Agents that are here stay, for
         only they can give back a job whose coordinator dies now. Where the program that started them all
         has ended, or there is one for each, all are ended and launched once more.
         """
-        self._missing.without, self._missing.hoped = without, hoped
-        self._least, self.does_without = least, True
+        self._without, self._hoped = without, hoped
+        self._least, self.does_without = self._orders.nodes, True
         self._relaunches = 0
-        self._missing.left.clear()
+        self._left.clear()
         beside = self._membership.launcher_lives and self._relaunch
         for member in self._membership.retain(without) if beside else self._membership.clear():
             self._actions.append(Send(member.link, Farewell()))
@@ -171,15 +110,15 @@ class Rendezvous(RunPart):
         """Agents for the nodes that have none; those that are here wait for them."""
         self.ended_others = False
         self._began = now.steady
-        if self._missing.complete:
-            return self._complete(now)
+        if self._complete:
+            return self._gathered(now)
         self._launch(now)
         self._shorten(now)
         return None
 
     def _end_launcher(self, now: Now) -> None:
         self._ending = self.ended_others = True
-        self.wakes_at = now.steady + RELAUNCH_SECONDS
+        self._due_at = now.steady + RELAUNCH_SECONDS
         self._actions.append(EndLauncher())
 
     def _launch(self, now: Now) -> None:
@@ -189,11 +128,11 @@ class Rendezvous(RunPart):
         looks = self._relaunch and self.does_without and self._membership.names_known
         self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
         self._again_at = None
-        self._missing.left.clear()
-        self._missing.said = ()
-        self.wakes_at = now.steady + self._join_seconds
+        self._left.clear()
+        self._said = ()
+        self._due_at = now.steady + self._join_seconds
         here = [member.node for member in self._membership.linked() if member.present]
-        nodes = sorted({*self._missing.without, *here})
+        nodes = sorted({*self._without, *here})
         names = tuple(self._membership.name_of(node) for node in nodes)
         self._membership.launcher_lives, self._membership.launcher_words = True, ""
         self._membership.launches += 1
@@ -201,13 +140,22 @@ class Rendezvous(RunPart):
 
     def welcomes(self, node: int) -> bool:
         """Who comes now is waited for; while a launcher is being ended, its agents are not."""
-        waits = not self._ending and self._again_at is None and not self._missing.complete
-        return waits and node not in self._missing.without
+        waits = not self._ending and self._again_at is None and not self._complete
+        return waits and node not in self._without
+
+    @property
+    def _complete(self) -> bool:
+        """Nobody else can come."""
+        return self._membership.present + len(self._without) == self._nodes
+
+    @property
+    def _here(self) -> int:
+        return self._membership.present - len(self._left)
 
     @property
     def lost_some(self) -> bool:
         """Agents of this launch came and were lost."""
-        return bool(self._missing.left)
+        return bool(self._left)
 
     def present(self, now: Now) -> Outcome | None:
         self._away.reached()
@@ -215,61 +163,61 @@ class Rendezvous(RunPart):
             Phase.STARTING, f"{self._membership.present} of {self._nodes} nodes have joined"
         )
         self._shorten(now)
-        if self._missing.complete:
-            return self._complete(now)
+        if self._complete:
+            return self._gathered(now)
         self._hasten(now)
         return None
 
     def _shorten(self, now: Now) -> None:
         """Once half of the nodes are here, the others are waited for in proportion."""
-        if self.does_without and not self._half and 2 * self._missing.here >= self._nodes:
+        if self.does_without and not self._half and 2 * self._here >= self._nodes:
             self._half = True
             patience = max(PATIENCE_FACTOR * (now.steady - self._began), LEAST_PATIENCE)
-            self.wakes_at = min(self._began + patience, self._began + self._join_seconds)
+            self._due_at = min(self._began + patience, self._began + self._join_seconds)
 
     def _hasten(self, now: Now) -> None:
         """Those who are missing are waited for no longer where the launcher has said what became of them."""
-        if self._half and self._missing.said and self.wakes_at is not None and not self._missing.unnamed():
-            self.wakes_at = min(self.wakes_at, now.steady + NAMED_SECONDS)
+        if self._half and self._said and self._due_at is not None and not self._unnamed():
+            self._due_at = min(self._due_at, now.steady + NAMED_SECONDS)
 
-    def due_at(self) -> float | None:
-        return None if self.wakes_at is None else earliest(self._look_at, self.wakes_at)
+    def wakes_at(self) -> float | None:
+        return None if self._due_at is None else earliest(self._look_at, self._due_at)
 
     def tick(self, now: Now) -> Outcome | None:
         """The time for joining may be over."""
         if self._look_at is not None and now.steady >= self._look_at:
             self._look(now)
-        if self.wakes_at is None or now.steady < self.wakes_at:
+        if self._due_at is None or now.steady < self._due_at:
             return None
-        self.wakes_at = None
+        self._due_at = None
         if self._again_at is not None:
             self._launch(now)
             return None
         if self._ending:
             words = f"the launcher did not end within {RELAUNCH_SECONDS:g} s"
             return no_ranks(now, FailureKind.LAUNCHER, "", words)
-        if self._missing.complete or (self.does_without and self._missing.here and not self._silent()):
-            return self._complete(now)
+        if self._complete or (self.does_without and self._here and not self._silent()):
+            return self._gathered(now)
         if self._least and not self._enough_without(self._membership.missing()):
             return self._too_few(now)
-        if self.does_without and self._missing.here:
+        if self.does_without and self._here:
             self._begin_again(now)
             return None
         words = f"{self._late()} of {self._nodes} did not join"
         words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
         return no_ranks(now, FailureKind.LAUNCHER, "", words)
 
-    def _complete(self, now: Now) -> Outcome | None:
+    def _gathered(self, now: Now) -> Outcome | None:
         """What an older coordinator left must be dead by its lease before anything starts."""
-        if self._missing.here < self._least:
+        if self._here < self._least:
             return self._too_few(now)
         if now.steady < self.quiet_until:
-            self.wakes_at = self.quiet_until
+            self._due_at = self.quiet_until
             self._state_keeper.says(
                 Phase.STARTING, "waiting until nothing of an older attempt can live any more"
             )
             return None
-        self.wakes_at = None
+        self._due_at = None
         return Gathered()
 
     # --- a node from which no connection comes ---
@@ -290,7 +238,7 @@ class Rendezvous(RunPart):
         """
         if self._look_at is None or self._membership.present or self._relaunches >= MOST_RELAUNCHES:
             return
-        wanted = [node for node in self._membership.missing() if node not in self._missing.without]
+        wanted = [node for node in self._membership.missing() if node not in self._without]
         without = [node for node in wanted if self._membership.name_of(node) not in names]
         took = now.steady - self._began
         lonely = settled and tuple(names) == (self._membership.name_of(0),) and len(without) > 1
@@ -300,9 +248,11 @@ class Rendezvous(RunPart):
             self._linked_after = took
         patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
         if took >= (LONELY_PATIENCE if lonely else patience):
-            for node in without:
-                others = 0 if lonely else len(wanted) - len(without)
-                self._missing.reaches_nothing(node, self._membership.name_of(0), others, took)
+            words = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
+            words += (
+                "and no other node did" if lonely else f"as the {len(wanted) - len(without)} other nodes did"
+            )
+            self._without.update(dict.fromkeys(without, words))
             self._leave_out(now, without)
             self._end_launcher(now)
 
@@ -316,7 +266,15 @@ class Rendezvous(RunPart):
 
     def _silent(self) -> list[int]:
         """Nodes of which the launcher may still try to reach them, and give all others up at last."""
-        return self._missing.unnamed() if self._may_launch_again else []
+        return self._unnamed() if self._may_launch_again else []
+
+    def _unnamed(self) -> list[int]:
+        """Those who are missing and of whom the launcher says nothing."""
+        missing = [node for node in self._membership.missing() if node not in self._without]
+        return [node for node in missing if not self._words_on(node)]
+
+    def _words_on(self, node: int) -> list[str]:
+        return words_on(self._membership.name_of(node), self._said)
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
@@ -327,7 +285,7 @@ class Rendezvous(RunPart):
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
         """From now on these are done without, and all others are to join anew."""
         for node in nodes:
-            self._missing.give_up(node, now.steady - self._began)
+            self._without[node] = self._why(now, node)
         self._relaunches += 1
         names = ", ".join(self._membership.name_of(node) for node in nodes)
         self._actions.append(Note(f"agents are launched once more, without {names}"))
@@ -335,33 +293,35 @@ class Rendezvous(RunPart):
 
     def _unreached(self) -> list[int]:
         """The nodes of which the launcher says that it could not reach them."""
-        return self._missing.unreached() if self._may_launch_again else []
+        said = unreached(self._said) if self._may_launch_again else ()
+        nodes = [node for node in range(self._nodes) if node not in self._without]
+        return [node for node in nodes if self._membership.name_of(node) in said]
 
     # --- those who do not come ---
 
     def left(self, member: Member, why: str) -> None:
         """An agent joined and was lost before the others were there."""
-        self._missing.left[member.node] = why
+        self._left[member.node] = why
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
-        self._missing.said = event.said
+        self._said = event.said
         again_at = self._away.next_at(now.steady, event.said) if event.whole else None
         if self._ending and event.whole:
             if not event.others:
                 self._launch(now)
-        elif again_at is not None and not self._missing.complete:
+        elif again_at is not None and not self._complete:
             self._launch_later(now, again_at, event.others)
         elif event.whole and event.others:
             return self._none_beside(now, event.code, words)
-        elif self._missing.complete and not event.whole:
+        elif self._complete and not event.whole:
             return None
         elif event.whole and self._least and not self._enough_without(self._unreached()):
             return self._too_few(now)
         elif event.whole and self.does_without and (unreached := self._unreached()):
             self._leave_out(now, unreached)
             self._launch(now)
-        elif event.whole and not self._missing.complete:
+        elif event.whole and not self._complete:
             return self._ended_early(now, event.code, words)
         elif event.whole:
             return None
@@ -377,8 +337,8 @@ class Rendezvous(RunPart):
         return failures.nodes_in_words(self._membership.called(self._membership.missing()))
 
     def _ended_early(self, now: Now, code: int, words: str) -> NoRanks:
-        lost = self._missing.unfulfilled()
-        if lost < 0 or held(self._missing.said):
+        lost = self._unfulfilled()
+        if lost < 0 or held(self._said):
             return no_ranks(now, _kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
         name = self._membership.name_of(lost)
         words = f"{name} (node {lost}) was lost and did not come back: {words}"
@@ -389,11 +349,11 @@ class Rendezvous(RunPart):
 
         Where it began nothing since the launcher of those who are here holds all there is, both are ended.
         """
-        if self._missing.complete:
+        if self._complete:
             return None
-        if self._missing.here >= self._least:
-            return self._complete(now)
-        if not held(self._missing.said) or self.ended_others:
+        if self._here >= self._least:
+            return self._gathered(now)
+        if not held(self._said) or self.ended_others:
             return self._ended_early(now, code, words)
         self._actions.append(Note("all agents are launched once more: no step starts beside them"))
         for member in self._membership.clear():
@@ -405,27 +365,41 @@ class Rendezvous(RunPart):
         """The controller is away: nothing was launched, or all of it has ended with the launcher."""
         if not others:
             self._membership.clear()
-        self._again_at = self.wakes_at = again_at
+        self._again_at = self._due_at = again_at
         seconds = again_at - now.steady
         words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
         self._actions.append(Note(words))
         self._state_keeper.says(Phase.STARTING, words)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:
-        return self._nodes - len({*self._missing.without, *nodes}) >= self._least
+        return self._nodes - len({*self._without, *nodes}) >= self._least
 
     def _too_few(self, now: Now) -> NoRanks:
         """Nodes that were launched upon once more did not come back."""
         absent = self.absent(now)
-        absent = [one for one in absent if one[0] not in self._missing.without] or absent
-        hoped = self._missing.unfulfilled()
+        absent = [one for one in absent if one[0] not in self._without] or absent
+        hoped = self._unfulfilled()
         node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
-        self.wakes_at = None
+        self._due_at = None
         return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
+
+    def _unfulfilled(self) -> int:
+        """One that was hoped for and has not come; -1 where there is none."""
+        missing = {*self._membership.missing(), *self._left}
+        return next((node for node in self._hoped if node in missing), -1)
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""
-        return self._missing.absent(now.steady - self._began)
+        nodes = sorted({*self._membership.missing(), *self._left})
+        return [(node, self._membership.name_of(node), self._why(now, node)) for node in nodes]
+
+    def _why(self, now: Now, node: int) -> str:
+        if node in self._without:
+            return self._without[node]
+        if node in self._left:
+            return f"its agent was lost before the others had joined: {self._left[node]}"
+        said, seconds = self._words_on(node), now.steady - self._began
+        return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(said)})" if said else "")
 
 
 def _kind_of_end(code: int) -> FailureKind:

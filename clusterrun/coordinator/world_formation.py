@@ -6,7 +6,6 @@ more only where too few of them are there, or what launched them is gone.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 
 from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherReached, Resubmitted
@@ -14,6 +13,7 @@ from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.lost_nodes import LostNodes
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.outcomes import (
+    Gathered,
     NodesChosen,
     NoRanks,
     Outcome,
@@ -33,14 +33,6 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.session import Session
 
 
-class FormationStage(enum.Enum):
-    """How far it is."""
-
-    IDLE = "nothing is to be done"
-    JOINING = "agents are on their way"
-    EXAMINING = "the nodes are checked, or, too few being fit, another job is queued"
-
-
 class WorldFormation(RunPart):
     """Each ``begin`` leads to one outcome: the membership's world is formed, or there is none.
 
@@ -51,7 +43,6 @@ class WorldFormation(RunPart):
     def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
         super().__init__(shared)
         orders = self._orders
-        self.stage = FormationStage.IDLE
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(shared)
         self._nodes = orders.nodes
@@ -60,23 +51,20 @@ class WorldFormation(RunPart):
         self._lost: FailureEvent | None = None
         self._gate = PreflightGate(shared, examine) if examine else None
         self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
+        self._active: Rendezvous | PreflightGate | None = None
 
     # --- time ---
 
     def wakes_at(self) -> float | None:
-        if self.stage is FormationStage.JOINING:
-            return self._rendezvous.due_at()
-        return self._checks.wakes_at() if self._checks else None
+        return self._active.wakes_at() if self._active else None
 
     def tick(self, now: Now) -> Outcome | None:
-        if self.stage is FormationStage.JOINING:
-            return self._met(now, self._rendezvous.tick(now))
-        return self._checked(now, self._checks.tick(now)) if self._checks else None
+        return self._follow(now, self._active.tick(now)) if self._active else None
 
     @property
     def joining(self) -> bool:
         """Agents are on their way."""
-        return self.stage is FormationStage.JOINING
+        return self._active is self._rendezvous
 
     @property
     def launched_again(self) -> bool:
@@ -85,13 +73,14 @@ class WorldFormation(RunPart):
 
     @property
     def _checks(self) -> PreflightGate | None:
-        return self._gate if self.stage is FormationStage.EXAMINING else None
+        """The nodes are checked, or, too few being fit, another job is queued."""
+        return self._gate if self._active is self._gate else None
 
     # --- agents ---
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
         """For the first attempt of this coordinator: launch agents."""
-        self.stage = FormationStage.JOINING
+        self._active = self._rendezvous
         without = self.lost_nodes.before(event.there)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
@@ -99,35 +88,35 @@ class WorldFormation(RunPart):
         lives = self._membership.launcher_lives
         if lives and self.lost_nodes.enough and now.steady >= self._rendezvous.quiet_until:
             return self._select(now)
-        self.stage = FormationStage.JOINING
+        self._active = self._rendezvous
         self._lost = None
         without = self.lost_nodes.without(lives)
-        return self._met(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped, self._nodes))
+        return self._follow(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped))
 
     def end(self) -> None:
         """No world is formed any more, or none for now."""
-        self.stage = FormationStage.IDLE
+        self._active = None
 
     def welcomes(self, node: int) -> bool:
         """An agent of this node is waited for."""
-        return self.stage is FormationStage.JOINING and self._rendezvous.welcomes(node)
+        return self.joining and self._rendezvous.welcomes(node)
 
     def present(self, now: Now) -> Outcome | None:
-        return self._met(now, self._rendezvous.present(now)) if self.joining else None
+        return self._follow(now, self._rendezvous.present(now)) if self.joining else None
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
         """``words`` say so."""
         self.lost_nodes.said(event.said)
-        return self._met(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
+        return self._follow(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
 
     def launcher_reached(self, now: Now, event: LauncherReached) -> None:
         """What came of a look at the launcher."""
-        if self.stage is FormationStage.JOINING:
+        if self.joining:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         if self._checks:
-            return self._checked(now, self._checks.lost(now, member, failure_event))
+            return self._follow(now, self._checks.lost(now, member, failure_event))
         if not self._rendezvous.does_without:
             return NoRanks(failure_event)
         self._lost = self._lost or failure_event
@@ -136,31 +125,25 @@ class WorldFormation(RunPart):
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
         """A pre-flight worker."""
-        return self._checked(now, self._checks.heard(now, member, message)) if self._checks else None
+        return self._follow(now, self._checks.heard(now, member, message)) if self._checks else None
 
     def resubmitted(self, now: Now, event: Resubmitted) -> Outcome | None:
         """The run was queued anew, or could not be."""
-        return self._checked(now, self._checks.resubmitted(event)) if self._checks else None
+        return self._follow(now, self._checks.resubmitted(event)) if self._checks else None
 
-    def _met(self, now: Now, outcome: Outcome | None) -> Outcome | None:
-        if outcome is None:
-            return None
-        if isinstance(outcome, NoRanks):
-            failure = outcome.failure_event.failure
-            if failure.node and self._elsewhere:
-                self.lost_nodes.leave_out(failure.node, failure.why)
-            return outcome
-        lost = self._lost if self._rendezvous.lost_some else None
-        if lost and not self.lost_nodes.enough:
-            return TooFewNodes(lost)
-        return self._select(now, self._rendezvous.absent(now))
-
-    def _checked(self, now: Now, outcome: Outcome | None) -> Outcome | None:
+    def _follow(self, now: Now, outcome: Outcome | None) -> Outcome | None:
+        if isinstance(outcome, Gathered):
+            lost = self._lost if self._rendezvous.lost_some else None
+            if lost and not self.lost_nodes.enough:
+                return TooFewNodes(lost)
+            return self._select(now, self._rendezvous.absent(now))
         if isinstance(outcome, NodesChosen):
             self.environment = outcome.environment
             return self._form(now, outcome.world)
         if isinstance(outcome, RunOver):
-            self.stage = FormationStage.IDLE
+            self._active = None
+        elif isinstance(outcome, NoRanks) and self._elsewhere and outcome.failure_event.failure.node:
+            self.lost_nodes.leave_out(outcome.failure_event.failure.node, outcome.failure_event.failure.why)
         return outcome
 
     # --- who trains ---
@@ -168,7 +151,7 @@ class WorldFormation(RunPart):
     def form_without(self, now: Now) -> Outcome | None:
         """Too few nodes are here, or fit, and no other attempt is made for that."""
         if self._checks:
-            return self._checked(now, self._checks.decide(now))
+            return self._follow(now, self._checks.decide(now))
         return self._select(now, self._rendezvous.absent(now))
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
@@ -176,12 +159,12 @@ class WorldFormation(RunPart):
         suspects, network = self.lost_nodes.suspects()
         if self._gate is None or (self._gate.examined and not suspects):
             return self._form(now, self.lost_nodes.world())
-        self.stage = FormationStage.EXAMINING
+        self._active = self._gate
         absent = self.lost_nodes.absent(missing)
-        return self._checked(now, self._gate.begin(now, absent, suspects, network))
+        return self._follow(now, self._gate.begin(now, absent, suspects, network))
 
     def _form(self, now: Now, world: Sequence[int]) -> Outcome:
-        self.stage = FormationStage.IDLE
+        self._active = None
         self._membership.form(world)
         idle, excluded = self._membership.idle(), self._state_keeper.state.excluded
         spares = tuple(member.name for member in idle if member.name not in excluded)
