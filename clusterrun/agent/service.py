@@ -99,7 +99,7 @@ class AgentService:
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
         self._driver.happened(events.Welcomed())
-        self._driver.all_happened(events.Told(message) for message in self._early)
+        self._driver.happened(*map(events.Told, self._early))
         for action in self._driver.actions():
             _CARRY_OUT[type(action)](self, action)
         self._sidecars.end_all()
@@ -141,7 +141,7 @@ class AgentService:
             self._driver.happened(machine_events.SignalCame(number))
 
     def _reap(self) -> None:
-        self._driver.all_happened(self._rank_processes.reap(self._now().wall))
+        self._driver.happened(*self._rank_processes.reap(self._now().wall))
 
     def _shim_ended(self, mask: int) -> None:
         self._loop.forget(self._shim.ended)
@@ -200,7 +200,7 @@ class AgentService:
         if started is None:
             self._loop.after(RETRY_SECONDS, lambda: self._start_ranks(order))
             return
-        self._driver.all_happened(started)
+        self._driver.happened(*started)
         self._watch_growth()
 
     def _pass_on(self, order: messages.AskSidecar) -> None:
@@ -219,7 +219,7 @@ class AgentService:
 
     def _sweep(self, order: actions.Sweep) -> None:
         self._sidecars.end_all()
-        self._driver.all_happened(self._rank_processes.sweep(order.epoch, self._now().wall))
+        self._driver.happened(*self._rank_processes.sweep(order.epoch, self._now().wall))
 
 
 _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {

@@ -13,6 +13,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.exit_status import code_in_words
+from clusterrun.runtime.kill_tree import below, send
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.slurm_text.controller_away import NO_ANSWER
 
@@ -22,7 +23,7 @@ _MOST_SHOWN = 500
 
 @frozen
 class CommandDone:
-    """How an errand ended; ``why`` is empty where it went well, ``lines`` are all it said."""
+    """How a program ended; ``why`` is empty where it went well, ``lines`` are all it said."""
 
     code: int
     lines: tuple[str, ...]
@@ -39,7 +40,7 @@ class CommandRunner:
             for name, value in environment.items()
             if not name.startswith(contract.SCRUBBED_PREFIXES) or name in contract.KEPT_VARIABLES
         }
-        self._out: dict[int, tuple[int, Callable[[CommandDone], None]]] = {}
+        self._out: dict[int, Callable[[int, bool], None]] = {}
         self._overdue: set[int] = set()
         self._put_off = 0
 
@@ -57,16 +58,22 @@ class CommandRunner:
         try:
             # Asked why a job is ended, it must not be ended as a part of the job.
             program = Program(argv, own, "/", null, said, said, death_signal=signal.SIGKILL, deaf=True)
-            (pid,) = start_all([program])
+            self.start(program, seconds, lambda code, late: done(_done(code, late, _all_of(words))))
         except NotStarted as error:
             os.close(words)
             done(CommandDone(127, (), error.seen))
-            return
         finally:
             os.close(null)
             os.close(said)
-        self._out[pid] = words, done
-        self._loop.after(seconds, lambda: self._give_up(pid, words))
+
+    def start(self, program: Program, seconds: float, ended: Callable[[int, bool], None]) -> None:
+        """Start ``program`` as it is; ``ended`` is told its code, and whether its time was over.
+
+        Raises ``NotStarted``.
+        """
+        (pid,) = start_all([program])
+        self._out[pid] = ended
+        self._loop.after(seconds, lambda: self._give_up(pid, ended))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
         """``what`` runs something in so many seconds; until then that is under way too."""
@@ -78,24 +85,16 @@ class CommandRunner:
         self._put_off += 1
         self._loop.after(seconds, now)
 
-    def _give_up(self, pid: int, words: int) -> None:
-        if self._out.get(pid, (-1,))[0] == words:
+    def _give_up(self, pid: int, ended: Callable[[int, bool], None]) -> None:
+        if self._out.get(pid) is ended:
             self._overdue.add(pid)
             _kill(pid)
 
     def reaped(self, child: ProcessEnd) -> None:
-        if child.pid not in self._out:
-            return
-        words, done = self._out.pop(child.pid)
-        lines = _all_of(words)
-        said = " / ".join(line for line in lines if line)[-_MOST_SHOWN:]
-        why = ""
-        if child.pid in self._overdue:
+        if child.pid in self._out:
+            late = child.pid in self._overdue
             self._overdue.discard(child.pid)
-            why = NO_ANSWER
-        elif child.code:
-            why = f"the program {code_in_words(child.code)}" + (f": {said}" if said else "")
-        done(CommandDone(child.code, lines, why))
+            self._out.pop(child.pid)(child.code, late)
 
     def finish(self, seconds: float) -> None:
         """Wait for those that are under way, and kill them when the time is up."""
@@ -108,8 +107,15 @@ class CommandRunner:
 
 
 def _kill(pid: int) -> None:
-    # Not reaped yet, so the number is still its own; it leads a session, so all it started are in its group.
-    os.killpg(pid, signal.SIGKILL)
+    for process in below(pid):
+        send(process, signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own; it leads its session
+
+
+def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:
+    said = " / ".join(line for line in lines if line)[-_MOST_SHOWN:]
+    failed = f"the program {code_in_words(code)}" + (f": {said}" if said else "") if code else ""
+    return CommandDone(code, lines, NO_ANSWER if late else failed)
 
 
 def _all_of(words: int) -> tuple[str, ...]:

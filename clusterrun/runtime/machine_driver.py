@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from clusterrun.model.frozen import Any
 from clusterrun.runtime import machine_events
@@ -26,13 +26,9 @@ class MachineDriver:
         self._waiting: deque[Any] = deque()
         self.exit_code: int | None = None
 
-    def happened(self, event: Any) -> None:
-        """It is shown to the machine after all that happened before."""
-        self._waiting.append(event)
-
-    def all_happened(self, several: Iterable[Any]) -> None:
-        """As ``happened``, in this order."""
-        self._waiting.extend(several)
+    def happened(self, *events: Any) -> None:
+        """They are shown to the machine in this order, after all that happened before."""
+        self._waiting.extend(events)
 
     def first_of_all(self, event: Any) -> None:
         """It is shown before all else that waits."""

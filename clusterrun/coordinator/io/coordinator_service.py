@@ -138,14 +138,20 @@ class CoordinatorService:
         if self._slurm is None:  # loaded when first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
             from clusterrun.coordinator.slurm_job import SlurmJob
-            from clusterrun.runtime.commands import CommandRunner
             from clusterrun.slurm_text.job_row import job_of
 
-            commands = CommandRunner(self._loop, self._environment)
-            self._reapers.append(commands.reaped)
             job = SlurmJob(*job_of(self._environment), self._began_wall)
-            self._slurm = Scheduler(commands, job, self._orders, self._filing, self._note, self._happened)
+            self._slurm = Scheduler(
+                self._commands(), job, self._orders, self._filing, self._note, self._happened
+            )
         return self._slurm
+
+    def _commands(self) -> CommandRunner:
+        from clusterrun.runtime.commands import CommandRunner
+
+        runner = CommandRunner(self._loop, self._environment)
+        self._reapers.append(runner.reaped)
+        return runner
 
     def _announce(self, order: actions.Announce) -> None:
         if self._hooks is None:
@@ -180,11 +186,7 @@ class CoordinatorService:
         question = self._launcher.links_question(order.names)
         if not question:
             return
-        if self._looks is None:
-            from clusterrun.runtime.commands import CommandRunner
-
-            self._looks = CommandRunner(self._loop, self._environment)
-            self._reapers.append(self._looks.reaped)
+        self._looks = self._looks or self._commands()
 
         def done(said: CommandDone) -> None:
             if not said.why:  # what was not found out blames nobody

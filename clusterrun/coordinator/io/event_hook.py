@@ -7,15 +7,14 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from clusterrun.coordinator.actions import Announce
 from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.kill_tree import below, send
-from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
+from clusterrun.runtime.commands import CommandRunner
+from clusterrun.runtime.event_loop import EventLoop
+from clusterrun.runtime.processes import NotStarted, Program
 from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.slurm_text.job_row import own_id
 
@@ -36,12 +35,12 @@ class EventHook:
         environment: Mapping[str, str],
         note: Callable[[str], None],
     ) -> None:
-        self._loop, self._orders, self._paths = loop, orders, paths
-        self._environment = tuple(environment.items())
-        self._job_id = own_id(environment)
-        self._note = note
+        self._loop, self._orders, self._paths, self._note = loop, orders, paths, note
+        self._environment, self._job_id = tuple(environment.items()), own_id(environment)
         self._waiting: deque[Announce] = deque(maxlen=_MOST_WAITING)
-        self._pid = 0
+        self._commands = CommandRunner(loop, environment)
+        self.reaped = self._commands.reaped
+        self._runs = False
 
     def announce(self, order: Announce) -> None:
         """Tell it as soon as what came before is told."""
@@ -50,16 +49,14 @@ class EventHook:
             self._next()
 
     def _next(self) -> None:
-        while self._waiting and not self._pid:
-            order = self._waiting.popleft()
+        while self._waiting and not self._runs:
             try:
-                self._pid = self._start(order)
+                self._start(self._waiting.popleft())
+                self._runs = True
             except (NotStarted, OSError) as error:
                 self._note(f"the program for events could not be started: {error}")
-                continue
-            self._loop.after(LIMIT_SECONDS, partial(self._give_up, self._pid))
 
-    def _start(self, order: Announce) -> int:
+    def _start(self, order: Announce) -> None:
         facts = os.memfd_create("event")
         log = -1
         try:
@@ -71,37 +68,24 @@ class EventHook:
             argv = ("/bin/sh", "-c", self._orders.survival.on_event)
             cwd = self._orders.cwd if os.path.isdir(self._orders.cwd) else "/"
             program = Program(argv, self._environment, cwd, facts, log, log, death_signal=signal.SIGKILL)
-            return start_all([program])[0]
+            self._commands.start(program, LIMIT_SECONDS, self._ended)
         finally:
             for fd in (facts, log):
                 if fd >= 0:
                     os.close(fd)
 
-    def _give_up(self, pid: int) -> None:
-        if self._pid == pid:
+    def _ended(self, code: int, late: bool) -> None:
+        if late:
             self._note(f"the program for events was killed: it ran for {LIMIT_SECONDS:g} s")
-            self._kill()
-
-    def _kill(self) -> None:
-        for process in below(self._pid):
-            send(process, signal.SIGKILL)
-        os.killpg(self._pid, signal.SIGKILL)  # not reaped yet, and it leads its session
-
-    def reaped(self, child: ProcessEnd) -> None:
-        if self._pid and child.pid == self._pid:
-            if child.code > 0:
-                self._note(f"the program for events exited with code {child.code}; see hooks.log")
-            self._pid = 0
-            self._next()
+        elif code > 0:
+            self._note(f"the program for events exited with code {code}; see hooks.log")
+        self._runs = False
+        self._next()
 
     def finish(self) -> None:
         """Tell what is still to be told, within a bounded time."""
-        until = steady() + LAST_SECONDS
-        while self._pid and steady() < until + 1.0:
-            if steady() >= until:
-                self._waiting.clear()
-                self._kill()
-            self._loop.wait(steady() + 0.05)
+        self._loop.after(LAST_SECONDS, self._waiting.clear)
+        self._commands.finish(LAST_SECONDS)
 
 
 def facts_of(order: Announce, name: str, run_dir: str, job_id: str) -> dict[str, Any]:
