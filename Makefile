@@ -15,7 +15,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
   coordinator/test_notifications.py coordinator/test_recovery.py coordinator/test_restarts.py \
   coordinator/test_termination.py agent/test_agent.py agent/test_sidecars.py local rank_hooks bench/test_advice.py \
   bench/test_reading.py bench/test_result.py bench/test_study.py coordinator/test_slurm_job.py \
-  coordinator/test_report_files.py lab/test_lab_conf.py lab/test_lab_spec.py lab/test_lab_needs.py test_defaults.py test_layers.py)
+  coordinator/test_run_directory.py lab/test_lab_conf.py lab/test_lab_spec.py lab/test_lab_needs.py test_defaults.py test_layers.py)
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 

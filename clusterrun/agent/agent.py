@@ -30,7 +30,7 @@ from clusterrun.agent.sidecars import Sidecars
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
 from clusterrun.protocol import messages
-from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
 PATIENCE_SECONDS = 5.0

@@ -113,8 +113,6 @@ class ContainedRanks(RankProcesses):
             return
         self.loop.after(_LOOK_SECONDS, lambda: self._look(box))
 
-    # --- what the container says ---
-
     def _heard(self, said: dict[str, Any]) -> None:
         if "pids" in said:
             if said["space"] != os.readlink("/proc/self/ns/pid"):
@@ -184,8 +182,6 @@ class ContainedRanks(RankProcesses):
             return end
         words = f"clusterrun: {self._why_gone}: {_tail(self._log)}"
         return replace(end, last_lines=(*end.last_lines, words))
-
-    # --- its end ---
 
     def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
         """End the container in good order, then leave nothing of it."""

@@ -24,8 +24,6 @@ class Told(Event):
 
 @frozen
 class Disconnected(Event):
-    """The connection to the coordinator is gone."""
-
     why: str
 
 

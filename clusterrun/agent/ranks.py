@@ -82,8 +82,6 @@ class Ranks:
         """They are being started and are still wanted."""
         return self.stage is RankStage.SPAWNING and not self._ending
 
-    # --- starting ---
-
     def start(self, order: messages.StartRanks, objection: str) -> None:
         """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first.
 
@@ -128,8 +126,6 @@ class Ranks:
             self._actions.append(Tell(event))
             self._sweep()
 
-    # --- running ---
-
     def ended(self, now: Now, event: messages.RankExited) -> None:
         """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
         if event.epoch != self.epoch or self.idle:
@@ -148,8 +144,6 @@ class Ranks:
     def passed(self, event: messages.SignalTaken) -> None:
         if event.number == contract.NOTICE_SIGNAL:
             self._actions.append(Tell(event))
-
-    # --- ending ---
 
     def stop(self, now: Now, order: messages.StopRanks) -> None:
         """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""

@@ -113,8 +113,6 @@ class AgentService:
         now = steady()
         return machine_events.Now(now, self._clock.wall(now))
 
-    # --- what happens ---
-
     def _received(self, data: bytes) -> None:
         try:
             said = self._end.receive(data)
@@ -156,8 +154,6 @@ class AgentService:
                     send(process, signal.SIGSTOP)
                     self._halted[process.pid] = process
             time.sleep(_STOPPED_LOOK)
-
-    # --- what is done ---
 
     def _renew(self, order: actions.RenewLease) -> None:
         self._shim.tell(f"until {order.until!r}")

@@ -231,8 +231,6 @@ class SidecarProcesses:
             death_signal=signal.SIGKILL,
         )
 
-    # --- ends ---
-
     def reaped(self, child: ProcessEnd) -> None:
         """A child of the agent that is no rank ended."""
         for name, sidecar in list(self._living.items()):

@@ -11,16 +11,12 @@ from clusterrun.runtime.machine_events import Action
 
 @frozen
 class Send(Action):
-    """Send ``message`` over ``link``."""
-
     link: int
     message: ToAgent
 
 
 @frozen
 class DropLink(Action):
-    """Close a connection."""
-
     link: int
 
 

@@ -160,8 +160,6 @@ class LiveAttempt(RunPart):
         self._launcher: FailureEvent | None = None
         self._launcher_until = 0.0
 
-    # --- time ---
-
     def wakes_at(self) -> float | None:
         return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at)
 

@@ -39,7 +39,7 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
-from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import (
     OVERSLEPT_SECONDS,
     Action,
@@ -112,8 +112,6 @@ class Coordinator:
             return None
         wakes_at = earliest(self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
         return None if wakes_at is None else wakes_at + self._standstills
-
-    # --- time ---
 
     def _tick(self, now: Now, event: Tick) -> None:
         if not self._began:

@@ -26,8 +26,6 @@ class AgentLeft(Event):
 
 @frozen
 class MessageCame(Event):
-    """A message came over ``link``."""
-
     link: int
     message: ToCoordinator
 

@@ -168,8 +168,6 @@ class Lifecycle(RunPart):
         elif not self._restart.weighs:
             self.follow(now, RunOver(end))
 
-    # --- time ---
-
     def wakes_at(self) -> float | None:
         if self.stage is RunStage.PARTING:
             return self._shutdown.wakes_at()

@@ -24,8 +24,6 @@ class LostNodes(RunPart):
         self._places: tuple[int, ...] = ()
         self._said: tuple[str, ...] = ()
 
-    # --- what is heard ---
-
     def trained(self) -> None:
         """The world that was formed is about to start: its nodes are taken for well from now on."""
         self._places = tuple(member.node for member in self._membership.world)
@@ -57,8 +55,6 @@ class LostNodes(RunPart):
             for name in lost:
                 self.leave_out(name, "it was lost and did not come back")
         return dict(self._out)
-
-    # --- what follows ---
 
     @property
     def room(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.protocol.messages import Hello
-from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.machine_events import Now
 
 LATE_BEATS = 1.2

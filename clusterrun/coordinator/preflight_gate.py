@@ -121,8 +121,6 @@ class PreflightGate(RunPart):
         self._state_keeper.says(Phase.PREFLIGHT, examination.progress)
         return None
 
-    # --- consequences ---
-
     def _overdue(self) -> Outcome | None:
         if self._unfit is not None:
             return self._not_queued(f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
@@ -203,9 +201,6 @@ class PreflightGate(RunPart):
             return None
         words = f"{self._unfit.reason}; it could not be queued anew: {why}"
         return RunOver(replace(self._unfit, reason=words))
-
-
-# --- what a report means for its run, in words ---
 
 
 def _swaps(report: Report) -> Iterator[str]:

@@ -44,8 +44,6 @@ class RequeuePolicy(RunPart):
     def due_at(self) -> float | None:
         return self._overdue_at if self._again_at is None else self._again_at
 
-    # --- budgets ---
-
     def _used(self, cause: str) -> int:
         return sum(attempt.cause == cause for attempt in self._state_keeper.state.attempts)
 
@@ -75,8 +73,6 @@ class RequeuePolicy(RunPart):
         if self.lacks:
             self._queueing = True
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
-
-    # --- the end of this job ---
 
     def drop(self) -> None:
         """Nobody goes on: the job that waits is taken back."""

@@ -133,16 +133,9 @@ class RunStateKeeper:
 
     def end(self, now: Now, verdict: RunOutcome) -> SaveState:
         """The run is over, or another job goes on with it (PENDING): the last writing."""
-        if verdict.state is State.PENDING:
-            self._set(state=State.PENDING, phase=Phase.QUEUED, reason=verdict.reason)
-            return self.save(now)
-        self._set(
-            state=verdict.state,
-            phase=Phase.ENDED,
-            reason=verdict.reason,
-            ended_at=now.wall,
-            exit_code=verdict.exit_code,
-        )
+        self._set(state=verdict.state, phase=Phase.QUEUED, reason=verdict.reason)
+        if verdict.state is not State.PENDING:
+            self._set(phase=Phase.ENDED, ended_at=now.wall, exit_code=verdict.exit_code)
         return self.save(now)
 
     @property

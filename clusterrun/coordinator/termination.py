@@ -107,8 +107,6 @@ class Termination(RunPart):
         """How the job ends whose end was announced."""
         return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
 
-    # --- time ---
-
     def begin(self, now: Now) -> RunOutcome | None:
         """The first attempt is ours; the end of the run, where this job is one too many."""
         if not self._job_id:

@@ -53,8 +53,6 @@ class WorldFormation(RunPart):
         self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
         self._active: Rendezvous | PreflightGate | None = None
 
-    # --- time ---
-
     def wakes_at(self) -> float | None:
         return self._active.wakes_at() if self._active else None
 
@@ -75,8 +73,6 @@ class WorldFormation(RunPart):
     def _checks(self) -> PreflightGate | None:
         """The nodes are checked, or, too few being fit, another job is queued."""
         return self._gate if self._active is self._gate else None
-
-    # --- agents ---
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
         """For the first attempt of this coordinator: launch agents."""
@@ -145,8 +141,6 @@ class WorldFormation(RunPart):
         elif isinstance(outcome, NoRanks) and self._elsewhere and outcome.failure_event.failure.node:
             self.lost_nodes.leave_out(outcome.failure_event.failure.node, outcome.failure_event.failure.why)
         return outcome
-
-    # --- who trains ---
 
     def form_without(self, now: Now) -> Outcome | None:
         """Too few nodes are here, or fit, and no other attempt is made for that."""

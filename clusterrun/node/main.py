@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterrun.coordinator.io.supervisor import SupervisorNews
-    from clusterrun.protocol.timeouts import Timeouts
+    from clusterrun.protocol.bootstrap import Timeouts
 
 _USAGE = """\
 usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
@@ -58,7 +58,7 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
     """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
-    from clusterrun.protocol.timeouts import timeouts_for
+    from clusterrun.protocol.bootstrap import timeouts_for
     from clusterrun.runtime import run_files
 
     run_dir, shape = of_shape(os.path.abspath(run_dir))

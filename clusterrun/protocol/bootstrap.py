@@ -1,18 +1,42 @@
-"""What an agent is given on its standard input: where the coordinator listens, and the secret."""
+"""What an agent is given on its standard input: where the coordinator listens, the secret, every timeout."""
 
 from __future__ import annotations
 
 import json
 
+from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Interpreter
-from clusterrun.protocol.timeouts import Timeouts
+
+_MANY = 500
 
 
 class NoBootstrap(ClusterrunError):
     """What stood on the standard input is no bootstrap."""
+
+
+@frozen
+class Timeouts:
+    """Every timeout of the nodes' side, in seconds, as in ``contract``; others are for tests."""
+
+    heartbeat: float = contract.HEARTBEAT_SECONDS
+    lease: float = contract.LEASE_SECONDS
+    lost: float = contract.LOST_SECONDS
+    kill: float = contract.KILL_SECONDS
+    state: float = contract.STATE_SECONDS
+    join: float = contract.JOIN_SECONDS
+
+
+def timeouts_for(nodes: int) -> Timeouts:
+    """What a run over ``nodes`` nodes uses.
+
+    Where very many start their ranks at once, on a slow file system or on one shared machine, a
+    healthy node may be silent for long. The longer lease still ends before Slurm starts a job again
+    elsewhere: its credentials alone keep that back for 120 s.
+    """
+    return Timeouts() if nodes <= _MANY else Timeouts(lease=75.0, lost=60.0, join=2 * contract.JOIN_SECONDS)
 
 
 @frozen

@@ -14,9 +14,6 @@ class ToCoordinator:
     """What an agent sends to the coordinator."""
 
 
-# --- coordinator to agent -------------------------------------------------------------------
-
-
 @frozen
 class ReservePort(ToAgent):
     """Bind a free port for rank 0 of ``epoch`` and answer with ``PortReserved``."""
@@ -91,9 +88,6 @@ class EndSidecar(ToAgent):
 @frozen
 class Farewell(ToAgent):
     """The run is over: end what still lives here, then exit 0."""
-
-
-# --- agent to coordinator -------------------------------------------------------------------
 
 
 @frozen

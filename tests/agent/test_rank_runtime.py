@@ -21,7 +21,7 @@ from clusterrun.agent.rank_environment import hidden_gpus
 from clusterrun.model.record import Failure
 from clusterrun.model.states import Phase, State
 from clusterrun.model.world import Lineage, Meeting, World, node_environment, rank_environment
-from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.network import held_port
 from tests.coordinator.runs import Run, pythons, runs, until
 

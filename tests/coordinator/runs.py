@@ -19,14 +19,14 @@ from clusterrun.model.document import decode, encode
 from clusterrun.model.orders import Orders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunState
-from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.protocol.bootstrap import Timeouts
 from tests.program import packed_once
 
 PYTHONS = Path.home() / ".pyenv" / "versions"
 ROOT = Path(__file__).resolve().parents[2]
 START = (
     "import sys, json; from clusterrun.node.main import coordinate;"
-    "from clusterrun.protocol.timeouts import Timeouts;"
+    "from clusterrun.protocol.bootstrap import Timeouts;"
     "sys.exit(coordinate(sys.argv[1], Timeouts(**json.loads(sys.argv[2]))))"
 )
 

@@ -12,7 +12,7 @@ import pytest
 from clusterrun import proc
 from clusterrun.model import contract
 from clusterrun.model.states import State
-from clusterrun.protocol.timeouts import Timeouts
+from clusterrun.protocol.bootstrap import Timeouts
 from tests.coordinator.runs import Run, runs, until
 
 Make = Callable[..., Run]

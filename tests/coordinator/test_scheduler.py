@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.coordinator.actions import DropNext, ExcludeNext, QueueNext, Requeue, Resubmit
 from clusterrun.coordinator.events import HandedOver, NextQueued, Resubmitted
-from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.coordinator.io.scheduler import Scheduler
 from clusterrun.coordinator.slurm_job import SlurmJob
 from clusterrun.model.frozen import replace

@@ -14,11 +14,10 @@ import pytest
 
 from clusterrun.protocol import messages as m
 from clusterrun.protocol import server as module
-from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, read_bootstrap, written
+from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, Timeouts, read_bootstrap, written
 from clusterrun.protocol.client import CannotJoin, Joined, join
 from clusterrun.protocol.codec import Encoder
 from clusterrun.protocol.server import Admission, Server, listening
-from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.event_loop import EventLoop, steady
 
 SECRET = b"k" * 32

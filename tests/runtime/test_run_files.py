@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.agent.log_tail import with_last_words
-from clusterrun.coordinator.io import state_writer
-from clusterrun.coordinator.io.run_log import RunLog
+from clusterrun.coordinator.io import run_directory
+from clusterrun.coordinator.io.run_directory import RunLog
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState
@@ -123,7 +123,7 @@ def test_an_attempt_whose_folder_was_made_is_ours_whatever_fails_after_that(
 def test_a_run_that_ends_before_its_attempts_were_read_keeps_them(paths: RunPaths) -> None:
     attempts = (Attempt(0, "first start", ("n0",), 1.0, outcome="FAILED"),)
     run_files.write_state(paths, replace(STATE, attempts=attempts, started_at=1.0, excluded=("n7",)))
-    ending = state_writer.StateWriter(EventLoop(), paths, lambda words: None)
+    ending = run_directory.StateWriter(EventLoop(), paths, lambda words: None)
     ended = replace(STATE, state=State.CANCELLED, phase=Phase.ENDED, reason="cancelled by request")
     ending.save(ended)
     ending.finish()
@@ -312,7 +312,7 @@ def test_the_last_words_are_bounded_keep_foreign_bytes_and_wait_for_no_pipe(path
 def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     loop, notes, written = EventLoop(), [], []
-    supervisor = state_writer.StateWriter(loop, paths, notes.append)
+    supervisor = run_directory.StateWriter(loop, paths, notes.append)
     supervisor.epoch, began = 0, steady()
     for number in range(50):
         supervisor.save(RunState("r", 0, State.RUNNING, Phase.TRAINING, str(number), "h", 1, 2.0))
@@ -328,7 +328,7 @@ def test_no_more_than_five_states_a_second_are_written_and_the_last_one_always(p
 def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     told: list[int] = []
-    supervisor = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    supervisor = run_directory.StateWriter(EventLoop(), paths, lambda text: None)
     supervisor.epoch, supervisor.superseded = 0, told.append
     claim_attempt(paths, 1)
     supervisor.save(STATE)
@@ -339,7 +339,7 @@ def test_the_state_of_a_newer_coordinator_is_never_overwritten(paths: RunPaths) 
 def test_before_ranks_start_another_attempt_is_looked_for_once(paths: RunPaths) -> None:
     claim_attempt(paths, 0)
     told: list[int] = []
-    supervisor = state_writer.StateWriter(EventLoop(), paths, lambda text: None)
+    supervisor = run_directory.StateWriter(EventLoop(), paths, lambda text: None)
     supervisor.epoch, supervisor.superseded = 0, told.append
     assert not supervisor.taken_over(0)
     claim_attempt(paths, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.api import spec_of
-from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from clusterrun.coordinator.io.state_writer import StateWriter
+from clusterrun.coordinator.io.run_directory import StateWriter
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import Attempt, RunState

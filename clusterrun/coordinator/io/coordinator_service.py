@@ -11,9 +11,7 @@ from collections.abc import Callable
 from clusterrun.coordinator import actions, events
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.io.launcher import Launch, Launcher
-from clusterrun.coordinator.io.report_files import ReportFiles
-from clusterrun.coordinator.io.run_log import RunLog
-from clusterrun.coordinator.io.state_writer import StateWriter
+from clusterrun.coordinator.io.run_directory import ReportFiles, RunLog, StateWriter
 from clusterrun.coordinator.io.supervisor import LIFE_SECONDS, SupervisorNews
 from clusterrun.coordinator.recovery import first_claim
 from clusterrun.model import contract

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clusterrun.coordinator import actions, events, slurm_job
-from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import fold
@@ -59,8 +59,6 @@ class Scheduler:
         """Wait, within a limit, for what is under way."""
         self._commands.finish(MOST_SECONDS if self._takes_back else _LAST_SECONDS)
 
-    # --- this job ---
-
     def _ask(self, order: actions.AskJob) -> None:
         def done(said: CommandDone) -> None:
             if said.why:
@@ -105,8 +103,6 @@ class Scheduler:
 
         argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={words}")
         self._commands.run(argv, _LOOK_SECONDS, done)
-
-    # --- the job after this one ---
 
     def _queue_next(self, order: actions.QueueNext) -> None:
         def found(job_id: str, why: str = "") -> None:
@@ -188,8 +184,6 @@ class Scheduler:
                 self._commands.later(at - steady(), again)
 
         return told
-
-    # --- jobs of other shapes ---
 
     def drop_shapes(self, shape: int) -> None:
         """Cancel the jobs in which the run would have begun in another shape than this one.

@@ -19,9 +19,8 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.protocol.bootstrap import Bootstrap, written
+from clusterrun.protocol.bootstrap import Bootstrap, Timeouts, written
 from clusterrun.protocol.server import Admission, listening
-from clusterrun.protocol.timeouts import Timeouts
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say

@@ -147,8 +147,6 @@ class _Keeper:
             _flush()
             os._exit(code)
 
-    # --- waiting ---
-
     def _guard(self) -> None:
         while self._code is None:
             self._wait(_LONGEST_WAIT)
@@ -192,8 +190,6 @@ class _Keeper:
         now = steady()
         self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
         return _MAY_RESTART in self._said and len(self._restarts) <= _MOST_RESTARTS
-
-    # --- the end ---
 
     def _clear(self, until: float, hurried: bool = False) -> None:
         """See what was left end by itself until then, and kill what has not; bounded.

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
 from clusterrun.coordinator.events import Progressed
-from clusterrun.coordinator.io.report_files import ReportFiles
+from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.document import decode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Preflight

@@ -1,0 +1,308 @@
+"""What the coordinator writes into the run directory, and the questions that the client left there.
+
+A disk that is full, or gone for a while, must not end a run: what cannot be written is noted, and the newest
+state waits in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+from clusterrun.atomic_file import remove, write_whole
+from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
+from clusterrun.coordinator.events import Progressed
+from clusterrun.model.document import encode
+from clusterrun.model.frozen import Any, replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.paths import RunPaths
+from clusterrun.model.record import RunState
+from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.run_files import drop_drafts, highest_attempt, open_log, read_state, write_state
+from clusterrun.runtime.stderr import say
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST_ASK = 64 * 1024
+_MOST_ASKS = 1000
+_LEAST_BETWEEN = 0.2
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+_LAST_TRIES_SECONDS = 15.0
+_RESERVE_BYTES = 256 * 1024
+
+
+class ReportFiles:
+    """Files of one run; ``note`` says what could not be written."""
+
+    def __init__(self, orders: Orders, paths: RunPaths, note: Callable[[str], None]) -> None:
+        self._orders, self._paths, self._note = orders, paths, note
+        self._asked: set[str] = set()
+
+    def report(self, order: SaveReport) -> None:
+        """``preflight.json``; and again where the cluster's findings are kept, if there are any."""
+        data = json.dumps(encode(order.report)).encode() + b"\n"
+        self._write(self._paths.attempt(order.epoch).preflight, data)
+        folder = self._orders.preflight.findings
+        if folder and order.keep:
+            try:
+                os.makedirs(folder, 0o700, exist_ok=True)
+            except OSError as error:
+                self._note(f"the findings cannot be kept in {folder}: {error.strerror}")
+                return
+            self._write(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), data)
+
+    def beside(self, order: SaveBeside) -> None:
+        if not _NAME.fullmatch(order.name):
+            self._note(f"no file of an attempt may be called {order.name!r}")
+            return
+        path = self._paths.attempt(order.epoch).beside(order.name)
+        self._write(path, order.text.encode("utf-8", "backslashreplace"))
+
+    def _write(self, path: str, data: bytes) -> None:
+        try:
+            write_whole(path, data)
+        except OSError as error:
+            self._note(f"{path} cannot be written: {error.strerror}")
+
+    def progress(self, epoch: int) -> Progressed:
+        """What rank 0 has reported; a file that is no such report says nothing."""
+        told = _values(self._paths.attempt(epoch).progress)
+        counts = [told.get(name) for name in ("step", "checkpoint")]
+        step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
+        return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
+
+    def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
+        self._write(self._paths.successor, _job(job_id, excluded))
+
+    def next(self, job_id: str, excluded: tuple[str, ...]) -> None:
+        """The job that waits for the end of this one."""
+        self._write(self._paths.next, _job(job_id, excluded))
+
+    def no_next(self) -> None:
+        remove(self._paths.next)
+
+    def arrive(self, job_id: str) -> None:
+        """``job_id`` runs now: where it is the one that was waited for, it goes on with the run."""
+        waited = _values(self._paths.next)
+        excluded = waited.get("excluded", [])
+        if waited.get("job_id") == job_id and isinstance(excluded, list):
+            self.successor(job_id, tuple(map(str, excluded)))
+            self.no_next()
+        elif self._orders.shape >= 0 and not os.path.exists(self._paths.successor):
+            self.successor(job_id, ())  # of several jobs the run's own is this one
+
+    def notice(self, order: WriteNotice) -> None:
+        """The announced end, for ranks that look for it."""
+        text = json.dumps({"why": order.why, "at": time.time(), "until": order.until})
+        self._write(self._paths.attempt(order.epoch).notice, text.encode() + b"\n")
+
+    def asks(self) -> Iterator[tuple[str, str]]:
+        """Name and text of every question that was left since the last look."""
+        try:
+            names = sorted(os.listdir(self._paths.asks))
+        except OSError:
+            return
+        for name in names:
+            if name in self._asked or not _NAME.fullmatch(name) or len(self._asked) >= _MOST_ASKS:
+                continue
+            text = _small_file(os.path.join(self._paths.asks, name))
+            if text is not None:
+                self._asked.add(name)
+                yield name, text
+
+
+def _job(job_id: str, excluded: tuple[str, ...]) -> bytes:
+    return json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
+
+
+def _values(path: str) -> dict[str, Any]:
+    """What a small document holds; nothing where it is none."""
+    try:
+        found = json.loads(_small_file(path) or "null")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _small_file(path: str) -> str | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return os.read(fd, _LONGEST_ASK).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+class StateWriter:
+    """``epoch`` is our highest attempt; ``superseded`` is called when a higher one stands there."""
+
+    def __init__(self, loop: EventLoop, paths: RunPaths, note: Callable[[str], None]) -> None:
+        self.epoch = -1
+        self.superseded: Callable[[int], None]
+        self._loop = loop
+        self._paths = paths
+        self._note = note
+        self._newest: RunState | None = None
+        self._written_at = float("-inf")
+        self._pause = 0.0
+        self._due = False
+        self._theirs = False
+        self._looked_for = -1
+        self._in_doubt = False
+
+    def save(self, state: RunState) -> None:
+        """Write ``state``, now or soon; an older one that still waits is forgotten."""
+        self._newest = state
+        if not self._due:
+            self._due = True
+            self._loop.at(self._written_at + max(_LEAST_BETWEEN, self._pause), self._write)
+
+    def keep_room(self) -> None:
+        """Hold some of the disk, for the last word of a run that has filled it."""
+        try:
+            fd = os.open(self._paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as file:
+                file.write(bytes(_RESERVE_BYTES))
+        except OSError:
+            pass
+
+    def look(self) -> None:
+        """See whether another coordinator has taken over; its state is never overwritten."""
+        try:
+            highest = highest_attempt(self._paths)
+        except OSError:
+            return
+        self._in_doubt = False
+        if highest > self.epoch >= 0 and not self._theirs:
+            self._theirs = True
+            self.superseded(highest)
+
+    def doubt(self) -> None:
+        """This process stood still: somebody may have taken over meanwhile."""
+        self._in_doubt = True
+        self.look()
+
+    def knows(self) -> bool:
+        """Whether it was seen, since this process stood still, that nobody has taken over."""
+        if self._in_doubt:
+            self.look()
+        return not self._in_doubt and not self._theirs
+
+    def taken_over(self, epoch: int) -> bool:
+        """Whether another coordinator has a higher attempt; looked up once for each ``epoch`` of ours."""
+        if self._looked_for < epoch:
+            self._looked_for = epoch
+            self.look()
+        return self._theirs
+
+    def has_a_place(self) -> bool:
+        """Whether the run directory is there; one that cannot be looked at is."""
+        try:
+            os.stat(self._paths.run_dir)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def finish(self, deleted: bool = False) -> None:
+        """Write what still waits, within a bounded time; in vain where all was ``deleted`` for good."""
+        until = steady() + _LAST_TRIES_SECONDS
+        remove(self._paths.reserve)
+        while self._newest and not self._theirs:
+            self._write()
+            if not self._newest or steady() > until or deleted:
+                break
+            time.sleep(_FIRST_PAUSE)
+        if not self._theirs:
+            drop_drafts(self._paths.state)
+
+    def _write(self) -> None:
+        self._due = False
+        self.look()
+        if self._newest is None or self._theirs:
+            return
+        state, self._written_at = self._newest, steady()
+        try:
+            write_state(self._paths, state if state.attempts else self._with_history(state))
+        except OSError as error:
+            self._failed(error)
+            return
+        if self._pause:
+            self._note("the state is written again")
+        self._newest, self._pause = None, 0.0
+
+    def _with_history(self, state: RunState) -> RunState:
+        """A run that ends before its attempts were read keeps those that an earlier coordinator wrote."""
+        before = read_state(self._paths)
+        if before is None:
+            return state
+        known = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
+        return replace(state, started_at=before.started_at, **known)
+
+    def _failed(self, error: OSError) -> None:
+        if not self._pause:
+            self._note(f"the state cannot be written ({error.strerror}); the run goes on, it is tried again")
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._due = True
+        self._loop.after(self._pause, self._write)
+
+
+class RunLog:
+    """What is said before an attempt has its folder is written when it has; it never ends a run.
+
+    A file cannot fill a disk: past ``most`` bytes it says so once and ends.
+    """
+
+    def __init__(self, paths: RunPaths, most: int = 4 * 1024 * 1024) -> None:
+        self._paths, self._most = paths, most
+        self._fd: int | None = None
+        self._left = 0
+        self._unwritten: list[str] = []
+
+    def begin(self, epoch: int) -> None:
+        """From now on in the folder of this attempt."""
+        self.close()
+        try:
+            self._fd = open_log(self._paths.attempt(epoch).coordinator_log)
+        except OSError:
+            return
+        self._left = self._most
+        for line in self._unwritten:
+            self._write(self._fd, line)
+        self._unwritten.clear()
+
+    def note(self, text: str) -> None:
+        say(f"clusterrun: {text}")
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}"
+        if self._fd is None:
+            self._unwritten.append(line)
+        else:
+            self._write(self._fd, line)
+
+    def _write(self, fd: int, line: str) -> None:
+        if self._left <= 0:
+            return
+        data = line.encode("utf-8", "backslashreplace") + b"\n"
+        self._left -= len(data)
+        if self._left <= 0:
+            data = b"this log has reached its limit; nothing further is written\n"
+        try:
+            os.write(fd, data)
+        except OSError:  # a disk that does not take it must not end a run
+            pass
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
