@@ -28,7 +28,7 @@ from clusterrun.preflight.checks import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any, Protocol
+    from typing import Protocol
 
     from clusterrun.preflight.tasks import Asked, GroupResult, LocalAnswer, ProbeReading, WarmUp
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         @property
         def NAME(self) -> str: ...  # noqa: N802
 
-        def judge(self, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]: ...
+        def judge(self, request: Asked, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]: ...
 
     class Check(Judge, Protocol):
         """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
@@ -118,7 +118,7 @@ def findings(
     products: Mapping[str, GroupResult],
 ) -> dict[str, tuple[Finding, ...]]:
     """What is to be said of each node (by name; '' for all together), from all that is known so far."""
-    read: dict[str, dict[str, Any]] = {
+    read: dict[str, dict[str, object]] = {
         "torch": {node: encode(said) for node, said in warm.items()},
         "product": {node: encode(said) for node, said in products.items()},
     }
@@ -129,7 +129,7 @@ def findings(
 
 
 def _everything(
-    request: Asked, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, Any]]
+    request: Asked, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
 ) -> Iterator[tuple[str, Finding]]:
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
@@ -153,7 +153,7 @@ def _everything(
         yield from _judged(judge, request, read.get(of, {}))
 
 
-def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, Any]) -> Iterator[Finding]:
+def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, object]) -> Iterator[Finding]:
     """Take a reading's value into ``own``; where there is none, say why."""
     if reading.late:
         said = check.LATE.said + (f" ({reading.why})" if reading.why else "")
@@ -166,7 +166,7 @@ def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, Any]) 
         yield Finding(check.NAME, Grade.UNDETERMINED, f"could not be read: {why}", "")
 
 
-def _judged(judge: Judge, request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def _judged(judge: Judge, request: Asked, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]:
     if not readings:
         return
     try:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _MOST = 200
 
 
-def number(value: Any, *path: str) -> float | None:
+def number(value: object, *path: str) -> float | None:
     """The finite number at ``path``, or None."""
     found = _at(value, path)
-    plain = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return float(found) if plain and abs(found) < 1e300 and math.isfinite(found) else None
+    if not isinstance(found, (int, float)) or isinstance(found, bool):
+        return None
+    return float(found) if abs(found) < 1e300 and math.isfinite(found) else None
 
 
-def text(value: Any, *path: str) -> str:
+def text(value: object, *path: str) -> str:
     """The text at ``path`` in printable characters, shortened; empty where there is none."""
     found = _at(value, path)
     if not isinstance(found, str):
@@ -29,25 +26,33 @@ def text(value: Any, *path: str) -> str:
     return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
 
 
-def entries(value: Any, *path: str) -> dict[str, Any]:
+def entries(value: object, *path: str) -> dict[str, object]:
     """The object at ``path``; empty where there is none."""
     found = _at(value, path)
     return found if isinstance(found, dict) else {}
 
 
-def rows(value: Any, *path: str) -> list[dict[str, Any]]:
+def rows(value: object, *path: str) -> list[dict[str, object]]:
     """The objects in the list at ``path``; empty where there is none."""
     found = _at(value, path)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def words(value: Any, *path: str) -> list[str]:
+def words(value: object, *path: str) -> list[str]:
     """The texts in the list at ``path``; empty where there is none."""
     found = _at(value, path)
     return [text(item) for item in found if isinstance(item, str)] if isinstance(found, list) else []
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Any:
+def pairs(value: object, *path: str) -> dict[str, object]:
+    """The pairs of a name and something in the list at ``path``; empty where there is none."""
+    found = _at(value, path)
+    given = found if isinstance(found, list) else []
+    both = [one for one in given if isinstance(one, list) and len(one) == 2]
+    return {name: what for name, what in both if isinstance(name, str)}
+
+
+def _at(value: object, path: tuple[str, ...]) -> object:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -5,21 +5,17 @@ Releases of ROCm that have no amd-smi have rocm-smi, which tells of all but the 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
+from clusterrun.preflight.checks.gpus import memory_in_use
 from clusterrun.preflight.probes.process_context import variables
-from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.probes.run_program import answer, document
 from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import entries, number, rows, text, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NAME = "amd-gpus"
 LIMIT = 15.0
@@ -68,27 +64,20 @@ def probe(request: Asked) -> object:
 
 def of_text(out: str) -> list[dict[str, float]]:
     """One row for each GPU, of a list (ROCm 6) or ``gpu_data`` (ROCm 7); what it does not say is left out."""
-    start = min((place for place in map(out.find, "[{") if place >= 0), default=-1)  # warnings come first
-    try:
-        found, _ = json.JSONDecoder().raw_decode(out[start:])
-    except ValueError:
-        return []
+    found = document(out, "[{")
     whole = found if isinstance(found, list) else rows(found, "gpu_data")
     paths = {
         "memory": ("mem_usage", "total_vram"),
         "used": ("mem_usage", "used_vram"),
         "uncorrected": ("ecc", "total_uncorrectable_count"),
     }
-    read = [{name: _value(one, path) for name, path in paths.items()} for one in rows({"all": whole}, "all")]
+    read = [{name: _value(one, path) for name, path in paths.items()} for one in rows(whole)]
     return [{name: value for name, value in one.items() if value is not None} for one in read]
 
 
 def of_cards(out: str) -> list[dict[str, float]]:
     """The same of rocm-smi, which tells bytes as text by card, in the order of their numbers; no errors."""
-    try:
-        found, _ = json.JSONDecoder().raw_decode(out[max(0, out.find("{")) :])
-    except ValueError:
-        return []
+    found = document(out)
     names = (name for name in entries(found) if name[:4] == "card" and name[4:].isdecimal())
     cards = [entries(found, name) for name in sorted(names, key=lambda name: int(name[4:]))]
     columns = {"memory": "VRAM Total Memory (B)", "used": "VRAM Total Used Memory (B)"}
@@ -96,7 +85,7 @@ def of_cards(out: str) -> list[dict[str, float]]:
     return [{name: int(one) / _MIB for name, one in row.items() if one.isdecimal()} for row in told]
 
 
-def _value(one: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
+def _value(one: Mapping[str, object], path: tuple[str, ...]) -> float | None:
     plain = number(one, *path)
     return number(one, *path, "value") if plain is None else plain
 
@@ -118,15 +107,12 @@ def judge(request: Asked, readings: Readings) -> Findings:
         for index, gpu in enumerate(there):
             if given and len(ours) == len(given) and str(index) not in ours:
                 continue
-            errors, used = number(gpu, "uncorrected") or 0.0, number(gpu, "used") or 0.0
-            share = used / (number(gpu, "memory") or float("inf"))
+            errors = number(gpu, "uncorrected") or 0.0
             if errors > 0:
                 said = (
                     f"GPU {index}: {errors:.0f} uncorrected memory errors since the driver's start (limit 0)"
                 )
                 yield node, Finding(NAME, Grade.FAIL, said, _ECC)
-            if share >= limits["gpu_memory_warn"]:
-                heavy = share >= limits["gpu_memory_fail"]
-                limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-                said = f"GPU {index}: {used:.0f} MB of its memory in use ({share:.0%}, limit {limit:.0%})"
-                yield node, Finding(NAME, Grade.FAIL if heavy else Grade.WARN, said, _BUSY)
+            grade, said = memory_in_use(gpu, limits)
+            if grade is not Grade.PASS:
+                yield node, Finding(NAME, grade, f"GPU {index}: {said}", _BUSY)

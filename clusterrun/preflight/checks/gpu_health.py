@@ -16,11 +16,7 @@ from clusterrun.preflight.majority import split, unlike
 from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, rows, text, words
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-Gpu = Mapping[str, "Any"]
+Gpu = Mapping[str, object]
 Told = Iterator[tuple[Grade, str, str]]
 """Of one GPU: how bad, what is said, the remedy."""
 
@@ -37,7 +33,7 @@ class GpuJudge:
 def _of_each(
     name: str,
     look: Callable[[int, Gpu, Mapping[str, float]], Told],
-    which: Callable[[Any], list[tuple[int, dict[str, Any]]]] = gpus.given,
+    which: Callable[[object], gpus.Numbered] = gpus.given,
 ) -> GpuJudge:
     """A judge that looks at one GPU of the job after the other, with the limits."""
 
@@ -73,19 +69,16 @@ _UNSEEN = "its process is gone or in another container: nvidia-smi there, or res
 
 def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
     """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
-    used, size = number(gpu, "used"), number(gpu, "memory")
+    grade, said = gpus.memory_in_use(gpu, limits)
     strangers = [_stranger(one) for one in rows(gpu, "processes") if not _of_the_system(one)]
-    share = used / size if used is not None and size else 0.0
-    if not strangers and share < limits["gpu_memory_warn"]:
+    if not strangers and grade is Grade.PASS:
         return
-    heavy = share >= limits["gpu_memory_fail"]
-    limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-    said = f"GPU {index}: {used or 0:.0f} of {size or 0:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
     said += " by " + ", ".join(strangers[:4]) if strangers else ", by no process that can be seen"
-    yield Grade.FAIL if heavy else Grade.WARN, said, _LEFT if strangers else _UNSEEN
+    grade = Grade.FAIL if grade is Grade.FAIL else Grade.WARN
+    yield grade, f"GPU {index}: {said}", _LEFT if strangers else _UNSEEN
 
 
-def _stranger(one: Mapping[str, Any]) -> str:
+def _stranger(one: Mapping[str, object]) -> str:
     pid, used = number(one, "pid"), number(one, "used")
     parts = (
         text(one, "command").rsplit("/", 1)[-1] or "a process",
@@ -96,7 +89,7 @@ def _stranger(one: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _of_the_system(one: Mapping[str, Any]) -> bool:
+def _of_the_system(one: Mapping[str, object]) -> bool:
     return text(one, "kind") == "G" or any(name in text(one, "command") for name in _SYSTEM)
 
 
@@ -177,7 +170,7 @@ def _lost(
     index: int,
     width: float,
     lanes: Mapping[tuple[int, float], int],
-    there: list[tuple[int, dict[str, Any]]],
+    there: gpus.Numbered,
     nodes: int,
 ) -> bool:
     """Whether most of its like have more lanes: GPUs of its number, or, with few nodes, those of its node."""
@@ -267,7 +260,7 @@ def _driver(request: Asked, readings: Readings) -> Findings:
         yield from unlike("driver", what, known, Grade.WARN, remedy)
 
 
-def _kinds(reading: Any, field: str) -> str:
+def _kinds(reading: object, field: str) -> str:
     return ", ".join(sorted({text(gpu, field) for gpu in rows(reading, "gpus")} - {""}))
 
 

@@ -6,20 +6,15 @@ Other checks judge the same reading: of memory, errors, PCIe and clocks.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.probes import nvidia_smi
 from clusterrun.preflight.probes.process_context import owner, variables
 from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, rows, text, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "gpus"
 LIMIT = 60.0
@@ -36,6 +31,8 @@ LATE_EVERYWHERE = Finding(
     f"nvidia-smi gave no answer within {LIMIT:g} s on any node",
     "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
 )
+Numbered = list[tuple[int, dict[str, object]]]
+"""GPUs, each with the driver's number."""
 _NO_SUCH_PROGRAM = 127
 _AGAIN = "nvidia-smi on the node; if it fails again: reboot the node"
 _ILL = "nvidia-smi -q and dmesg | grep -i xid on the node; drain it before that GPU is needed"
@@ -66,34 +63,32 @@ def probe(request: Asked) -> object:
         "complaints": nvidia_smi.complaints(f"{said.out}\n{said.err}"),
     }
     try:
-        return {**reading, **_with_users(nvidia_smi.gpus(said.out))}
+        log = nvidia_smi.gpus(said.out)
     except ValueError:
         return {**reading, "said": (said.out or said.err)[-1000:]}
-
-
-def _with_users(log: dict[str, Any]) -> dict[str, Any]:
     closed = closed_devices(log["gpus"])
     for index, gpu in enumerate(log["gpus"]):
         gpu["closed"] = index in closed
         for process in gpu["processes"]:
             process["user"] = owner(int(process["pid"] or 0), process["command"])
-    return log
+    return {**reading, **log}
 
 
 def closed_devices(
-    there: list[dict[str, Any]], device: str = "/dev/nvidia{}", may: Callable[..., bool] = os.access
+    there: list[dict[str, object]], device: str = "/dev/nvidia{}", may: Callable[..., bool] = os.access
 ) -> set[int]:
     """Which of these GPUs this job may not open (a cgroup keeps their device files from it), by position.
 
     The kernel is asked, not the driver: to look touches no GPU. Where no device file can be opened at all,
     they lie elsewhere, and nothing is known.
     """
-    paths = [device.format(int(gpu["minor"])) if "minor" in gpu else "" for gpu in there]
+    minors = [number(gpu, "minor") for gpu in there]
+    paths = [device.format(int(one)) if one is not None else "" for one in minors]
     opened = {index for index, path in enumerate(paths) if path and may(path, os.R_OK | os.W_OK)}
     return {index for index, path in enumerate(paths) if path} - opened if opened else set()
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where the driver does not answer or fewer GPUs are there than asked; silent without any driver."""
     if not any(_found(reading) for reading in readings.values()):
         return  # not one node has NVIDIA's tools: these are other machines
@@ -107,7 +102,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
                 yield node, Finding(NAME, Grade.WARN, f"nvidia-smi: {said}", _ILL)
 
 
-def _of_node(request: Asked, reading: Any) -> Finding | None:
+def _of_node(request: Asked, reading: object) -> Finding | None:
     if not _found(reading):
         return _fail(
             "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
@@ -141,17 +136,28 @@ def _of_node(request: Asked, reading: Any) -> Finding | None:
     return None
 
 
+def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
+    """How bad it is that so much of a GPU's memory is in use before the job has begun, and in words."""
+    used, whole = number(gpu, "used") or 0.0, number(gpu, "memory") or 0.0
+    share = used / whole if whole else 0.0
+    heavy = share >= limits["gpu_memory_fail"]
+    limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
+    grade = Grade.FAIL if heavy else Grade.WARN
+    grade = grade if share >= limits["gpu_memory_warn"] else Grade.PASS
+    return grade, f"{used:.0f} of {whole:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
+
+
 def names() -> list[str]:
     """How the job's GPUs are named to its ranks."""
     return named(variables().get("CUDA_VISIBLE_DEVICES", ""))
 
 
-def given(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+def given(reading: object) -> Numbered:
     """The GPUs that this job was given, with their numbers; all, where it cannot be told which."""
     return among(words(reading, "given"), opened(reading))
 
 
-def suspects(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+def suspects(reading: object) -> Numbered:
     """Those of ``given``, and GPUs that do not answer, not even for the UUID that may be one of ours."""
     ours = given(reading)
     some = len(ours) < len(words(reading, "given"))
@@ -161,12 +167,12 @@ def suspects(reading: Any) -> list[tuple[int, dict[str, Any]]]:
     )
 
 
-def opened(reading: Any) -> list[tuple[int, dict[str, Any]]]:
+def opened(reading: object) -> Numbered:
     """The GPUs that this job may open, each with the driver's number."""
     return [(index, gpu) for index, gpu in enumerate(rows(reading, "gpus")) if gpu.get("closed") is not True]
 
 
-def among(names: list[str], there: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+def among(names: list[str], there: Numbered) -> Numbered:
     """Those of ``there`` that are named by number, UUID, its beginning, or an instance (MIG) of theirs.
 
     CUDA counts only what it may open: a number is the place among these.
@@ -178,19 +184,19 @@ def among(names: list[str], there: list[tuple[int, dict[str, Any]]]) -> list[tup
     return chosen or there
 
 
-def _means(name: str, number: int, gpu: Mapping[str, Any]) -> bool:
+def _means(name: str, number: int, gpu: Mapping[str, object]) -> bool:
     if name.isdecimal():
         return int(name) == number
     whole = name.removeprefix("MIG-").partition("/")[0]  # MIG-GPU-<UUID>/<instance>/<instance>, before 470
     return whole.startswith("GPU-") and text(gpu, "uuid").startswith(whole)
 
 
-def _devices(gpu: Mapping[str, Any]) -> int:
+def _devices(gpu: Mapping[str, object]) -> int:
     """How many devices a program can open: the instances of a GPU that is divided (MIG)."""
     return int(number(gpu, "instances") or 0) if text(gpu, "mig") == "Enabled" else 1
 
 
-def _found(reading: Any) -> bool:
+def _found(reading: object) -> bool:
     return isinstance(reading, dict) and reading.get("found") is True
 
 

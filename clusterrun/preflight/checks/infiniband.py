@@ -15,10 +15,6 @@ from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import entries, number, text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 NAME = "infiniband"
 LIMIT = 10.0
 LATE = Finding(
@@ -51,7 +47,7 @@ def probe(request: Asked, folder: str = CLASS) -> object:
     return found
 
 
-def ports(folder: str) -> dict[str, dict[str, Any]]:
+def ports(folder: str) -> dict[str, dict[str, object]]:
     """Every port by ``device/port``, its counters read once."""
     return {name: {**_port(path), "used": may_use(name, variables())} for name, path in _paths(folder)}
 
@@ -76,13 +72,12 @@ def _names(word: str, device: str, number: str, exact: bool) -> bool:
     return wanted in ("", number) and (device == name if exact else device.startswith(name))
 
 
-def used(reading: Any) -> list[str]:
+def used(reading: object) -> list[str]:
     """The ports that are active and that NCCL may use; all of them where that was not read."""
-    ports = entries(reading)
-    return [name for name in _up(ports) if ports[name].get("used") is not False]
+    return [name for name in _up(entries(reading)) if entries(reading, name).get("used") is not False]
 
 
-def active(reading: Any) -> list[float]:
+def active(reading: object) -> list[float]:
     """Gigabits per second of every active port."""
     return [_gigabits(text(reading, name, "rate")) for name in _up(entries(reading))]
 
@@ -95,7 +90,7 @@ def _paths(folder: str) -> list[tuple[str, str]]:
     ]
 
 
-def _port(path: str) -> dict[str, Any]:
+def _port(path: str) -> dict[str, object]:
     names = ("state", "phys_state", "rate", "link_layer")
     words = {name: proc.text(f"{path}/{name}").strip() for name in names}
     return {**words, "first": _counters(path)}
@@ -119,7 +114,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
-            wanted = name in rails and entries(readings[node])[name].get("used") is not False
+            wanted = name in rails and entries(readings[node], name).get("used") is not False
             verdict = Grade.FAIL if wanted else Grade.WARN
             yield node, Finding(NAME, verdict, said, _CABLE)
     if not any(down.values()):
@@ -140,11 +135,11 @@ def _rails(readings: Readings) -> set[str]:
     return {name for name, is_one in fastest.items() if is_one}
 
 
-def _up(reading: Mapping[str, Any]) -> list[str]:
+def _up(reading: Mapping[str, object]) -> list[str]:
     return [name for name in reading if _is_up(reading, name)]
 
 
-def _is_up(reading: Mapping[str, Any], name: str) -> bool:
+def _is_up(reading: Mapping[str, object], name: str) -> bool:
     return "ACTIVE" in text(reading, name, "state")
 
 
@@ -155,7 +150,7 @@ def _active_share(readings: Readings) -> dict[str, float]:
     return {name: up[name] / count for name, count in have.items() if count > 1}
 
 
-def _down(reading: Mapping[str, Any], elsewhere: Mapping[str, float]) -> list[tuple[str, str]]:
+def _down(reading: Mapping[str, object], elsewhere: Mapping[str, float]) -> list[tuple[str, str]]:
     """Ports of a node that are not up although half the nodes or more have the same port up."""
     up = set(_up(reading))
     return [

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
+from clusterrun.preflight.checks.gpus import memory_in_use
 from clusterrun.preflight.probes.process_context import variables
-from clusterrun.preflight.probes.run_program import answer
-from clusterrun.preflight.untrusted import number, rows, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
+from clusterrun.preflight.probes.run_program import answer, document
+from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.untrusted import number, rows, text, words
 
 NAME = "intel-gpus"
 LIMIT = 15.0
@@ -44,7 +38,7 @@ def probe(request: Asked) -> object:
     said = answer("xpu-smi", "discovery", "-j", seconds=_ONE_SECONDS)
     if said.code == _MISSING:
         return {"found": False}
-    there = [row for row in rows(_document(said.out), "device_list") if row.get("device_type") != "CPU"]
+    there = [row for row in rows(document(said.out), "device_list") if row.get("device_type") != "CPU"]
     numbers = [int(one) for row in there[:_MOST] if (one := number(row, "device_id")) is not None]
     gpus = []
     for device in numbers:
@@ -60,7 +54,7 @@ def probe(request: Asked) -> object:
 
 def of_device(out: str) -> dict[str, float]:
     """Memory in MiB, how much of it is in use, and how many tiles: the program tells numbers as text, too."""
-    found = _document(out)
+    found = document(out)
     columns = ("memory_physical_size_byte", "memory_free_size_byte", "number_of_tiles")
     whole, free, tiles = (_number(found, column) for column in columns)
     told = {"tiles": tiles}
@@ -69,20 +63,12 @@ def of_device(out: str) -> dict[str, float]:
     return {name: value for name, value in told.items() if value}
 
 
-def _document(out: str) -> dict[str, Any]:
-    try:
-        found, _ = json.JSONDecoder().raw_decode(out[max(0, out.find("{")) :])
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+def _number(found: object, column: str) -> float | None:
+    value = text(found, column)
+    return float(value) if value.isdecimal() else number(found, column)
 
 
-def _number(found: Mapping[str, Any], column: str) -> float | None:
-    value = found.get(column)
-    return float(value) if isinstance(value, str) and value.isdecimal() else number(found, column)
-
-
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail for missing GPUs and for much memory in use; silent where no node has the program or a GPU."""
     limits = chosen(request.limits)
     for node, reading in readings.items():
@@ -96,18 +82,13 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
         ours = _ours(there, words(reading, "given"), reading.get("flat") is True)
         for gpu in there:
-            used, whole = number(gpu, "used") or 0.0, number(gpu, "memory")
-            share = used / whole if whole else 0.0
-            if gpu not in ours or share < limits["gpu_memory_warn"]:
-                continue
-            heavy = share >= limits["gpu_memory_fail"]
-            limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-            said = f"GPU {number(gpu, 'number') or 0:.0f}: {used:.0f} of {whole:.0f} MiB in use"
-            said += f" ({share:.0%}, limit {limit:.0%})"
-            yield node, Finding(NAME, Grade.FAIL if heavy else Grade.WARN, said, _BUSY)
+            grade, said = memory_in_use(gpu, limits)
+            if gpu in ours and grade is not Grade.PASS:
+                which = f"GPU {number(gpu, 'number') or 0:.0f}"
+                yield node, Finding(NAME, grade, f"{which}: {said}", _BUSY)
 
 
-def _ours(there: list[dict[str, Any]], given: list[str], flat: bool) -> list[dict[str, Any]]:
+def _ours(there: list[dict[str, object]], given: list[str], flat: bool) -> list[dict[str, object]]:
     """The GPUs that ``ZE_AFFINITY_MASK`` names, which counts tiles where ``flat``."""
     places = [gpu for gpu in there for _ in range(int(number(gpu, "tiles") or 1) if flat else 1)]
     heads = [name.partition(".")[0] for name in given]

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.probes.run_program import answer
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, rows
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "nvlink"
 LIMIT = 62.0
@@ -47,10 +42,11 @@ def probe(request: Asked) -> object:
     status = answer("nvidia-smi", "nvlink", "--status", seconds=_ONE)
     errors = answer("nvidia-smi", "nvlink", "-e", seconds=_ONE)
     found = of_text(status.out, errors.out)
-    return [row for _, row in gpus.among(gpus.names(), [(row["gpu"], row) for row in found])]
+    numbered = [(int(number(row, "gpu") or 0), row) for row in found]
+    return [row for _, row in gpus.among(gpus.names(), numbered)]
 
 
-def of_text(status: str, errors: str) -> list[dict[str, Any]]:
+def of_text(status: str, errors: str) -> list[dict[str, object]]:
     """What the two answers tell, one row for each GPU that has links."""
     speeds: dict[int, dict[str, float]] = {}
     uuids: dict[int, str] = {}
@@ -76,12 +72,10 @@ def of_text(status: str, errors: str) -> list[dict[str, Any]]:
     ]
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """Fail where a GPU has fewer active links than most GPUs of the run, warn of slow ones and of errors."""
     most_errors = chosen(request.limits)["link_errors"]
-    seen = [
-        (node, row, _speeds(row)) for node, reading in readings.items() for row in rows({"r": reading}, "r")
-    ]
+    seen = [(node, row, _speeds(row)) for node, reading in readings.items() for row in rows(reading)]
     counts = Counter(sum(speed > 0 for speed in speeds) for _, _, speeds in seen)
     usual = max(counts, key=lambda active: (counts[active], active), default=0)
     bridged = 2 * counts[usual] > len(seen)
@@ -102,7 +96,7 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
             yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
 
 
-def _speeds(row: Mapping[str, Any]) -> list[float]:
+def _speeds(row: Mapping[str, object]) -> list[float]:
     given = row.get("speeds")
-    found = [number({"s": speed}, "s") for speed in given] if isinstance(given, list) else []
+    found = [number(speed) for speed in given] if isinstance(given, list) else []
     return [speed for speed in found if speed is not None]

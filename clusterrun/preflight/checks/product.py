@@ -8,11 +8,7 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
 from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.thresholds import Outlier, for_backend, limits_of, outliers
-from clusterrun.preflight.untrusted import number, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from clusterrun.preflight.untrusted import number, pairs, text
 
 NAME = "product"
 OF = "product"
@@ -36,7 +32,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
         yield node, Finding(NAME, far.grade, f"slow matrix product: {said}", _SLOW)
 
 
-def _failure(reading: Any) -> str:
+def _failure(reading: object) -> str:
     if not isinstance(reading, dict) or text(reading, "stage") == "warm":
         return ""
     if text(reading, "wrong"):
@@ -67,7 +63,7 @@ def _unlike(prints: Mapping[str, str]) -> Findings:
             yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
 
 
-def _kind(reading: Any) -> str:
+def _kind(reading: object) -> str:
     """On what and how large it was: ``cuda 4096``; only like is compared with like."""
     kind, colon, _ = text(reading, "fingerprint").partition(":")
     return kind if colon else ""
@@ -77,16 +73,12 @@ def slow(request: Asked, readings: Readings) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):
-        rates = {node: _rate(reading) for node, reading in readings.items() if _kind(reading) == kind}
+        rates = {
+            node: number(pairs(reading, "rates").get("product"))
+            for node, reading in readings.items()
+            if _kind(reading) == kind
+        }
         known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
         limits = for_backend(limits_of(request.limits), "nccl" if kind.startswith("cuda") else "gloo")
         found.update(outliers(known, limits) if len(known) > 2 else {})
     return found
-
-
-def _rate(reading: Any) -> float | None:
-    pairs = reading.get("rates") if isinstance(reading, dict) else None
-    for pair in pairs if isinstance(pairs, (list, tuple)) else ():
-        if isinstance(pair, (list, tuple)) and len(pair) == 2 and pair[0] == "product":
-            return number({"rate": pair[1]}, "rate")
-    return None

@@ -8,11 +8,7 @@ from __future__ import annotations
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
 from clusterrun.preflight.tasks import Asked, Findings, Readings
-from clusterrun.preflight.untrusted import number, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from clusterrun.preflight.untrusted import number, pairs, text
 
 NAME = "torch"
 OF = "torch"
@@ -59,14 +55,10 @@ def _devices(request: Asked, up: Readings) -> Findings:
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
 
 
-def _built_for_gpus(reading: Any) -> bool:
+def _built_for_gpus(reading: object) -> bool:
     return _versions(reading).get("cuda", "none") != "none" or "xpu" in _versions(reading)
 
 
-def _versions(reading: Any) -> dict[str, str]:
-    pairs = reading.get("versions") if isinstance(reading, dict) else None
-    found: dict[str, str] = {}
-    for pair in pairs if isinstance(pairs, (list, tuple)) else ():
-        if isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str):
-            found[pair[0]] = text(pair[1])
+def _versions(reading: object) -> dict[str, str]:
+    found = {name: text(version) for name, version in pairs(reading, "versions").items()}
     return {name: version for name, version in found.items() if version}

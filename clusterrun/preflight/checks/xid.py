@@ -7,19 +7,14 @@ a reboot, some for a reset of the GPU, some are worth a look; all others are of 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.probes import kernel_log
+from clusterrun.preflight.tasks import Asked, Findings, Readings
 from clusterrun.preflight.untrusted import number, rows, text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from clusterrun.preflight.tasks import Asked
 
 NAME = "xid"
 LIMIT = 10.0
@@ -124,7 +119,7 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     return found[-_MOST:]
 
 
-def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def judge(request: Asked, readings: Readings) -> Findings:
     """One finding for each GPU and number, about the last time; none for a log that may not be read."""
     fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
@@ -145,9 +140,9 @@ def judge(request: Asked, readings: Mapping[str, Any]) -> Iterator[tuple[str, Fi
             yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, said, remedy)
 
 
-def _by_device(reading: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def _by_device(reading: object) -> dict[tuple[str, str], list[dict[str, object]]]:
     """The rows by error and device, each with its name; oldest first."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str], list[dict[str, object]]] = {}
     for row in rows(reading, "xids"):
         xid = number(row, "xid")
         if xid is not None:
@@ -156,7 +151,7 @@ def _by_device(reading: Any) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return found
 
 
-def _class(row: Mapping[str, Any]) -> tuple[str, str]:
+def _class(row: Mapping[str, object]) -> tuple[str, str]:
     """The class and the meaning of one line; empty where it says nothing of the machine."""
     said, xid = text(row, "said"), int(number(row, "xid") or 0)
     if text(row, "of") == SWITCHES:

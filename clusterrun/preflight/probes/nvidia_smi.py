@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _TEXTS = {
     "name": ("product_name",),
     "uuid": ("uuid",),
-    "bus": ("pci/pci_bus_id",),
     "mig": ("mig_mode/current_mig",),
     "ecc": ("ecc_mode/current_ecc",),
     "license": ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
@@ -36,15 +35,10 @@ _NUMBERS = {
     "minor": ("minor_number",),
     "width": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
     "width_most": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
-    "generation": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
     "generation_most": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
-    "rows_uncorrectable": ("remapped_rows/remapped_row_unc",),
     "temperature": ("temperature/gpu_temp",),
-    "clock_most": ("max_clocks/sm_clock",),
     "clock_set": ("applications_clocks/graphics_clock",),
-    "clock_default": ("default_applications_clocks/graphics_clock",),
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
-    "watts_default": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
 }
 GONE = ("GPU is lost", "GPU requires reset")
 """What the driver writes in place of values that it cannot ask a GPU for (nvmlErrorString)."""
@@ -106,7 +100,6 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         "slowed": [reason for reason in _SLOW if _active(gpu, reason)],
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
         + sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES)),
-        "uncorrected_ever": _sum(gpu, "ecc_errors/aggregate", _UNCORRECTED),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
         "processes": [_process(one) for one in gpu.findall("processes/process_info")[:_MOST_PROCESSES]],
     }

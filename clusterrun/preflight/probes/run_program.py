@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from clusterrun.model.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST = 8 * 1024 * 1024
 
@@ -35,6 +41,15 @@ def answer(*argv: str, seconds: float) -> ProgramAnswer:
     except OSError as error:
         return ProgramAnswer(127, "", str(error))
     return ProgramAnswer(done.returncode, _text(done.stdout), _text(done.stderr))
+
+
+def document(out: str, begins: str = "{") -> Any:
+    """The first JSON document in what a program printed, which may warn before it; {} where there is none."""
+    start = min((place for place in map(out.find, begins) if place >= 0), default=0)
+    try:
+        return json.JSONDecoder().raw_decode(out[start:])[0]
+    except ValueError:
+        return {}
 
 
 def _text(data: bytes) -> str:

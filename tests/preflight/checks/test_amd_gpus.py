@@ -110,8 +110,8 @@ def reading(count: int = 8, given: list[str] | None = None, **of_gpu_3: Any) -> 
             FAIL,
             "GPU 3: 2 uncorrected memory errors since the driver's start (limit 0)",
         ),
-        (reading(used=68000.0), FAIL, "GPU 3: 68000 MB of its memory in use (35%, limit 30%)"),
-        (reading(used=5000.0), WARN, "GPU 3: 5000 MB of its memory in use (3%, limit 2%)"),
+        (reading(used=68000.0), FAIL, "GPU 3: 68000 of 196592 MiB in use (35%, limit 30%)"),
+        (reading(used=5000.0), WARN, "GPU 3: 5000 of 196592 MiB in use (3%, limit 2%)"),
     ],
 )
 def test_a_node_with_an_ill_gpu_is_named(ill, verdict, said):
