@@ -63,7 +63,7 @@ def judge(
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
         size = f"{len(last.ranks)} rank{'s' if len(last.ranks) > 1 else ''}"
-        return (Discovery(Severity.OK, Cause.NONE, f"resumed at step {at} on {size}"),)
+        return (Discovery(Cause.NONE, f"resumed at step {at} on {size}"),)
     found = differences(known, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not
         found = tuple(one for one in found if one.part in RESTORED and one.part != differs)
@@ -109,9 +109,7 @@ def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Disc
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
     said = f"resumed at step {at}{cost}; equal to the last bit up to the sum of the gradients of"
-    return Discovery(
-        Severity.OK, Cause.NONE, f"{said} {len(seen.restarted.ranks)} ranks, then but for rounding", step=at
-    )
+    return Discovery(Cause.NONE, f"{said} {len(seen.restarted.ranks)} ranks, then but for rounding", step=at)
 
 
 def _equal(
@@ -135,4 +133,4 @@ def _equal(
     cost = f", {lost} steps done again" if lost else ""
     same = f"{taken} steps equal to the last bit" if deterministic else "what was saved is restored"
     same += f", {apart}" if apart else ""
-    return Discovery(Severity.OK, Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
+    return Discovery(Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
 from clusterrun.rehearse.rank_trace import SavedFile, pattern
 
 ALIKE = 0.01
@@ -26,7 +26,6 @@ def no_step_taken(seen: Observed) -> Discovery:
     folder = _unfinished((*seen.damaged, *(save.path for save in newest)), text)
     if not torn and folder:
         return Discovery(
-            Severity.FAIL,
             Cause.TORN,
             f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}",
             "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
@@ -35,7 +34,7 @@ def no_step_taken(seen: Observed) -> Discovery:
         )
     if not torn:
         said = f"the restarted script ends with {words}"
-        return Discovery(Severity.FAIL, Cause.CRASH, said, "", _raises(line))
+        return Discovery(Cause.CRASH, said, "", _raises(line))
     return _torn(seen, os.path.basename(torn[-1]), line, words)
 
 
@@ -43,7 +42,6 @@ def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
     """The restarted script loads a file that is cut off, and makes no step."""
     if _whole_before(seen):
         return Discovery(
-            Severity.FAIL,
             Cause.TORN,
             f"{name} is cut off, the restarted script loads it and ends with {words};"
             " a whole checkpoint lies beside",
@@ -75,21 +73,19 @@ def loaded_in_part(path: str, seen: Observed) -> Discovery:
         " load an older one whole, or end"
     )
     lines = (*seen.reads([path]), *seen.writes())
-    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, lines)
+    return Discovery(Cause.TORN, said, remedy, lines)
 
 
 def _no_other(name: str, words: str, line: str, seen: Observed) -> Discovery:
     """The checkpoint that is cut off was the only one."""
     if seen.fault == "damaged":
         return Discovery(
-            Severity.NOTE,
             Cause.ONLY_ONE,
             f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
             "keep two checkpoints, and load the older one where the newer is damaged",
             seen.writes(),
         )
     return Discovery(
-        Severity.FAIL,
         Cause.TORN,
         f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
         " all work is lost",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
-from clusterrun.rehearse.discoveries import Cause, Discovery, Severity
+from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
 from clusterrun.rehearse.part_differences import WORDS
 from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
 from clusterrun.rehearse.resumption import FirstDifference, differences, reference
@@ -27,12 +27,11 @@ def control(first: Life, second: Life) -> tuple[Discovery, ...]:
     differs = divergence(first, second)
     n = first.last
     if differs is None:
-        same = Discovery(Severity.OK, Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
+        same = Discovery(Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
     else:
         what = UNDISTURBED.get(differs.part) or WORDS.get(differs.part, differs.part)
         said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
         same = Discovery(
-            Severity.NOTE,
             Cause.NOT_DETERMINISTIC,
             f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
             " losses after it by the spread of these two runs",
@@ -64,7 +63,6 @@ def files(life: Life) -> tuple[Discovery, ...]:
     if not saves:
         return (
             Discovery(
-                Severity.FAIL,
                 Cause.NO_CHECKPOINT,
                 f"no checkpoint was written within {life.last} steps: a failure costs all of them",
                 "save more often (an option of the script?), or rehearse more steps with --steps",
@@ -82,7 +80,6 @@ def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
         if len(others) > 1:
             ranks = " and ".join(map(str, others))
             return Discovery(
-                Severity.FAIL,
                 Cause.TWO_WRITERS,
                 f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
                 " what is in it is a matter of luck",
@@ -102,7 +99,6 @@ def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
             return Discovery(
-                Severity.NOTE,
                 Cause.NEVER_DROPPED,
                 f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
                 f" 1000 of them take {amount(1000 * size)}",
@@ -157,7 +153,7 @@ def too_slow(life: Life, budget: float) -> Discovery:
         remedy = (
             "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger --budget"
         )
-        return Discovery(Severity.FAIL, Cause.NO_STEPS, said, remedy)
+        return Discovery(Cause.NO_STEPS, said, remedy)
     steps = life.ranks[min(life.ranks)].steps
     each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
     saved = len({save.step for save in life.saves if save.size})
@@ -166,4 +162,4 @@ def too_slow(life: Life, budget: float) -> Discovery:
         "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more:"
         f" --budget {2 * budget:g}s"
     )
-    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, pace, remedy)
+    return unknown(pace, remedy)

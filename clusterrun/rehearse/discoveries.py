@@ -50,16 +50,28 @@ class Cause(enum.Enum):
     UNDETERMINED = "undetermined"
 
 
+SEVERITIES = {
+    Cause.NONE: Severity.OK,
+    Cause.UNDETERMINED: Severity.UNKNOWN,
+    **dict.fromkeys((Cause.NOT_DETERMINISTIC, Cause.NEVER_DROPPED), Severity.NOTE),
+    **dict.fromkeys((Cause.NOTICE_UNHEARD, Cause.ONLY_ONE), Severity.NOTE),
+}
+"""All others fail."""
+
+
 @frozen
 class Discovery:
     """One result; ``lines`` are places in the script, ``remedy`` is what to write instead."""
 
-    level: Severity
     cause: Cause
     said: str
     remedy: str = ""
     lines: tuple[str, ...] = ()
     step: int = 0
+
+    @property
+    def level(self) -> Severity:
+        return SEVERITIES.get(self.cause, Severity.FAIL)
 
 
 @frozen
@@ -103,4 +115,4 @@ class Observed:
 
 def unknown(said: str, remedy: str = "", lines: tuple[str, ...] = ()) -> Discovery:
     """What cannot be said; the remedy is what to look at."""
-    return Discovery(Severity.UNKNOWN, Cause.UNDETERMINED, said, remedy, lines)
+    return Discovery(Cause.UNDETERMINED, said, remedy, lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
 from clusterrun.rehearse.rank_trace import Life
 from clusterrun.rehearse.resumption import Reference, resumed
 
@@ -19,13 +19,13 @@ def came_to_its_end(life: Life) -> Discovery:
     said = f"the script came to its end at step {life.last}, soon after the notice"
     if hears:
         return unknown(f"{said}: give it more to do, and rehearse again")
-    return Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, f"{said}, and does not listen for it")
+    return Discovery(Cause.NOTICE_UNHEARD, f"{said}, and does not listen for it")
 
 
 def _unheard(lost: str) -> Discovery:
     remedy = "clusterrun.training.should_stop(), or a handler for SIGUSR2 that lets the loop save and end"
     said = f"the script does not listen for the notice: {lost}"
-    return Discovery(Severity.NOTE, Cause.NOTICE_UNHEARD, said, remedy)
+    return Discovery(Cause.NOTICE_UNHEARD, said, remedy)
 
 
 def notice_met(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
@@ -40,7 +40,7 @@ def notice_met(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     if lost <= 0 and (hears or seen.took is not None):
         ended = f"and ended in {seen.took:.1f} s of" if seen.took is not None else "; it was ended after"
         said = f"notice heard, saved {ended} {seen.until:g} s; resumed at step {at}".replace(" ;", ";")
-        return (Discovery(Severity.OK, Cause.NONE, said, step=at),)
+        return (Discovery(Cause.NONE, said, step=at),)
     if lost <= 0:
         return (_unheard("no step is lost only because it had just saved"),)
     reached = at + max((trace.last for trace in after.ranks.values()), default=0)
@@ -49,13 +49,13 @@ def notice_met(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
     if seen.took is not None:
         said = f"ended at the notice without saving: {lost} steps are lost"
         remedy = "save a checkpoint before ending: if should_stop(): save(); break"
-        return (Discovery(Severity.FAIL, Cause.NOTICE_UNSAVED, said, remedy),)
+        return (Discovery(Cause.NOTICE_UNSAVED, said, remedy),)
     if not hears:
         return (_unheard(f"{lost} steps are lost"),)
     if done - seen.struck_at <= 2:
         said = f"the save at the notice was not done within {seen.until:g} s: {lost} steps are lost"
         remedy = "give more notice (--notice), or save faster (each rank its part, a local disk first)"
-        return (Discovery(Severity.FAIL, Cause.SAVE_TOO_SLOW, said, remedy, seen.writes()),)
+        return (Discovery(Cause.SAVE_TOO_SLOW, said, remedy, seen.writes()),)
     said = f"the notice reaches a handler, but {done - seen.struck_at} steps later the script had not ended"
     remedy = "test the flag that the handler sets after every step, save, and end with exit code 0"
-    return (Discovery(Severity.FAIL, Cause.NOTICE_IGNORED, f"{said}: {lost} steps are lost", remedy),)
+    return (Discovery(Cause.NOTICE_IGNORED, f"{said}: {lost} steps are lost", remedy),)

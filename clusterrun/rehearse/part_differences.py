@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
 from clusterrun.rehearse.resumption import LOST_GRADIENT, OTHERS, SAME_LOSS, FirstDifference
 
 WORDS = {
@@ -90,7 +90,7 @@ def _order(one: FirstDifference, what: str, seen: Observed, count: tuple[int, in
         remedy = f"{OWN_ROWS}; {remedy}"
     if LOST_GRADIENT in one.detail:
         remedy = "save only right after optimizer.step(), where no gradient is accumulated"
-    return Discovery(Severity.FAIL, Cause.DATA, what + counts, remedy, seen.made(), one.step)
+    return Discovery(Cause.DATA, what + counts, remedy, seen.made(), one.step)
 
 
 def _unexplained(one: FirstDifference, head: str, seen: Observed) -> Discovery:
@@ -114,11 +114,11 @@ def _random(one: FirstDifference, head: str, seen: Observed) -> Discovery:
             "restore each rank's own random state, saved after the last number was drawn, as the last thing"
             " before the first step: no validation, model or loader may draw in between"
         )
-    return Discovery(Severity.FAIL, Cause.RANDOM, said, remedy, seen.made(), one.step)
+    return Discovery(Cause.RANDOM, said, remedy, seen.made(), one.step)
 
 
 def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Observed) -> Discovery:
-    return Discovery(Severity.FAIL, cause, said, remedy, seen.made(), one.step)
+    return Discovery(cause, said, remedy, seen.made(), one.step)
 
 
 def _unsaved(one: FirstDifference, head: str, seen: Observed, late: bool) -> Discovery:
@@ -145,7 +145,7 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed, late: bool) -> Dis
             else "after optimizer.load_state_dict(…), set none of it anew; compute what changes while"
             " training from the number of the step that was loaded"
         )
-        return Discovery(Severity.FAIL, cause, f"{head}{words}", remedy, seen.made(), one.step)
+        return Discovery(cause, f"{head}{words}", remedy, seen.made(), one.step)
     if not loaded:
         why = f"{name}.load_state_dict was not called"
         why += "" if saved else f", nor {name}.state_dict when saving"
@@ -157,7 +157,7 @@ def _unsaved(one: FirstDifference, head: str, seen: Observed, late: bool) -> Dis
         else f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
     )
     lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + seen.made()
-    return Discovery(Severity.FAIL, cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
+    return Discovery(cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
 
 
 def _one_of_many(one: FirstDifference, head: str, loaded: str, lines: tuple[str, ...]) -> Discovery:
@@ -165,7 +165,7 @@ def _one_of_many(one: FirstDifference, head: str, loaded: str, lines: tuple[str,
     called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
     said = f"{head}the state {one.detail} (rank {one.rank}){called}"
     remedy = "save the state_dict() of every optimizer, and load each after it is made"
-    return Discovery(Severity.FAIL, Cause.OPTIMIZER, said, remedy, lines, one.step)
+    return Discovery(Cause.OPTIMIZER, said, remedy, lines, one.step)
 
 
 def loaded_beside(seen: Observed, one: FirstDifference) -> bool:

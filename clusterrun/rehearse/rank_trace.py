@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterrun.model.frozen import frozen
 
-TRACE = ".rehearsal.jsonl"
+NO_PART = ("", 0, 0, "")
 
 
 @frozen
@@ -85,7 +85,7 @@ class RankTrace:
     line: str = ""
     shared: tuple[int, ...] = ()
     stepped_at: Mapping[int, str] = {}
-    partial: tuple[str, int, int, str] = ("", 0, 0, "")
+    partial: tuple[str, int, int, str] = NO_PART
     """The last loading of a model that left something out: line, names missing and unknown, one of them."""
     moved: tuple[tuple[int, int, int], ...] = ()
     """Where the script changed weights by itself after a step: the step, the optimizer, the weights then."""
@@ -185,10 +185,11 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
             last.setdefault("line", said["line"])
         elif kind in found:
             found[kind].append(said)
-            _remove(found["save"], said["path"] if kind == "remove" else "")
+            for save in found["save"] if kind == "remove" else ():
+                save["gone"] = save.get("gone") or is_below(save["path"], said["path"])
         else:
             last[kind] = said
-    end = last.get("end")
+    end, error, partial = last.get("end"), last.get("error"), last.get("partial")
     return RankTrace(
         rank,
         before,
@@ -197,30 +198,17 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         tuple((said["path"], said["line"]) for said in found["load"]),
         tuple(said["path"] for said in found["remove"]),
         tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
-        *_error(last.get("error", {})),
+        (error["line"], error["what"], error["text"]) if error else ("", "", ""),
+        error["at"] if error else 0.0,
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),
         last.get("line", ""),
         tuple(shared),
         stepped_at,
-        _partial(last.get("partial", {})),
+        (partial["line"], partial["missing"], partial["unknown"], partial["name"]) if partial else NO_PART,
         tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
     )
-
-
-def _error(said: Mapping[str, Any]) -> tuple[tuple[str, str, str], float]:
-    return (said.get("line", ""), said.get("what", ""), said.get("text", "")), said.get("at", 0.0)
-
-
-def _partial(said: Mapping[str, Any]) -> tuple[str, int, int, str]:
-    return said.get("line", ""), said.get("missing", 0), said.get("unknown", 0), said.get("name", "")
-
-
-def _remove(saves: list[Any], path: str) -> None:
-    """Mark what is gone with a path."""
-    for save in saves:
-        save["gone"] = save.get("gone") or (bool(path) and is_below(save["path"], path))
 
 
 def _step(said: Mapping[str, Any]) -> Step:
@@ -263,10 +251,15 @@ def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
     )
 
 
+def traces(attempt: str) -> list[str]:
+    """The files in which the ranks of a start say what they do, by rank."""
+    return sorted(glob.glob(os.path.join(glob.escape(attempt), "*.rehearsal.jsonl")))
+
+
 def read(attempt: str) -> Life:
     """The traces in an attempt's folder."""
     ranks = {}
-    for path in sorted(glob.glob(os.path.join(glob.escape(attempt), f"*{TRACE}"))):
+    for path in traces(attempt):
         number = int(os.path.basename(path).split(".")[0])
         with open(path, encoding="utf-8", errors="replace") as file:
             ranks[number] = parsed(number, file)

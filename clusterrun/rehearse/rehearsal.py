@@ -79,7 +79,8 @@ class Rehearsal:
         try:
             result = self._control(began)
         except BudgetSpent:
-            late = control_runs.too_slow(self._seen_of_control(), self._runs.budget)
+            seen = read(self._first_run.paths.attempt(0).folder) if self._first_run else Life({})
+            late = control_runs.too_slow(seen, self._runs.budget)
             yield Result("control", "control", (late,), time.monotonic() - began)
             return
         yield result
@@ -109,15 +110,9 @@ class Rehearsal:
                 self._runs.stop_waiting()
                 raise
 
-    def _seen_of_control(self) -> Life:
-        """What the first run has shown so far."""
-        return read(self._first_run.paths.attempt(0).folder) if self._first_run else Life({})
-
     def _late(self, what: str) -> Discovery:
         said = f"not done within --budget {self._runs.budget:g} s"
-        return Discovery(
-            Severity.UNKNOWN, Cause.UNDETERMINED, said, f"give more: --budget {2 * self._runs.budget:g}s"
-        )
+        return unknown(said, f"give more: --budget {2 * self._runs.budget:g}s")
 
     # --- the control ---
 
@@ -128,7 +123,7 @@ class Rehearsal:
         if failed or not first.ranks or first.last < 1:
             said, remedy = control_runs.no_steps(first, status, self._runs.spec)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
-            return Result("control", "control", (Discovery(Severity.FAIL, cause, said, remedy),), seconds)
+            return Result("control", "control", (Discovery(cause, said, remedy),), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
@@ -343,8 +338,6 @@ class Rehearsal:
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
         return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
-
-    # --- runs ---
 
 
 def struck(life: Life) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from clusterrun.model.document import encode
 from clusterrun.model.visible import visible
 from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
@@ -36,17 +37,7 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
                 "fault": result.name,
                 "level": result.level.value.lower(),
                 "seconds": round(result.seconds, 1),
-                "findings": [
-                    {
-                        "level": one.level.value.lower(),
-                        "cause": one.cause.value,
-                        "said": one.said,
-                        "remedy": one.remedy,
-                        "lines": list(one.lines),
-                        "step": one.step,
-                    }
-                    for one in result.findings
-                ],
+                "findings": [{"level": one.level.value.lower(), **encode(one)} for one in result.findings],
             }
             for result in results
         ],

@@ -18,7 +18,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
-from clusterrun.rehearse.rank_trace import TRACE, Life, read
+from clusterrun.rehearse.rank_trace import Life, read, traces
 from clusterrun.rehearse.working_copy import copy_folder, moved
 from clusterrun.system import text_of
 
@@ -118,10 +118,7 @@ class RehearsedRuns:
         folder = run.paths.attempt(0).folder
         while True:
             self.check_time(run)
-            names = (
-                [name for name in os.listdir(folder) if name.endswith(TRACE)] if os.path.isdir(folder) else []
-            )
-            held = sum('"t": "hold"' in text_of(os.path.join(folder, name)) for name in names)
+            held = sum('"t": "hold"' in text_of(path) for path in traces(folder))
             if held >= self.spec.world_size or self.over(run):
                 return
             time.sleep(LOOK_EVERY)
@@ -129,7 +126,8 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
         folder = run.paths.attempt(0)
-        self._give_notice(run)
+        with contextlib.suppress(ProcessLookupError):  # as Slurm gives it: a signal to the coordinator
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -145,11 +143,6 @@ class RehearsedRuns:
             return None
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
-
-    def _give_notice(self, run: Run) -> None:
-        """As Slurm gives it: a signal to the coordinator."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
         """End it, if it has not ended."""

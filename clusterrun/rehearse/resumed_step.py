@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from clusterrun.rehearse.checkpoint_damage import newest_whole
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 from clusterrun.rehearse.resumption import Reference
 
@@ -26,7 +26,7 @@ def wrong_step(seen: Observed, known: Reference, steps: Mapping[int, int | None]
         places = ", ".join(f"rank {rank} at {step}" for rank, step in steps.items())
         remedy = "let rank 0 choose the checkpoint and broadcast its name; a set counts once it is whole"
         said = f"ranks resume at different steps: {places}"
-        return Discovery(Severity.FAIL, Cause.RANKS_DISAGREE, said, remedy, lines)
+        return Discovery(Cause.RANKS_DISAGREE, said, remedy, lines)
     (at,) = values
     if newest is None and at == 0 and seen.damaged:
         return _all_lost(seen)
@@ -35,7 +35,6 @@ def wrong_step(seen: Observed, known: Reference, steps: Mapping[int, int | None]
     if at == 0:
         return _never(newest, seen, lines)
     return Discovery(
-        Severity.FAIL,
         Cause.TOO_FAR_BACK,
         f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
         f" {seen.struck_at - at} steps done again",
@@ -74,17 +73,17 @@ def _all_lost(seen: Observed) -> Discovery | None:
     if seen.fault == "damaged":
         said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
         remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-        return Discovery(Severity.NOTE, Cause.ONLY_ONE, said, remedy, seen.writes())
+        return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes())
     older = [save for save in seen.lives[0].saves if save.step < seen.struck_at]
     if not any(save.path in seen.damaged or save.gone for save in older):
         return None
     if not any(save.path in seen.damaged for save in older):
         said = f"{os.path.basename(older[-1].path)} was removed before {name} was whole: all work is lost"
         remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
-        return Discovery(Severity.FAIL, Cause.TORN, said, remedy, seen.writes())
+        return Discovery(Cause.TORN, said, remedy, seen.writes())
     said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Discovery(Severity.FAIL, Cause.TORN, said, remedy, seen.writes())
+    return Discovery(Cause.TORN, said, remedy, seen.writes())
 
 
 def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discovery:
@@ -98,7 +97,7 @@ def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discove
     else:
         remedy = "at the start of the script: if a checkpoint exists, load it"
     said = f"never resumed: the restarted script begins at step 0; {read}"
-    return Discovery(Severity.FAIL, Cause.NEVER_RESUMED, said, remedy, (*lines, *seen.writes()))
+    return Discovery(Cause.NEVER_RESUMED, said, remedy, (*lines, *seen.writes()))
 
 
 def weights_of_no_step(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
@@ -110,7 +109,6 @@ def weights_of_no_step(seen: Observed, steps: Mapping[int, int | None], lines: t
     whose = "those of no step" if None in steps.values() else "those of step 0"
     who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
     return Discovery(
-        Severity.FAIL,
         Cause.PARAMETERS,
         f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
         " a part of them is not saved, not loaded, or changed on the way",
@@ -130,7 +128,6 @@ def left_out(seen: Observed) -> Discovery | None:
         if not missing or not unknown_names or trace.partial in begun:
             continue
         return Discovery(
-            Severity.FAIL,
             Cause.PARAMETERS,
             f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}):"
             f" the file lacks {missing} names of the model, and has {unknown_names} that the model lacks"
