@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from clusterrun.model.contract import REHEARSAL_VARIABLE
-from clusterrun.rank_hooks.clusterrun_rehearsal.rank_watch import RankWatch
+from clusterrun.rank_hooks.clusterrun_rehearsal.start_watch import RankWatch
 
 TURNS = 25
 SHORT, LONG = 20, 220

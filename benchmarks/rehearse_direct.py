@@ -23,7 +23,7 @@ import torch.utils.data
 
 from clusterrun.model.contract import REHEARSAL_VARIABLE
 from clusterrun.model.paths import RunPaths
-from clusterrun.rank_hooks.clusterrun_rehearsal.rank_watch import RankWatch
+from clusterrun.rank_hooks.clusterrun_rehearsal.start_watch import RankWatch
 from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 
 torch.set_num_threads(1)
