@@ -27,39 +27,42 @@ class Process:
     parent: int
     session: int
     started: int
+    seconds: float = 0.0
+    """Of processor time, that it has used."""
 
-
-@frozen
-class Moment:
-    """A living process at one moment: its state, its parent, the seconds of processor time it has used."""
-
-    pid: int
-    name: str
-    state: str
-    parent: int
-    seconds: float
+    @property
+    def stopped(self) -> bool:
+        return self.state in STOPPED_STATES
 
 
 def read(pid: int) -> Process | None:
     """The process ``pid``, or None if there is none."""
-    name, words = _stat(pid)
-    if not words:
-        return None
-    return Process(pid, name, words[0].decode(), int(words[1]), int(words[3]), int(words[19]))
-
-
-def look(pid: int) -> Moment | None:
-    """The process now; None where it has ended."""
-    name, words = _stat(pid)
-    if not words or words[0].decode() in GONE_STATES:
-        return None
-    return Moment(pid, name, words[0].decode(), int(words[1]), (int(words[11]) + int(words[12])) / TICKS)
-
-
-def _stat(pid: int) -> tuple[str, list[bytes]]:
     # A name may hold spaces and parentheses: only the last one closes it.
     head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
-    return head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
+    name, words = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
+    if not words:
+        return None
+    parent, session, started = (int(words[place]) for place in (1, 3, 19))
+    seconds = (int(words[11]) + int(words[12])) / TICKS
+    return Process(pid, name, words[0].decode(), parent, session, started, seconds)
+
+
+def look(pid: int) -> Process | None:
+    """The process now; None where it has ended."""
+    found = read(pid)
+    return None if found is None or found.state in GONE_STATES else found
+
+
+def runs(pid: int) -> bool:
+    """Whether it lives and is not stopped: then it may answer."""
+    found = look(pid)
+    return found is not None and not found.stopped
+
+
+def described(process: Process) -> str:
+    """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
+    where = waits_in(process.pid)
+    return f"{process.name} ({process.state}{' in ' + where if where else ''})"
 
 
 def pids() -> list[int]:

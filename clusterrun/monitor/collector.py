@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from clusterrun.model.paths import AttemptPaths
     from clusterrun.monitor.rank_channels import RankChannel
 
-STOPPED = ("T", "t")
 MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2
 SPY_SECONDS = 3.0
@@ -63,7 +62,7 @@ class Look:
         seconds = time.monotonic() - began
         # Before they are asked: to write many records takes a rank some time as well.
         busy = {rank: (used(one.pid) - one.used) / seconds for rank, one in before.items()}
-        doors = [one.door for one in before.values() if one.door and self._may_answer(one.pid)]
+        doors = [one.door for one in before.values() if one.door and proc.runs(one.pid)]
         # Stacks last: the thread's answer may touch what is on the way.
         said = facts(doors, self._number + 1, wanted.records, RECORDS_SECONDS)
         told = stacks(doors)
@@ -75,12 +74,8 @@ class Look:
         ras = nccl_ras(proc.environment(by_nccl[0]).get(RAS_VARIABLE) or RAS_ADDRESS) if by_nccl else ()
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
-    def _may_answer(self, pid: int) -> bool:
-        moment = proc.look(pid)
-        return moment is not None and moment.state not in STOPPED
-
     def _first(self) -> dict[int, First]:
-        open_doors = [door for _, door in self._pids.values() if door and self._may_answer(door.pid)]
+        open_doors = [door for _, door in self._pids.values() if door and proc.runs(door.pid)]
         said = facts(open_doors, self._number, 0)
         return {
             rank: First(pid, door, used(pid), output(self._paths, rank), begun(said.get(pid)))
@@ -130,7 +125,7 @@ class Look:
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
-        asked = [moment.pid for moment in moments if moment.state not in STOPPED][:MOST_FORKS_ASKED]
+        asked = [moment.pid for moment in moments if not moment.stopped][:MOST_FORKS_ASKED]
         if first.door is None or not in_data_loader(stack):
             asked = []
         return tuple(
@@ -146,7 +141,7 @@ class Look:
 
     def _spied(self, seen: list[RankSeen]) -> list[RankSeen]:
         """The same with stacks of py-spy for some that gave none by themselves."""
-        mute = [one.rank for one in seen if one.state and one.state not in STOPPED and not one.stack]
+        mute = [one.rank for one in seen if not one.stack and one.state not in ("", *proc.STOPPED_STATES)]
         until = time.monotonic() + SPY_SECONDS
         return [self._spied_one(one, until) if one.rank in mute else one for one in seen]
 
@@ -157,7 +152,7 @@ class Look:
             return one
         below = list(one.children)
         for place, child in enumerate(below if joins_processes(told) else ()):
-            if time.monotonic() < until and child.state not in STOPPED:
+            if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
                 below[place] = replace(child, stack=spy(child.pid, self._path))
         return replace(one, stack=told, source="py-spy", children=tuple(below))
 

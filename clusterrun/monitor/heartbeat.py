@@ -7,7 +7,7 @@ import json
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
-from clusterrun.monitor.collector import STOPPED, begun, found, output, used
+from clusterrun.monitor.collector import begun, found, output, used
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.torch_facts import facts, groups
 
@@ -73,7 +73,7 @@ class Digests:
         asked = [
             door
             for rank, (_, door) in ranks.items()
-            if door and (moment := moments[rank]) and moment.state not in STOPPED
+            if door and (moment := moments[rank]) and not moment.stopped
         ]
         said = facts(asked, self._number, 0) if asks else {}
         pulses = [
@@ -83,7 +83,7 @@ class Digests:
 
 
 def _pulse(
-    paths: AttemptPaths, rank: int, pid: int, moment: proc.Moment | None, said: Mapping[str, Any] | None
+    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, said: Mapping[str, Any] | None
 ) -> Pulse:
     known = said is not None and "problem" not in said
     known_groups = groups(said or {})

@@ -23,7 +23,7 @@ RECORDS = 16
 
 def keep(path: str, pids: Mapping[int, int]) -> None:
     """Write into ``path`` the stack of every rank in (or below) ``pids`` that tells it, and its records."""
-    found = [door for pid in pids.values() for door in doors(pid) if _runs(door.pid)]
+    found = [door for pid in pids.values() for door in doors(pid) if proc.runs(door.pid)]
     told = stacks(found, ASK_SECONDS)
     found = [door for door in found if door.pid in told]
     said = facts(found, time.monotonic_ns(), RECORDS, ASK_SECONDS)
@@ -40,8 +40,3 @@ def keep(path: str, pids: Mapping[int, int]) -> None:
         write_whole(path, json.dumps(kept).encode(), sync=False)
     except OSError:  # a full disk, say: the end of the ranks does not wait for it
         return
-
-
-def _runs(pid: int) -> bool:
-    moment = proc.look(pid)
-    return moment is not None and moment.state not in proc.STOPPED_STATES

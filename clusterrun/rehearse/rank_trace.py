@@ -11,7 +11,10 @@ from typing import Any
 
 from clusterrun.model.frozen import frozen
 
-NO_PART = ("", 0, 0, "")
+MANY = ("before", "step", "save", "load", "remove", "call", "moved")
+"""What a trace may tell more than once; of all else the last counts."""
+NO_ERROR = {"line": "", "what": "", "text": "", "at": 0.0}
+NO_PART = {"line": "", "missing": 0, "unknown": 0, "name": ""}
 
 
 @frozen
@@ -85,7 +88,7 @@ class RankTrace:
     line: str = ""
     shared: tuple[int, ...] = ()
     stepped_at: Mapping[int, str] = {}
-    partial: tuple[str, int, int, str] = NO_PART
+    partial: tuple[str, int, int, str] = ("", 0, 0, "")
     """The last loading of a model that left something out: line, names missing and unknown, one of them."""
     moved: tuple[tuple[int, int, int], ...] = ()
     """Where the script changed weights by itself after a step: the step, the optimizer, the weights then."""
@@ -168,45 +171,38 @@ def pattern(path: str) -> str:
 
 def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
     """One rank's trace; a line that was cut off by its end is left out."""
-    before: dict[int, tuple[int, int]] = {}
-    shared, stepped_at = [], {}
-    found: dict[str, list[Any]] = {"step": [], "save": [], "load": [], "remove": [], "call": [], "moved": []}
-    last: dict[str, Any] = {}
+    found: dict[str, list[Any]] = {kind: [] for kind in MANY}
+    last: dict[str, Any] = {"error": NO_ERROR, "partial": NO_PART}
     for line in lines:
         try:
             said = json.loads(line)
         except ValueError:
             continue
         kind = said["t"]
-        if kind == "before":
-            before[said["o"]] = (said["p"], said["s"])
-            shared += [said["o"]] if said.get("shared") else []
-            stepped_at[said["o"]] = said["line"]
-            last.setdefault("line", said["line"])
-        elif kind in found:
+        if kind in found:
             found[kind].append(said)
             for save in found["save"] if kind == "remove" else ():
                 save["gone"] = save.get("gone") or is_below(save["path"], said["path"])
         else:
             last[kind] = said
-    end, error, partial = last.get("end"), last.get("error"), last.get("partial")
+    end, error, partial, before = last.get("end"), last["error"], last["partial"], found["before"]
     return RankTrace(
         rank,
-        before,
+        {said["o"]: (said["p"], said["s"]) for said in before},
         tuple(map(_step, found["step"])),
         tuple(_save(rank, said) for said in found["save"]),
         tuple((said["path"], said["line"]) for said in found["load"]),
         tuple(said["path"] for said in found["remove"]),
         tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
-        (error["line"], error["what"], error["text"]) if error else ("", "", ""),
-        error["at"] if error else 0.0,
+        (error["line"], error["what"], error["text"]),
+        error["at"],
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),
-        last.get("line", ""),
-        tuple(shared),
-        stepped_at,
-        (partial["line"], partial["missing"], partial["unknown"], partial["name"]) if partial else NO_PART,
+        before[0]["line"] if before else "",
+        tuple(said["o"] for said in before if said.get("shared")),
+        {said["o"]: said["line"] for said in before},
+        (partial["line"], partial["missing"], partial["unknown"], partial["name"]),
         tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
     )
 

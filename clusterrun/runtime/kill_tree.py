@@ -127,6 +127,4 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _described(process: proc.Process) -> str:
-    now = proc.read(process.pid) or process
-    where = proc.waits_in(process.pid)
-    return f"{now.pid} {now.name} ({now.state}{' in ' + where if where else ''})"
+    return f"{process.pid} {proc.described(proc.read(process.pid) or process)}"

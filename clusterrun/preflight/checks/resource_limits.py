@@ -34,20 +34,14 @@ _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 def probe(request: Asked) -> object:
     """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
-    limits = {name: [_number(n) for n in resource.getrlimit(kind)] for name, kind in _KINDS.items()}
-    values = {name: {"soft": soft, "hard": hard} for name, (soft, hard) in limits.items()}
+    found = {name: zip(("soft", "hard"), resource.getrlimit(kind)) for name, kind in _KINDS.items()}
+    values = {
+        name: {which: None if n == resource.RLIM_INFINITY else n for which, n in both}
+        for name, both in found.items()
+    }
     rdma = bool(infiniband.used(infiniband.ports(infiniband.CLASS)))
-    return {**values, "rdma": rdma, "ports": _port_range()}
-
-
-def _port_range() -> dict[str, int] | None:
-    """The first and the last port that the kernel hands out; None where it does not say."""
-    found = [int(word) for word in proc.text(_RANGE).split()]
-    return dict(zip(("first", "last"), found)) if len(found) == 2 else None
-
-
-def _number(limit: int) -> int | None:
-    return None if limit == resource.RLIM_INFINITY else limit
+    ports = dict(zip(("first", "last"), map(int, proc.text(_RANGE).split())))
+    return {**values, "rdma": rdma, "ports": ports}
 
 
 def judge(request: Asked, readings: Readings) -> Findings:

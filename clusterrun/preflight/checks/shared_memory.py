@@ -12,6 +12,8 @@ from clusterrun.preflight.untrusted import number
 NAME = "shared-memory"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot the node: its kernel hangs")
+_SMALL = "give the container more: --shm-size=16g, or --ipc=host"
+_FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
 
 def probe(request: Asked) -> object:
@@ -34,10 +36,4 @@ def judge(request: Asked, readings: Readings) -> Findings:
             f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}, and the ranks need {wanted} MiB"
         )
         verdict = Grade.FAIL if free < (wanted << 20) / 4 else Grade.WARN
-        yield node, Finding(NAME, verdict, said, _remedy(size < wanted << 20))
-
-
-def _remedy(small: bool) -> str:
-    if small:
-        return "give the container more: --shm-size=16g, or --ipc=host"
-    return "remove what ended jobs left there: ls -la /dev/shm"
+        yield node, Finding(NAME, verdict, said, _SMALL if size < wanted << 20 else _FULL)

@@ -48,7 +48,7 @@ class ForkedCall:
     def kill(self) -> str:
         """Kill it and all below it; what that was doing, in words. Never waits: a D-state cannot be ended."""
         family = _family(self.pid)
-        words = ", ".join(_described(pid) for pid in family[-2:])
+        words = ", ".join(proc.described(one) for one in map(proc.read, family[-2:]) if one)
         for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -158,11 +158,3 @@ def _family(root: int) -> list[int]:
             if (process.parent == pid or process.session == root) and other not in found:
                 found.append(other)
     return found
-
-
-def _described(pid: int) -> str:
-    """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
-    process, where = proc.read(pid), proc.waits_in(pid)
-    if process is None:
-        return " (gone)"
-    return f"{process.name} ({process.state}{' in ' + where if where else ''})"

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from clusterrun import proc
 from clusterrun.preflight.node.tcp_counts import sent_and_resent
@@ -45,7 +46,7 @@ class Listener:
         self._datagrams = _bound(socket.SOCK_DGRAM, 0)
         for listener in self._listeners:
             listener.listen(4096)
-            self._open(listener)
+            watch(listener, READ, partial(self._accept, listener))
         watch(self._datagrams, READ, lambda _: self._hear())
 
     @property
@@ -68,9 +69,6 @@ class Listener:
         staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
         return [Exchanged(node, *sent_and_resent(guest)) for guest, node in staying]
 
-    def _open(self, listener: socket.socket) -> None:
-        self._watch(listener, READ, lambda _: self._accept(listener))
-
     def _hear(self) -> None:
         try:
             data = self._datagrams.recv(_LONGEST_GREETING)
@@ -80,7 +78,7 @@ class Listener:
         if node >= 0:
             self.heard.add(node)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, _: int) -> None:
         try:
             guest, _ = listener.accept()
         except OSError:
@@ -166,7 +164,8 @@ def _spread(count: int) -> list[socket.socket]:
 
     Fewer where that many are not free. Raises ``OSError`` where none is.
     """
-    low, high = _port_range()
+    told = [int(word) for word in proc.text(_RANGE).split()]
+    low, high = told if len(told) == 2 else _USUAL
     width = max(1, (high - low) // count)
     found = [_in_part(low, width)]
     with contextlib.suppress(OSError):
@@ -181,11 +180,6 @@ def _in_part(low: int, width: int) -> socket.socket:
         except OSError:
             continue
     return _bound(socket.SOCK_STREAM, 0)
-
-
-def _port_range() -> tuple[int, int]:
-    found = [int(word) for word in proc.text(_RANGE).split()]
-    return (found[0], found[1]) if len(found) == 2 else _USUAL
 
 
 def _bound(kind: int, port: int) -> socket.socket:

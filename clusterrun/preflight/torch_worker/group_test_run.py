@@ -100,17 +100,14 @@ class GroupTestRun:
             for part in self._parts
         )
         for rank, part in enumerate(self._parts):
-            part.give_up(self._silent(rank, now))
+            who = f"local rank {rank}: " if len(self._parts) > 1 else ""
+            part.give_up(f"{who}killed after {now - self._began:.1f} s without an end")
         transport = next(filter(None, (chosen(part.child.printed()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)
         if loading:
             told = f"killed after {now - self._began:.1f} s, while NCCL loaded its kernels"
         return replace(result, late=late, why=told or result.why, loading=loading)
-
-    def _silent(self, rank: int, now: float) -> str:
-        who = f"local rank {rank}: " if len(self._parts) > 1 else ""
-        return f"{who}killed after {now - self._began:.1f} s without an end"
 
     @property
     def leaving(self) -> bool:
