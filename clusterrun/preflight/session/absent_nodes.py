@@ -8,7 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
 from clusterrun.preflight.session.indirect_probe import HOST
-from clusterrun.preflight.session.state import FaultyLink, NodeFinding, NodeState, SessionState
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 _PORTS = tuple(range(1, 25))
@@ -288,7 +288,7 @@ def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]
     return heard, [way.a for way in ways if way.a not in heard]
 
 
-def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[FaultyLink]:
+def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[LinkReport]:
     heard, deaf = _answers(state, node)
     if not heard and len(state.present()) > 1:
         led = _led_to(state, node)
@@ -336,8 +336,7 @@ def look_at(why: str, lives: bool) -> str:
     return next(found, _NO_PYTHON if lives else _NO_ANSWER)
 
 
-def _link(state: SessionState, node: int, one: NodeState) -> FaultyLink:
+def _link(state: SessionState, node: int, one: NodeState) -> LinkReport:
     a = state.subjects[node].name
     said = "no answer, though others get one; no agent could join over it, so the direction is not known"
-    report = LinkReport(a, one.name, "both", Grade.FAIL, said, _REMEDY.format(a, one.name))
-    return FaultyLink(node, one.node, report)
+    return LinkReport(a, one.name, "both", Grade.FAIL, said, _REMEDY.format(a, one.name))

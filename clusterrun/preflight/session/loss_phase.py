@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search import retransmissions
 from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import Target, WatchTask
 from clusterrun.preflight.thresholds import limit
 
@@ -98,13 +98,12 @@ def _of_node(state: SessionState, trouble: retransmissions.LossTrouble) -> Findi
     )
 
 
-def _of_link(state: SessionState, trouble: retransmissions.LossTrouble) -> FaultyLink:
+def _of_link(state: SessionState, trouble: retransmissions.LossTrouble) -> LinkReport:
     a, b = (state.subjects[node].name for node in trouble.nodes)
     between = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
     said = f"packets of what {between}{_words(trouble)}"
     direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
-    report = LinkReport(a, b, direction, grade, said, _REMEDY.format(f"{a} and {b}"))
-    return FaultyLink(trouble.nodes[0], trouble.nodes[1], report)
+    return LinkReport(a, b, direction, grade, said, _REMEDY.format(f"{a} and {b}"))
 
 
 def _words(trouble: retransmissions.LossTrouble) -> str:

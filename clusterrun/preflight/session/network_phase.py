@@ -9,7 +9,7 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.connectivity import ConnectTrouble
 from clusterrun.preflight.search.node_groups import LINKS_APART
 from clusterrun.preflight.session import consistency, partition_findings
-from clusterrun.preflight.session.state import FaultyLink, NodeFinding, NodeState, SessionState
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 from clusterrun.preflight.thresholds import limit
 
@@ -237,7 +237,7 @@ def _few(state: SessionState, nodes: Iterable[int]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def link(state: SessionState, one: ConnectTrouble) -> FaultyLink:
+def link(state: SessionState, one: ConnectTrouble) -> LinkReport:
     a, b = (state.subjects[node].name for node in one.nodes)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":
@@ -253,4 +253,4 @@ def link(state: SessionState, one: ConnectTrouble) -> FaultyLink:
             _CABLE.format(f"{a} and {b}"),
         )
     direction = "both" if one.both else "a->b"
-    return FaultyLink(one.nodes[0], one.nodes[1], LinkReport(a, b, direction, Grade.FAIL, said, remedy))
+    return LinkReport(a, b, direction, Grade.FAIL, said, remedy)

@@ -100,7 +100,8 @@ def _environment(state: SessionState, choice: Choice) -> tuple[tuple[str, str], 
 
 def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
     orders, subjects = state.orders, state.subjects
-    within = [link.report for link in state.links if {link.a, link.b} <= set(choice.nodes)]
+    world = tuple(subjects[node].name for node in choice.nodes)
+    within = [link for link in state.links if {link.a, link.b} <= set(world)]
     swapped = [Grade.WARN] if choice.swaps else []
     grades = [subjects[node].verdict for node in choice.nodes] + [one.verdict for one in within] + swapped
     grades += [one.verdict for one in state.together]
@@ -115,11 +116,11 @@ def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
         budget=orders.preflight.budget,
         rounds=state.rounds,
         backend=state.backend,
-        world=tuple(subjects[node].name for node in choice.nodes),
+        world=world,
         spares=tuple(one.name for one in spares),
         excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
         nodes=tuple(_node(one, choice) for one in subjects.values()),
-        links=tuple(link.report for link in state.links),
+        links=state.links,
         set_said="; ".join(map(_of_all, state.together)),
         tests=tuple(state.tests),
         notices=tuple(state.notices),

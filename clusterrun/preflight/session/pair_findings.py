@@ -9,7 +9,7 @@ from clusterrun.preflight.search.group_search import GroupsSaid
 from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.search.search import Evidence, SearchResult
 from clusterrun.preflight.session import partition_findings
-from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.thresholds import median_of
 
 _BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
@@ -42,7 +42,7 @@ class PairFindings:
             said = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
             yield NodeFinding(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
 
-    def of_links(self) -> Iterator[FaultyLink]:
+    def of_links(self) -> Iterator[LinkReport]:
         for one in self._result.evidence:
             if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
                 yield self._link(one)
@@ -109,7 +109,7 @@ class PairFindings:
         found = (trial.wrong or trial.why for trial in trials if trial.passed is False)
         return next((words for words in found if words), "no answer within the limit")
 
-    def _link(self, evidence: Evidence) -> FaultyLink:
+    def _link(self, evidence: Evidence) -> LinkReport:
         a, b = evidence.nodes
         if evidence.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
             a, b = b, a
@@ -123,8 +123,7 @@ class PairFindings:
             said += f", both nodes pass with others: {self._why(evidence)}"
         else:
             said += "; whether the link or a node is to blame is not known"
-        report = LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
-        return FaultyLink(a, b, report)
+        return LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
 
 
 def _slow(evidence: Evidence) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.node_groups import Groups
-from clusterrun.preflight.session.state import FaultyLink, NodeFinding, SessionState
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 LOW, HIGH, STEP = 32768, 60999, 64
@@ -102,10 +102,9 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 def _suspects(state: SessionState) -> list[int]:
     """The ends of ways with silent ports, and of tests of pairs that failed."""
-    numbers = {one.name: one.node for one in state.subjects.values()}
     ways = [(way.a, way.b) for way in state.crossings.ways.values() if way.missed and not way.dead]
     tests = [one for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
-    ends = [*ways, *(tuple(numbers[name] for name in one.nodes) for one in tests)]
+    ends = [*ways, *(tuple(state.numbers[name] for name in one.nodes) for one in tests)]
     there = {one.node for one in state.present() if one.listening is not None}
     doubted = [node for way in ends if there.issuperset(way) for node in way]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
@@ -137,12 +136,11 @@ def _mates(state: SessionState) -> dict[int, tuple[int, ...]]:
 
     A firewall may have been changed since the first.
     """
-    numbers = {one.name: one.node for one in state.subjects.values()}
     groups = Groups()
     newest = {frozenset(one.nodes): one.outcome for one in state.tests if one.outcome != "void"}
     for nodes in (list(one) for one, outcome in newest.items() if outcome == "passed"):
         for other in nodes[1:]:
-            groups.join(numbers[nodes[0]], numbers[other])
+            groups.join(state.numbers[nodes[0]], state.numbers[other])
     return {node: group for group in groups.of(state.subjects) for node in group}
 
 
@@ -177,8 +175,7 @@ def _of_node(state: SessionState, one: Blocked) -> Finding:
     return Finding("ports", Grade.FAIL, said, _FIREWALL.format(state.names(one.nodes)))
 
 
-def _link(state: SessionState, one: Blocked) -> FaultyLink:
+def _link(state: SessionState, one: Blocked) -> LinkReport:
     a, b = (state.subjects[node].name for node in one.nodes)
     said = f"TCP ports of {b} from about {one.first} to {one.last} do not answer {a}"
-    report = LinkReport(a, b, "a->b", Grade.FAIL, said, _FIREWALL.format(f"{a} and {b}"))
-    return FaultyLink(one.nodes[0], one.nodes[1], report)
+    return LinkReport(a, b, "a->b", Grade.FAIL, said, _FIREWALL.format(f"{a} and {b}"))

@@ -8,7 +8,7 @@ from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.session import collective_phase, local_phase, network_phase
 from clusterrun.preflight.session.group_tests import GroupTests
-from clusterrun.preflight.session.state import FaultyLink, NodeState, SessionState
+from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
 SPARES_MORE = 1
@@ -23,13 +23,12 @@ def in_order(known: Mapping[int, NodeState], after: Report | None) -> list[NodeS
 
 def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None:
     """What the last check found still holds: who stays out, and which links are bad."""
-    known = {one.name: one.node for one in state.subjects.values()}
     for one in report.nodes:
-        node = known.get(one.node)
+        node = state.numbers.get(one.node)
         if node is not None and one.role == "excluded" and node not in suspects:
             state.subjects[node].stay_out(one.findings)
-    bad = (one for one in report.links if one.verdict is Grade.FAIL and {one.a, one.b} <= set(known))
-    state.write("before", (), [FaultyLink(known[one.a], known[one.b], one) for one in bad])
+    bad = (one for one in report.links if one.verdict is Grade.FAIL)
+    state.write("before", (), [one for one in bad if {one.a, one.b} <= state.numbers.keys()])
 
 
 class Recheck:

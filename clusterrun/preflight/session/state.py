@@ -34,13 +34,6 @@ class NodeFinding:
     finding: Finding
 
 
-class FaultyLink:
-    """A link that was found wanting, by the numbers of its ends, with its line for the report."""
-
-    def __init__(self, a: int, b: int, report: LinkReport) -> None:
-        self.a, self.b, self.report = a, b, report
-
-
 class NodeState:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
@@ -165,6 +158,7 @@ class SessionState:
     ) -> None:
         self.orders, self.nonce = orders, nonce
         self.subjects = {one.node: one for one in subjects}
+        self.numbers = {one.name: one.node for one in subjects}
         self.now = self.began = now
         self.wall = wall
         self.end_at = now + orders.preflight.budget
@@ -186,7 +180,7 @@ class SessionState:
         self.asked = _asked(orders, run_dir)
         self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
         """By who found them, the groups of nodes between which the network is partitioned."""
-        self._links: dict[str, tuple[FaultyLink, ...]] = {}
+        self._links: dict[str, tuple[LinkReport, ...]] = {}
         self._together: dict[str, tuple[Finding, ...]] = {}
 
     # --- asking ---
@@ -231,7 +225,7 @@ class SessionState:
         """Their names with commas between."""
         return ", ".join(self.subjects[node].name for node in nodes)
 
-    def write(self, source: str, said: Iterable[NodeFinding], links: Iterable[FaultyLink] = ()) -> None:
+    def write(self, source: str, said: Iterable[NodeFinding], links: Iterable[LinkReport] = ()) -> None:
         """What ``source`` found, instead of what it had found before."""
         found: dict[int | None, list[Finding]] = {}
         for one in said:
@@ -247,21 +241,23 @@ class SessionState:
         return tuple(finding for found in self._together.values() for finding in found)
 
     @property
-    def links(self) -> tuple[FaultyLink, ...]:
+    def links(self) -> tuple[LinkReport, ...]:
         """Links with findings, each once: who found it first knows most of it."""
-        known: dict[frozenset[int], FaultyLink] = {}
+        known: dict[frozenset[str], LinkReport] = {}
         for link in (link for links in self._links.values() for link in links):
             known.setdefault(frozenset((link.a, link.b)), link)
         return tuple(known.values())
 
     def is_cut(self, a: int, b: int) -> bool:
         """Whether the control round found the link between two nodes broken: no test need be tried on it."""
-        return any({link.a, link.b} == {a, b} for link in self._links.get("control", ()))
+        ends = {self.subjects[a].name, self.subjects[b].name}
+        return any({link.a, link.b} == ends for link in self._links.get("control", ()))
 
     def explain_links_of(self, node: int) -> None:
         """The node itself is to blame for what was found of its links."""
+        name = self.subjects[node].name
         for source, links in self._links.items():
-            self._links[source] = tuple(link for link in links if node not in (link.a, link.b))
+            self._links[source] = tuple(link for link in links if name not in (link.a, link.b))
 
     def chosen_part(self) -> tuple[int, ...]:
         """Of a network that is partitioned the part with most fit nodes; () where it is not partitioned."""
@@ -279,7 +275,8 @@ class SessionState:
         nodes = list(self.subjects)
         places, spares = nodes[: self.orders.nodes], nodes[self.orders.nodes :]
         unfit = {one.node for one in self.subjects.values() if one.unfit}
-        links = [(link.a, link.b) for link in self.links if link.report.verdict is Grade.FAIL]
+        bad = [link for link in self.links if link.verdict is Grade.FAIL]
+        links = [(self.numbers[link.a], self.numbers[link.b]) for link in bad]
         flawed = {one.node for one in self.subjects.values() if one.verdict is not Grade.PASS}
         slow = {node for node in flawed if self._is_slow(node)}
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
