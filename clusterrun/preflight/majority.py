@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
@@ -64,6 +64,11 @@ def unlike(
     said = f"{what} differs: {groups}; it is not known which is right"
     for node in values if len(values) == 2 else ("",):
         yield node, Finding(check, mild, said, remedy)
+
+
+def some_of(words: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def _shown(nodes: tuple[str, ...]) -> str:

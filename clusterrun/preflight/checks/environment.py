@@ -7,7 +7,7 @@ import re
 
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.majority import some_of, unlike
 from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Asked, Findings, Readings
@@ -112,8 +112,7 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
     for (interface, address), nodes in holders.items():
         if len(nodes) > 1:
             grade = Grade.FAIL if needed and (interface, address) in first else Grade.WARN
-            names = sorted(nodes.values())
-            shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+            shown = some_of(sorted(nodes.values()), 4)
             said = f"{name} chooses {interface}, which has the same address {address} on {shown}"
             said += ": a rank that connects to it reaches itself"
             yield ALL, Finding(NAME, grade, said, _own(name, readings))

@@ -291,7 +291,7 @@ def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]
 def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[LinkReport]:
     heard, deaf = _answers(state, node)
     if not heard and len(state.present()) > 1:
-        led = _led_to(state, node)
+        led = ", ".join(sorted({*state.led_to(node.name)}))
         if led and len(deaf) >= _GROUP:
             said = f"{node.absent}; nothing answers at {led}, to which its name leads"
             node.write("gone", [Finding("agent", Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(node.name))])
@@ -321,12 +321,6 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
     said += ": it is left out for this link alone"
     node.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
     return [network_phase.link(state, trouble)]
-
-
-def _led_to(state: SessionState, node: NodeState) -> str:
-    """The addresses to which its name leads those that looked for it."""
-    seen = (subject.resolved.get(node.name, "").split() for subject in state.present())
-    return ", ".join(sorted({found[0] for found in seen if found}))
 
 
 def look_at(why: str, lives: bool) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import split
+from clusterrun.preflight.majority import some_of, split
 from clusterrun.preflight.session.state import NodeFinding, NodeState
 
 LATE_NAME_SECONDS = 1.0
@@ -18,7 +17,6 @@ _RESOLVER = (
 _TIME_SERVICE = "start its time service: chronyc tracking; chronyc makestep"
 _NETWORKS = ("device", "infiniband")
 _FEW = 3
-_SHOWN = 3
 
 
 # --- names ---
@@ -52,9 +50,9 @@ def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeSta
                 lacking.setdefault(viewer, []).append(name)
     mend, add = "mend /etc/hosts or the resolver of this node", "add them to /etc/hosts or DNS"
     for viewer, said in wrong.items():
-        yield _of_names(viewer, f"resolves {_shown(said)}", mend, Grade.FAIL)
+        yield _of_names(viewer, f"resolves {some_of(said)}", mend, Grade.FAIL)
     for viewer, said in lacking.items():
-        yield _of_names(viewer, f"cannot resolve {_shown(said)}", add)
+        yield _of_names(viewer, f"cannot resolve {some_of(said)}", add)
 
 
 def _of_names(node: int | None, said: str, remedy: str, grade: Grade = Grade.WARN) -> NodeFinding:
@@ -91,41 +89,34 @@ def _wrong_entry(owner: NodeState, strange: Mapping[int, str], viewers: int) -> 
     return _of_names(owner.node, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
 
 
-def _shown(words: Sequence[str]) -> str:
-    more = len(words) - _SHOWN
-    return ", ".join(words[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 # --- clocks ---
 
 
-@frozen
-class ClockLimits:
-    """Seconds from the median; Munge and Kerberos refuse from 300 s on."""
+def clocks(subjects: Sequence[NodeState], warn: float, fail: float) -> Iterator[NodeFinding]:
+    """Who is away from the median by more than can be explained by the way to and fro.
 
-    warn: float
-    fail: float
-
-
-def clocks(subjects: Sequence[NodeState], limits: ClockLimits) -> Iterator[NodeFinding]:
-    """Who is away from the median by more than can be explained by the way to and fro."""
+    The limits are seconds from the median; Munge and Kerberos refuse from 300 s on.
+    """
     known = [one for one in subjects if one.latest < float("inf") and one.earliest > float("-inf")]
     if len(known) < 2:
         return
     median = statistics.median(one.offset for one in known)
     if len(known) < _FEW:
-        yield from _two_clocks(known, limits)
+        first, second = known
+        apart = max(first.earliest - second.latest, second.earliest - first.latest)
+        if apart > warn:
+            yield _unknown_clock(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
         return
     away = {one.node: _surely_away(one, median) for one in known}
-    astray = [one for one in known if abs(away[one.node]) > limits.warn]
+    astray = [one for one in known if abs(away[one.node]) > warn]
     if 2 * len(astray) >= len(known):
         widest = max(abs(seconds) for seconds in away.values())
         yield _unknown_clock(f"the clocks of the nodes differ by {widest:.0f} s and more")
         return
     for one in astray:
-        seconds, far = one.offset - median, abs(away[one.node]) > limits.fail
+        seconds, far = one.offset - median, abs(away[one.node]) > fail
         said = f"its clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'} of the others'"
-        said += f" (limit {limits.fail if far else limits.warn:g} s)"
+        said += f" (limit {fail if far else warn:g} s)"
         yield NodeFinding(one.node, Finding("clock", Grade.FAIL if far else Grade.WARN, said, _TIME_SERVICE))
 
 
@@ -134,13 +125,6 @@ def _surely_away(node: NodeState, median: float) -> float:
     if node.earliest > median:
         return node.earliest - median
     return min(0.0, node.latest - median)
-
-
-def _two_clocks(known: list[NodeState], limits: ClockLimits) -> Iterator[NodeFinding]:
-    first, second = known
-    apart = max(first.earliest - second.latest, second.earliest - first.latest)
-    if apart > limits.warn:
-        yield _unknown_clock(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
 
 
 def _unknown_clock(seen: str) -> NodeFinding:
@@ -161,7 +145,7 @@ def interfaces(subjects: Sequence[NodeState]) -> Iterator[NodeFinding]:
         remedy = f"ip link set {_name(used[name])} mtu {found.usual}"
         yield NodeFinding(used[name].node, Finding("interface", Grade.WARN, said, remedy))
     if not found.agreed and not found.usual:
-        groups = "; ".join(f"{value} on {_shown(who)}" for value, who in found.values)
+        groups = "; ".join(f"{value} on {some_of(who)}" for value, who in found.values)
         yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
 
 

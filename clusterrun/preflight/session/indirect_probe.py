@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session.state import NodeState, SessionState
-from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, Task, ThroughTask
+from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Task, ThroughTask
 
 HOST = 0
 """The batch script, and with it the coordinator, runs on the first node of the allocation."""
@@ -42,10 +42,11 @@ def rounds(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[ty
 def _ask(state: SessionState, node: NodeState) -> None:
     host = state.subjects[HOST]
     _through(state, node, LocalTask(state.asked, registry.names(state.asked)), _LOCAL_SECONDS)
-    here, there = _target(state, host, host.address), _target(state, node, _address(state, node))
-    task = DialTask(state.nonce, node.node, (here,), (), _DIAL_SECONDS)
+    ports, there = (one.listening.ports if one.listening is not None else () for one in (host, node))
+    task = DialTask(state.nonce, node.node, (host.target(ports),), (), _DIAL_SECONDS)
     _through(state, node, task, _DIAL_SECONDS + _SLACK_SECONDS)
-    task = DialTask(state.nonce, host.node, (there,), (), _DIAL_SECONDS)
+    led_to = next(iter(state.led_to(node.name)), "")
+    task = DialTask(state.nonce, host.node, (node.target(there, led_to),), (), _DIAL_SECONDS)
     state.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
 
 
@@ -62,18 +63,6 @@ def _relay(state: SessionState, one: NodeState) -> int | None:
     ways = state.crossings.ways
     known = ((node, ways.get((node.node, one.node))) for node in state.present() if node.node != HOST)
     return next((node.node for node, way in known if way is not None and (way.good or way.refused)), None)
-
-
-def _address(state: SessionState, node: NodeState) -> str:
-    """Where names lead that ask for it: its agent never told."""
-    seen = (subject.resolved.get(node.name, "").split() for subject in state.present())
-    return next((found[0] for found in seen if found), "")
-
-
-def _target(state: SessionState, node: NodeState, address: str) -> Target:
-    known = node.listening
-    ports, datagrams = (known.ports, known.datagrams) if known is not None else ((), 0)
-    return Target(node.node, node.name, address, ports, datagrams)
 
 
 def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import combinations
 
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.majority import some_of
 from clusterrun.preflight.search.connectivity import ConnectTrouble
 from clusterrun.preflight.search.node_groups import LINKS_APART
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
-from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.tasks import DialTask
 from clusterrun.preflight.thresholds import limit
 
 DIAL_SECONDS = 5.0
@@ -48,7 +49,8 @@ def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, 
 def _control_round(state: SessionState, plan: Plan, named: Collection[int]) -> Iterator[tuple[type, ...]]:
     if plan:
         state.label = "control round"
-        _ask(state, plan, _with_names(state, named))
+        # Nobody resolves names where all nodes are one machine.
+        _ask(state, plan, named if state.orders.launch else ())
         yield (DialTask,)
         yield from _clear_up(state)
 
@@ -115,11 +117,6 @@ def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
     return plan
 
 
-def _with_names(state: SessionState, nodes: Collection[int]) -> Collection[int]:
-    """Who of these resolves names: nobody where all nodes are one machine."""
-    return nodes if state.orders.launch else ()
-
-
 def _ports(node: NodeState) -> tuple[int, ...]:
     return node.listening.ports if node.listening is not None else ()
 
@@ -164,14 +161,9 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
     for node, targets in plan.items():
         near = [state.subjects[other].name for other in (node, *targets)]
         asked = (*(there if len(there) <= FEW else near), *absent) if node in namers else ()
-        goals = tuple(_target(state.subjects[other], ports) for other, ports in targets.items())
+        goals = tuple(state.subjects[other].target(ports) for other, ports in targets.items())
         task = DialTask(state.nonce, node, goals, asked, DIAL_SECONDS)
         state.ask(node, task, DIAL_SECONDS + _SLACK_SECONDS)
-
-
-def _target(node: NodeState, ports: tuple[int, ...]) -> Target:
-    datagrams = node.listening.datagrams if node.listening is not None else 0
-    return Target(node.node, node.name, node.address, ports, datagrams)
 
 
 # --- what it says ---
@@ -193,7 +185,8 @@ def write(state: SessionState) -> None:
     views = {one.node: one.resolved for one in heard if one.resolved}
     state.write("names", consistency.names(views, {one.name: one for one in heard}))
     state.write("late names", consistency.late_names(heard))
-    state.write("clocks", consistency.clocks(heard, _clock_limits(state)))
+    clock_limits = (limit(state.asked.limits, name) for name in ("clock_warn", "clock_fail"))
+    state.write("clocks", consistency.clocks(heard, *clock_limits))
     state.write("interfaces", consistency.interfaces(heard))
 
 
@@ -208,14 +201,9 @@ def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
     return f"{kind} between them ({len(ways)} ways tried), all is well inside"
 
 
-def _clock_limits(state: SessionState) -> consistency.ClockLimits:
-    given = state.asked.limits
-    return consistency.ClockLimits(limit(given, "clock_warn"), limit(given, "clock_fail"))
-
-
 def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
     name = state.subjects[one.nodes[0]].name
-    others = _few(state, one.others)
+    others = some_of([state.subjects[node].name for node in one.others], 4)
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":
         ports = ", ".join(map(str, one.ports))
@@ -230,11 +218,6 @@ def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
     }
     remedy = _CABLE.format(name) if one.side == "all" else _FIREWALL
     return Finding("connections", Grade.FAIL, f"{words[one.side]} ({tries})", remedy)
-
-
-def _few(state: SessionState, nodes: Iterable[int]) -> str:
-    names = [state.subjects[node].name for node in nodes]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def link(state: SessionState, one: ConnectTrouble) -> LinkReport:

@@ -19,6 +19,7 @@ from clusterrun.preflight.tasks import (
     Interface,
     ListenAnswer,
     LocalAnswer,
+    Target,
     Task,
     WarmTask,
     WarmUp,
@@ -90,6 +91,11 @@ class NodeState:
     def offset(self) -> float:
         """How far its clock is ahead of the coordinator's, in the middle of what is possible; seconds."""
         return (self.earliest + self.latest) / 2
+
+    def target(self, ports: tuple[int, ...], address: str = "") -> Target:
+        """It as one to be dialled on these ports; ``address`` where its agent never told one."""
+        datagrams = self.listening.datagrams if self.listening is not None else 0
+        return Target(self.node, self.name, address or self.address, ports, datagrams)
 
     def told_time(self, wall: float, earliest: float, latest: float) -> None:
         """Its clock said ``wall`` at a moment when the coordinator's stood between these two."""
@@ -220,6 +226,11 @@ class SessionState:
 
     def present(self) -> list[NodeState]:
         return [one for one in self.subjects.values() if not one.gone]
+
+    def led_to(self, name: str) -> list[str]:
+        """The addresses to which a name leads those that looked for it."""
+        seen = (one.resolved.get(name, "").split() for one in self.present())
+        return [found[0] for found in seen if found]
 
     def names(self, nodes: Iterable[int]) -> str:
         """Their names with commas between."""

@@ -6,7 +6,6 @@ import pytest
 
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.session.consistency import (
-    ClockLimits,
     clocks,
     common_interface,
     faster_interface,
@@ -17,7 +16,7 @@ from clusterrun.preflight.session.consistency import (
 from clusterrun.preflight.session.state import NodeState
 from clusterrun.preflight.tasks import Interface, ListenAnswer
 
-LIMITS = ClockLimits(1.0, 30.0)
+LIMITS = (1.0, 30.0)
 
 
 def subject(node: int, mtu: int = 1500, interface: str = "eth0", more: tuple[str, ...] = ()) -> NodeState:
@@ -81,7 +80,7 @@ def clock(node: int, offset: float, slack: float = 0.1) -> NodeState:
 def times(*offsets: float, slack: float = 0.1) -> list[tuple[int | None, Grade]]:
     return [
         (one.node, one.finding.verdict)
-        for one in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)], LIMITS)
+        for one in clocks([clock(node, offset, slack) for node, offset in enumerate(offsets)], *LIMITS)
     ]
 
 
