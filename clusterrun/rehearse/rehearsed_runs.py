@@ -126,8 +126,7 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
         folder = run.paths.attempt(0)
-        with contextlib.suppress(ProcessLookupError):  # as Slurm gives it: a signal to the coordinator
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
+        self._give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -143,6 +142,11 @@ class RehearsedRuns:
             return None
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
+
+    def _give_notice(self, run: Run) -> None:
+        """As Slurm gives it: a signal to the coordinator."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
         """End it, if it has not ended."""
