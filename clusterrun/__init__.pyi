@@ -1,4 +1,4 @@
-"""The public names with every option. Made by `make stub` from clusterrun/config/option_table.py."""
+"""The public names with every option. Made by `make stub` from clusterrun/model/option_table.py."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta

@@ -171,7 +171,7 @@ class ClusterrunExecutor(core.Executor):
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
-        return {python_options.name_of(option) for option in python_options.SUBMIT} | {"at_most"}
+        return {option.field for option in python_options.SUBMIT} | {"at_most"}
 
     def _convert_parameters(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """What submitit's ``AutoExecutor`` calls its parameters."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterrun.executor import ClusterrunJob
 
 log = logging.getLogger(__name__)
-OPTIONS = {python_options.name_of(option): None for option in python_options.SUBMIT}
+OPTIONS = {option.field: None for option in python_options.SUBMIT}
 """`hydra.launcher.nodes=2`: those of `clusterrun submit`; None says nothing."""
 
 ConfigStore.instance().store(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clusterrun.api import spec_of
-from clusterrun.config.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.config.settings import settle
 from clusterrun.model.duration import parse
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.orders import Preflight, Survival, WatchOrders
 from clusterrun.model.spec import JobSpec
 from clusterrun.script.plan import MachineFacts, plan

@@ -14,7 +14,7 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.config import option_table
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import SchedulerError
 

@@ -13,7 +13,8 @@ import click
 from clusterrun.cli.error_output import agreed, say
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
-from clusterrun.config import option_table, settings
+from clusterrun.config import settings
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 
 SIZED_BY_CELLS = ("nodes", "name", "spares")

@@ -14,8 +14,8 @@ from clusterrun.cli.report import outputs, put
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.config import option_table
 from clusterrun.config.settings import DEFAULT, Setting
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace

@@ -10,8 +10,9 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.submit_options import profile_option, settled
 from clusterrun.cli.terminal import table
-from clusterrun.config import option_table, profiles, settings
+from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting
+from clusterrun.model import option_table
 from clusterrun.model.contract import HOME_VARIABLE, ExitCode
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from clusterrun.config.option_table import GROUPS
+from clusterrun.model.option_table import GROUPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 ALL = "--help-all"

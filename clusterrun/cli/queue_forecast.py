@@ -12,7 +12,7 @@ from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import iso, table
-from clusterrun.config import option_table
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time, spoken
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.main import DOORS, root
-from clusterrun.config import option_table
+from clusterrun.model import option_table
 from clusterrun.script.shipped import folder
 
 _MARK = re.compile(r"^<!-- table: (\w+) ?(.*?) -->$", re.MULTILINE)

@@ -15,8 +15,9 @@ from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit, warn_astray
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import size_words
-from clusterrun.config import option_table, settings
+from clusterrun.config import settings
 from clusterrun.config.settings import DEFAULT, Setting
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 
@@ -25,23 +26,7 @@ if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
     from clusterrun.operations.context import Context
 
-OF_A_JOB = (
-    *(
-        "mem",
-        "time",
-        "time-min",
-        "partition",
-        "account",
-        "qos",
-        "reservation",
-        "constraint",
-        "sbatch",
-        "template",
-        "cluster",
-    ),
-    *("avoid-bad", "bad-since", "on-unfit", "requeue", "requeue-by", "notice"),
-    *("max-preemptions", "max-time-limits", "elastic", "shapes"),
-)
+OF_A_JOB = tuple(option.name for option in option_table.CONFIGURABLE.values() if option.queued)
 """Options of what is still to be queued: ``run`` refuses them, and passes them over in a configuration."""
 OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
 """What the allocation decides, unless the command line does."""

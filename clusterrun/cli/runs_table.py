@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from clusterrun.cli import terminal
 from clusterrun.cli.terminal import aligned
@@ -11,25 +11,12 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
 
-HEADS = ("RUN", "JOB", "STATE", "PHASE", "NODES", "TIME", "REASON")
-SPARE = ("PHASE", "JOB", "NODES", "TIME")
-"""What a terminal too narrow even without reasons does without, in this order."""
 _PAINT = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", State.UNKNOWN: "magenta"}
 
 
-def cells(status: RunStatus, now: float) -> list[str]:
-    """One run as the cells of a row."""
-    each = status.world_size // status.nodes if status.nodes else 0
-    told = (
-        status.run_id,
-        status.job_id,
-        status.state.value,
-        status.phase.value,
-        f"{status.nodes}×{each}",
-        _time(status, now),
-        reason_of(status, now),
-    )
-    return [visible(cell) for cell in told]
+def _size(status: RunStatus, now: float) -> str:
+    """Nodes, and ranks on each."""
+    return f"{status.nodes}×{status.world_size // status.nodes if status.nodes else 0}"
 
 
 def reason_of(status: RunStatus, now: float) -> str:
@@ -46,6 +33,20 @@ def _time(status: RunStatus, now: float) -> str:
     return spoken(max(0.0, ended - began)) if began else ""
 
 
+COLUMNS: dict[str, Callable[[RunStatus, float], str]] = {
+    "RUN": lambda status, now: status.run_id,
+    "JOB": lambda status, now: status.job_id,
+    "STATE": lambda status, now: status.state.value,
+    "PHASE": lambda status, now: status.phase.value,
+    "NODES": _size,
+    "TIME": _time,
+    "REASON": reason_of,
+}
+"""Each head with what stands below it; the last one has the room that is left."""
+SPARE = ("PHASE", "JOB", "NODES", "TIME")
+"""What a terminal too narrow even without reasons does without, in this order."""
+
+
 def plain(statuses: Sequence[RunStatus], now: float) -> list[str]:
     """A table for a pipe: every line whole."""
     return aligned(_rows(statuses, now))
@@ -59,4 +60,5 @@ def fitted(statuses: Sequence[RunStatus], now: float, width: int, colours: bool)
 
 
 def _rows(statuses: Sequence[RunStatus], now: float) -> list[list[str]]:
-    return [list(HEADS), *(cells(status, now) for status in statuses)]
+    cells = [[visible(cell(status, now)) for cell in COLUMNS.values()] for status in statuses]
+    return [list(COLUMNS), *cells]

@@ -11,7 +11,6 @@ from clusterrun.model.frozen import fields
 from clusterrun.model.record import Attempt, Failure, RunStatus
 from clusterrun.operations.context import Context
 
-_TIMES = ("submitted_at", "started_at", "ended_at", "heard_at")
 _COUNTS = ("step", "checkpoint")
 
 
@@ -37,15 +36,13 @@ def _more(context: Context, status: RunStatus) -> dict[str, Any]:
 def _entry(status: RunStatus) -> dict[str, Any]:
     entry = {**fields(status), "state": status.state.value, "phase": status.phase.value}
     del entry["failed_at"], entry["hopeless"]
-    return {**entry, **_times(entry, _TIMES), **_counts(entry)}
+    return _nulls(entry)
 
 
-def _times(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: iso(entry[name] or None) for name in names}
-
-
-def _counts(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] if entry[name] >= 0 else None for name in _COUNTS}
+def _nulls(entry: dict[str, Any]) -> dict[str, Any]:
+    """``entry`` with its times in words, and null for what was not told."""
+    times = {name: iso(value or None) for name, value in entry.items() if name.endswith("_at")}
+    return {**entry, **times, **{name: entry[name] if entry[name] >= 0 else None for name in _COUNTS}}
 
 
 def _attempts(context: Context, run_id: str) -> list[dict[str, Any]]:
@@ -64,7 +61,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "failure": _failure(attempt.failure) if attempt.failure else None,
     }
     del entry["epoch"]
-    return {**entry, **_times(entry, ("started_at", "ended_at", "ranks_at")), **_counts(entry)}
+    return _nulls(entry)
 
 
 def _failure(one: Failure) -> dict[str, Any]:

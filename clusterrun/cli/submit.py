@@ -15,7 +15,8 @@ from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import size_words
-from clusterrun.config import option_table, settings
+from clusterrun.config import settings
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import fields

@@ -11,11 +11,11 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.shell_complete import files, profile_names
-from clusterrun.config import option_table, profiles, settings
-from clusterrun.config.option_table import Option
+from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting, Source
-from clusterrun.model import gpu_request
+from clusterrun.model import gpu_request, option_table
 from clusterrun.model.errors import BadInput
+from clusterrun.model.option_table import Option
 from clusterrun.model.spec import JobSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -120,11 +120,13 @@ def to_spec(
     """The submission that the settings mean; ``more`` are fields of the spec. Raises ``BadInput``."""
     from clusterrun.api import spec_of
 
-    for name, unsaid in option_table.UNSAID.items():
-        if settled[name].value == unsaid and settled[name].origin != settings.DEFAULT:
+    for name, setting in settled.items():
+        option, value = option_table.CONFIGURABLE[name], setting.value
+        unsaid = option.kind == "number" and option.otherwise and value == option.default
+        if unsaid and isinstance(value, int) and setting.origin != settings.DEFAULT:
             raise BadInput(
-                f"--{name} must be at least {unsaid + 1}, not {unsaid}",
-                f"give --{name} {unsaid + 1} or more, or leave it out",
+                f"--{name} must be at least {value + 1}, not {value}",
+                f"give --{name} {value + 1} or more, or leave it out",
             )
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     if values["template"]:

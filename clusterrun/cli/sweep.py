@@ -16,8 +16,9 @@ from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.config import option_table, settings
+from clusterrun.config import settings
 from clusterrun.config.sweep_points import MOST_POINTS
+from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace

@@ -14,11 +14,11 @@ from typing import Any
 
 from clusterrun.config import hosts, ownership
 from clusterrun.config.hosts import HostEntry
-from clusterrun.config.option_table import CONFIGURABLE, TRUST, Value
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import did_you_mean
+from clusterrun.model.option_table import CONFIGURABLE, TRUST, Value
 
 PROJECT_FILE = "clusterrun.toml"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from textwrap import wrap
 from typing import TypeVar
 
-from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
 from clusterrun.model.errors import BadInput
 from clusterrun.model.nearest import did_you_mean
+from clusterrun.model.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
 
 F = TypeVar("F", bound=Callable[..., object])
 AFTER = Option("after", "list", "Start when these runs have succeeded.", "RUN", ())
@@ -37,13 +37,9 @@ INSTEAD = {
 """What to write for a name that people try."""
 
 
-def name_of(option: Option) -> str:
-    return option.name.replace("-", "_")
-
-
 def check(function: str, given: Mapping[str, object], options: Iterable[Option]) -> None:
     """Refuse a keyword that is no option of ``function``. Raises ``BadInput`` with the nearest one."""
-    known = [name_of(option) for option in options]
+    known = [option.field for option in options]
     for name in given:
         if name not in known:
             guess = did_you_mean(name, known, f"help(clusterrun.{function}) shows every option")
@@ -79,7 +75,7 @@ def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
         kept = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keyword = inspect.Parameter.KEYWORD_ONLY
         keywords = [
-            inspect.Parameter(name_of(option), keyword, default=None, annotation=annotation(option))
+            inspect.Parameter(option.field, keyword, default=None, annotation=annotation(option))
             for option in options
         ]
         function.__signature__ = plain.replace(parameters=[*kept, *keywords])  # type: ignore[attr-defined]
@@ -99,6 +95,6 @@ def described(options: Iterable[Option]) -> str:
     for option in options:
         choices = f" One of {', '.join(_quoted(option.choices))}." if option.choices else ""
         default = f" (default: {option.holds})" if option.holds else ""
-        text = f"{name_of(option)}: {option.help}{choices}{default}"
+        text = f"{option.field}: {option.help}{choices}{default}"
         lines += wrap(text, 98, initial_indent=" " * 4, subsequent_indent=" " * 8)
     return "\n".join(lines)

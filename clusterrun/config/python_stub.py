@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 
-from clusterrun.config.option_table import Option
-from clusterrun.config.python_options import CHECK, SUBMIT, annotation, name_of
+from clusterrun.config.python_options import CHECK, SUBMIT, annotation
+from clusterrun.model.option_table import Option
 
 HEAD = '''\
-"""The public names with every option. Made by `make stub` from clusterrun/config/option_table.py."""
+"""The public names with every option. Made by `make stub` from clusterrun/model/option_table.py."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -41,7 +41,7 @@ def stub(submit: Callable[..., object], check: Callable[..., object]) -> str:
 
 
 def _function(name: str, first: Iterable[str], options: Iterable[Option], told: Callable[..., object]) -> str:
-    keywords = [f"{name_of(option)}: {annotation(option)} = None" for option in options]
+    keywords = [f"{option.field}: {annotation(option)} = None" for option in options]
     arguments = "".join(f"    {argument},\n" for argument in (*first, *keywords))
     doc = "\n".join(f"    {line}".rstrip() for line in (inspect.getdoc(told) or "").split("\n"))
     return f'\ndef {name}(\n{arguments}) -> Run:\n    r"""{doc.strip()}\n    """\n'

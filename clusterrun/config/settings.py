@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterrun.config.option_table import CONFIGURABLE, Option, Value
 from clusterrun.model import contract, gpu_request, node_range
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import nearest
+from clusterrun.model.option_table import CONFIGURABLE, Option, Value
 
 DEFAULT = "default"
 """The origin of a value that nobody gave."""

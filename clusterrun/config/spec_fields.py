@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from clusterrun.config.option_table import CONFIGURABLE, DURATIONS, Option
 from clusterrun.config.settings import read_value
 from clusterrun.model import gpu_request, node_range
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS, Option
 from clusterrun.model.spec import Cluster, OnUnfit
 
 WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterrun.model import duration, gpu_request, node_range
 from clusterrun.model.errors import BadInput
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
 
 MOST = 9
 """More jobs of one run would crowd out the user's own."""
-TEXTS = ("partition", "account", "qos", "constraint", "reservation", "mem")
-TIMES = ("time", "time-min")
-NUMBERS = ("ranks-per-node", "cpus-per-rank")
+_MAY_DIFFER = {option.name: option for option in CONFIGURABLE.values() if option.shaped}
 _FORM = 'give --shapes "4x8 2x8,time=8h": nodes x GPUs, then what else differs, shapes apart by a blank'
 
 
@@ -41,18 +40,18 @@ def _shape(word: str) -> Fields:
         found["gpus"], found["gpu_type"] = gpu_request.read(gpus, f"--shapes {word!r}:")
     for option in options:
         name, equals, value = option.partition("=")
-        if not equals or not value or name not in (*TEXTS, *TIMES, *NUMBERS):
-            known = ", ".join((*TIMES, *TEXTS, *NUMBERS))
+        if not equals or not value or name not in _MAY_DIFFER:
+            known = ", ".join(_MAY_DIFFER)
             raise BadInput(f"--shapes {word!r}: {option!r} is none of {known}", _FORM)
-        found[name.replace("-", "_")] = _value(word, name, value)
+        found[_MAY_DIFFER[name].field] = _value(word, _MAY_DIFFER[name], value)
     return tuple(found.items())
 
 
-def _value(word: str, name: str, value: str) -> Any:
-    if name in TEXTS:
+def _value(word: str, option: Option, value: str) -> Any:
+    if option.kind in DURATIONS:
+        return duration.parse(value, DURATIONS[option.kind])
+    if option.kind != "number":
         return value
-    if name in TIMES:
-        return duration.parse(value)
     if not (value.isascii() and value.isdecimal()):
-        raise BadInput(f"--shapes {word!r}: {name} {value!r} is not a whole number", _FORM)
+        raise BadInput(f"--shapes {word!r}: {option.name} {value!r} is not a whole number", _FORM)
     return int(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import container, contract, gpu_request, limits, node_range, shapes
-from clusterrun.model.container import RUNTIMES
+from clusterrun.model import container, gpu_request, limits, node_range, shapes
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.orders import Level
 
 
@@ -27,37 +27,11 @@ class OnUnfit(enum.Enum):
     RESUBMIT = "resubmit"
 
 
-GIVERS = ("slurm", "node")
-"""Who gives GPUs: the scheduler, or the node as it is."""
-
-HANG_WORDS = ("report", "restart", "kill")
-"""What can be done with a run that hangs."""
-
 UNSAID = -1
 """A ``max_restarts`` that nobody said: then it is 0, or ``RESTARTS`` where a run can survive more."""
 RESTARTS = 3
 LONGEST_NOTICE = 65535
 """Seconds; sbatch takes no longer time for ``--signal``."""
-
-LEAST = (
-    ("nodes", 1),
-    ("min_nodes", 0),
-    ("time_min", 0),
-    ("gpus", 0),
-    ("ranks_per_node", 0),
-    ("cpus_per_rank", 0),
-    ("spares", 0),
-    ("time", 0),
-    ("max_preemptions", 0),
-    ("max_time_limits", 0),
-    ("no_progress", 0),
-    ("notice", 30),
-    ("preflight_budget", 0),
-    ("bad_since", 0),
-    ("hang_after", 0),
-)
-"""The least that a number of a spec can be."""
-
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """A name that every shell on the way to a rank hands on."""
@@ -146,18 +120,12 @@ class JobSpec:
             raise BadInput("there is no command to run", "say what to run: clusterrun submit train.py")
         if self.command == ("-m",):
             raise BadInput("-m needs a module", "say which: clusterrun submit -m package.module")
-        for name, least in LEAST:
-            if getattr(self, name) < least:
-                option = "--" + name.replace("_", "-")
-                seen = f"{option} must be at least {least}, not {getattr(self, name)}"
-                raise BadInput(seen, f"give {option} {least} or more")
+        self._check_table()
         if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
             raise BadInput(
                 f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank",
                 "leave --ranks-per-node out, or use --gpus 0 for CPU ranks",
             )
-        if self.gpus_from not in GIVERS:
-            raise BadInput(f"--gpus-from must not be {self.gpus_from!r}", f"give {' or '.join(GIVERS)}")
         if self.gpus_from_node and self.gpu_type:
             raise BadInput(
                 f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU",
@@ -173,6 +141,20 @@ class JobSpec:
         self._check_container()
         self._check_preflight()
         self._check_survival()
+
+    def _check_table(self) -> None:
+        """What the table of options says of numbers and choices."""
+        for option in _NUMBERS:
+            value = getattr(self, option.field)
+            if value < option.least and value != option.default:
+                seen = f"--{option.name} must be at least {option.least}, not {value}"
+                raise BadInput(seen, f"give --{option.name} {option.least} or more")
+        for option in _CHOICES:
+            value = getattr(self, option.field)
+            if value and getattr(value, "value", value) not in option.choices:
+                raise BadInput(
+                    f"--{option.name} must not be {value!r}", f"give {' or '.join(option.choices)}"
+                )
 
     def _check_room(self) -> None:
         """What lets a job start in less than it asks for."""
@@ -190,22 +172,12 @@ class JobSpec:
             raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
         if self.container.startswith("-") or not self.container.isprintable():
             raise BadInput(f"--container {self.container!r} is not an image", "give a path, or a name")
-        if self.container_runtime not in ("", *RUNTIMES):
-            ways = ", ".join(RUNTIMES)
-            raise BadInput(
-                f"--container-runtime must not be {self.container_runtime!r}", f"give one of {ways}"
-            )
         for said in self.mount:
             container.mount(said)
 
     def _check_preflight(self) -> None:
-        words = [level.value for level in Level]
-        if self.preflight and self.preflight not in words:
-            raise BadInput(f"--preflight must not be {self.preflight!r}", f"give one of {', '.join(words)}")
         if self.alone and self.preflight == Level.OFF.value:
             raise BadInput("a check with --preflight off checks nothing", "say full or quick")
-        if self.on_hang not in HANG_WORDS:
-            raise BadInput(f"--on-hang must not be {self.on_hang!r}", f"give one of {', '.join(HANG_WORDS)}")
         try:
             limits.chosen(self.preflight_limit)
         except ValueError as error:
@@ -214,12 +186,6 @@ class JobSpec:
             ) from error
 
     def _check_survival(self) -> None:
-        if self.max_restarts < UNSAID:
-            seen = f"--max-restarts must be at least 0, not {self.max_restarts}"
-            raise BadInput(seen, "give --max-restarts 0 or more")
-        if self.requeue_by and self.requeue_by not in contract.REQUEUE_WORDS:
-            ways = " or ".join(contract.REQUEUE_WORDS)
-            raise BadInput(f"--requeue-by must not be {self.requeue_by!r}", f"give {ways}")
         if self.notice > LONGEST_NOTICE:
             seen = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
             raise BadInput(seen, f"give --notice {LONGEST_NOTICE}s or less")
@@ -294,3 +260,8 @@ class JobSpec:
     @property
     def world_size(self) -> int:
         return self.nodes * self.local_size
+
+
+_FIELDS = tuple(o for o in CONFIGURABLE.values() if o.field in JobSpec.__annotations__)
+_NUMBERS = tuple(option for option in _FIELDS if option.kind in ("number", "gpus", "nodes", *DURATIONS))
+_CHOICES = tuple(option for option in _FIELDS if option.choices)

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun import system
-from clusterrun.config import option_table, settings
+from clusterrun.config import settings
+from clusterrun.model import option_table
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.record import RunRecord
 from clusterrun.operations.job_matching import Jobs

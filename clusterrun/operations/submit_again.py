@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from clusterrun.config.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
 from clusterrun.model.frozen import replace
+from clusterrun.model.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
 from clusterrun.model.spec import UNSAID, Cluster, JobSpec
 from clusterrun.script.plan import default_name
 
@@ -61,9 +61,8 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
     if option.name == "nodes":
         yield from (name, spec.nodes_asked) if spec.nodes != 1 and not spec.shapes else ()
         return
-    field = option.name.replace("-", "_")
-    value: Any = getattr(spec, field)
-    if value == getattr(plain, field):
+    value: Any = getattr(spec, option.field)
+    if value == getattr(plain, option.field):
         return
     if option.kind == "switch":
         yield name

@@ -12,24 +12,13 @@ from clusterrun.model.container import PYTHON, Container
 from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.option_table import IGNORED, REFUSED
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, form, quoting, requeue_options, sbatch_options, shipped
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
-MEANS_SLURM = (
-    "--partition",
-    "--account",
-    "--qos",
-    "--reservation",
-    "--constraint",
-    "--nodelist",
-    "--sbatch",
-    "--srun",
-)
-"""Options, as sbatch spells them, that nobody gives without meaning a cluster; where none can be used,
-nothing starts on this machine instead."""
 NAMED = "named by --python"
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
@@ -373,7 +362,8 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     if spec.gpus * spec.allocated > site.gpus:
         notices.append(_no_gpus(spec, site.gpus))
         spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
-    idle = sbatch_options.without_slurm(spec)
+    idle = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
+    idle += sbatch_options.said_in_vain(spec, IGNORED, REFUSED)
     notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
     made = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
@@ -385,8 +375,7 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
     if not site.why:
         return
     remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
-    asked = [option for option in sbatch_options.without_slurm(spec) if option in MEANS_SLURM]
-    if asked:
+    if asked := sbatch_options.said_in_vain(spec, REFUSED):
         raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:
         raise BadInput(

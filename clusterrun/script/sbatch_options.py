@@ -1,16 +1,16 @@
-"""Which wish becomes which option of sbatch and srun, by table; knows no template and runs nothing."""
+"""Which option of ours becomes which of sbatch and srun; knows no template and runs nothing."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.model import duration, node_range
+from clusterrun.model import duration, node_range, option_table
 from clusterrun.model.contract import EXCLUDED_PLACE
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.model.visible import job_name
@@ -19,24 +19,6 @@ from clusterrun.script import quoting
 Option = tuple[str, str]
 """A key without dashes, and its value ('' for a flag)."""
 
-
-@frozen
-class SbatchOption:
-    """A field of the spec and the option that carries it; a field at its zero is not mentioned."""
-
-    field: str
-    key: str
-    say: Callable[[Any], str] = str
-
-
-WISHES = (
-    *(SbatchOption(name, name) for name in ("partition", "account", "qos", "reservation")),
-    *(SbatchOption(name, name) for name in ("constraint", "exclude", "nodelist")),
-    SbatchOption("time", "time", duration.slurm_form),
-    SbatchOption("time_min", "time-min", duration.slurm_form),
-    SbatchOption("gpus_asked", "gpus-per-node"),
-    SbatchOption("mem", "mem"),
-)
 
 REFUSED = {
     "array": "a run is one job; for many points of one command: clusterrun sweep",
@@ -104,7 +86,7 @@ def job_options(
         *ending,
     ]
     ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
-    ours += [(wish.key, wish.say(value)) for wish in WISHES if (value := _wished(spec, wish))]
+    ours += asked_by_name(spec)
     ours += [("exclusive", "")] if spec.gpus_from_node else []  # nobody else keeps others off its GPUs
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
@@ -123,7 +105,7 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {"exclusive"} if spec.gpus_from_node else set()
-    ours |= {wish.key for wish in WISHES if _wished(spec, wish)}
+    ours |= {key for key, _ in asked_by_name(spec)}
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
         for key, value in passed(spec.sbatch, "--sbatch")
@@ -132,8 +114,19 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def _wished(spec: JobSpec, wish: SbatchOption) -> Any:
-    return None if wish.field == "gpus_asked" and spec.gpus_from_node else getattr(spec, wish.field)
+def asked_by_name(spec: JobSpec) -> list[Option]:
+    """What was said of the options that sbatch knows by the same name, and the GPUs."""
+    table = [option for option in CONFIGURABLE.values() if option.sbatch]
+    found = [(o.name, _as_sbatch_writes(o, value)) for o in table if (value := getattr(spec, o.field))]
+    return found + ([("gpus-per-node", spec.gpus_asked)] if spec.gpus and not spec.gpus_from_node else [])
+
+
+def _as_sbatch_writes(option: option_table.Option, value: Any) -> str:
+    if option.kind == "switch":
+        return ""
+    if option.kind == "list":
+        return ",".join(value)
+    return duration.slurm_form(value) if option.kind in DURATIONS else str(value)
 
 
 def _gives_way(key: str, value: str) -> tuple[str, ...]:
@@ -192,22 +185,11 @@ def shares_cpus(spec: JobSpec) -> bool:
     return bool(spec.gpus) and not (whole or spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
 
 
-def without_slurm(spec: JobSpec) -> tuple[str, ...]:
-    """The options that were given and mean nothing where no scheduler is asked."""
-    given = [f"--{wish.key}" for wish in WISHES if _wished(spec, wish)]
-    options: tuple[tuple[str, object], ...] = (
-        ("--sbatch", spec.sbatch),
-        ("--srun", spec.srun),
-        ("--template", spec.template),
-        ("--avoid-bad", spec.avoid_bad),
-        ("--on-unfit", spec.on_unfit is OnUnfit.RESUBMIT),
-        ("--requeue", spec.goes_on),
-        ("--gpus-from", spec.gpus_from_node),
-    )
-    passed_on = [option for option, entries in options if entries]
-    typed = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
-    here = ("--gpus-per-node", "--time")
-    return tuple(option for option in (*typed, *given, *passed_on) if option not in here)
+def said_in_vain(spec: JobSpec, *here: str) -> list[str]:
+    """The options that were said and of which one of ``here`` holds where no scheduler is asked."""
+    plain = JobSpec(spec.command, spec.cwd)
+    table = [option for option in CONFIGURABLE.values() if option.here in here]
+    return [f"--{one.name}" for one in table if getattr(spec, one.field) != getattr(plain, one.field)]
 
 
 def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clusterrun.config.option_table import GROUPS, PREFLIGHT, RESOURCES, SUBMISSION
+from clusterrun.model.option_table import GROUPS, PREFLIGHT, RESOURCES, SUBMISSION
 from tests.cli.conftest import CommandLine
 
 EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)

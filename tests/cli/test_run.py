@@ -79,7 +79,7 @@ def test_alloc_is_salloc_with_the_options_that_sbatch_would_get(tmp_path: Path) 
         7,
         [
             *("--job-name=interactive", f"--chdir={tmp_path}", "--nodes=2", "--ntasks-per-node=1"),
-            *("--cpus-per-task=24", "--no-kill", "--partition=gpu", "--time=02:00:00"),
+            *("--cpus-per-task=24", "--no-kill", "--time=02:00:00", "--partition=gpu"),
             *("--gpus-per-node=h100:8", "--nice=10", "sh", "-c", "echo $x"),
         ],
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.runs_table import HEADS
+from clusterrun.cli.runs_table import COLUMNS
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord, RunState
@@ -153,7 +153,7 @@ def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no
 ) -> None:
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
     heads = shown[0].split()
-    assert heads == [head for head in HEADS if head in heads] and max(map(len, shown)) <= columns
+    assert heads == [head for head in COLUMNS if head in heads] and max(map(len, shown)) <= columns
     assert {"RUN", "STATE"} <= {*heads} and ("REASON" in heads) == (columns > 80)
     whole = " ".join(line.strip() for line in shown[3:])
     row = re.compile(r"\d{8}-\d{6}-\w{4}-old-train  1\.1  FAILED .*  4×8    9 s\b")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clusterrun.config import profiles, settings
-from clusterrun.config.option_table import CONFIGURABLE
 from clusterrun.config.settings import Setting, Source, settle
 from clusterrun.model.errors import BadInput
+from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.spec import JobSpec
 
 PROJECT = """

@@ -11,7 +11,7 @@ import pytest
 
 import clusterrun
 from clusterrun import api
-from clusterrun.config.python_options import CHECK, SUBMIT, name_of
+from clusterrun.config.python_options import CHECK, SUBMIT
 from clusterrun.config.python_stub import stub
 
 FUNCTIONS = [("submit", SUBMIT), ("check", CHECK)]
@@ -34,7 +34,7 @@ def test_the_stub_has_the_public_names() -> None:
 @pytest.mark.parametrize("name, options", FUNCTIONS)
 def test_signature_stub_and_help_have_every_option(name: str, options: tuple[object, ...]) -> None:
     function = getattr(clusterrun, name)
-    wanted = [name_of(option) for option in options]  # type: ignore[arg-type]
+    wanted = [option.field for option in options]  # type: ignore[arg-type]
     signature = inspect.signature(function)
     keywords = [one.name for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
     (defined,) = (node for node in ast.parse(STUB.read_text()).body if getattr(node, "name", "") == name)

@@ -10,6 +10,8 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR2@120
 #SBATCH --no-kill
+#SBATCH --mem=200G
+#SBATCH --time=1-12:00:00
 #SBATCH --partition=gpu
 #SBATCH --account=physics
 #SBATCH --qos=high
@@ -17,9 +19,7 @@
 #SBATCH "--constraint=a100&nvlink"
 #SBATCH "--exclude=n[3-4]"
 #SBATCH "--nodelist=n[1-8]"
-#SBATCH --time=1-12:00:00
 #SBATCH --gpus-per-node=8
-#SBATCH --mem=200G
 #SBATCH --dependency=afterok:17:18
 #SBATCH --kill-on-invalid-dep=yes
 #SBATCH --exclusive

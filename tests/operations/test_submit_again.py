@@ -13,61 +13,36 @@ import pytest
 from clusterrun.cli.submit import submit
 from clusterrun.cli.submit_options import settled, to_spec
 from clusterrun.model.frozen import fields, replace
+from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.operations.submit_again import line
 
 HERE = "/somewhere else"
-EVERY: dict[str, Any] = {
-    "name": "mine",
-    "nodes": 4,
+SPECIAL: dict[str, Any] = {
     "min_nodes": 2,
-    "elastic": True,
-    "gpus": 8,
-    "gpu_type": "h100",
-    "gpus_from": "node",
-    "ranks_per_node": 2,
-    "cpus_per_rank": 3,
-    "time": 5400,
-    "time_min": 600,
-    "shapes": "4x8 2x8,time=8h",
-    "partition": "gpu",
-    "account": "a b",
-    "qos": "high",
-    "reservation": "r",
-    "constraint": "ib&nvlink",
-    "exclude": "n1",
-    "nodelist": "n[2-9]",
-    "mem": "64G",
-    "sbatch": ("nice=10", "exclusive"),
-    "srun": ("mpi=none",),
-    "setup": ("module load 'x'",),
-    "environment": (("TOKEN", "secret"), ("HOME", "/h")),
-    "python": "/env/bin/python",
     "template": "/t.j2",
+    "gpu_type": "h100",
+    "shapes": "4x8 2x8,time=8h",
+    "environment": (("TOKEN", "secret"), ("HOME", "/h")),
     "cluster": Cluster.LOCAL,
-    "container": "/images/train.sif",
     "mount": ("/data:/data:ro", "/scratch"),
-    "container_runtime": "podman",
-    "per_node": True,
-    "snapshot": True,
-    "snapshot_include": ("data", "more data"),
-    "max_restarts": 2,
-    "requeue": True,
-    "requeue_by": "chain",
-    "max_preemptions": 1,
-    "max_time_limits": 2,
-    "notice": 90,
-    "no_progress": 0,
-    "on_event": "jq .event >> ~/events",
-    "spares": 1,
-    "preflight": "quick",
-    "preflight_budget": 120,
     "preflight_limit": (("slow_fail", 0.4), ("xid_hours", 12.0)),
     "on_unfit": OnUnfit.RESUBMIT,
-    "avoid_bad": True,
-    "bad_since": 86400,
-    "hang_after": 0,
-    "on_hang": "kill",
+}
+"""A value of each field that is not written as the table's row says."""
+PLAIN = {"text": "a 'b' c", "switch": True, "list": ("a=1", "b c"), "time": 5400, "seconds": 90}
+
+
+def value_of(option: Option) -> Any:
+    """A value that nobody has who says nothing."""
+    if option.choices:
+        return next(one for one in reversed(option.choices) if one != option.default)
+    return PLAIN[option.kind] if option.kind in PLAIN else int(str(option.default)) + 3
+
+
+EVERY = {
+    **{o.field: value_of(o) for o in CONFIGURABLE.values() if o.field in JobSpec.__annotations__},
+    **SPECIAL,
 }
 NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs"}
 IMAGE = {"container": "/images/train.sif"}

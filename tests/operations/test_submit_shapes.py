@@ -46,7 +46,7 @@ def test_a_shape_is_nodes_and_gpus_and_what_else_differs() -> None:
         ("4x8 0x8", "nodes must be at least 1"),
         ("4x8 -1x8", "nodes must be at least 1"),
         ("4x8 2x", "not a number of GPUs"),
-        ("4x8 2x8,colour=red", "'colour=red' is none of time, time-min"),
+        ("4x8 2x8,colour=red", "'colour=red' is none of ranks-per-node, cpus-per-rank, mem, time, time-min"),
         ("4x8 2x8,time=", "'time=' is none of"),
         ("4x8 2x8,time=soon", "'soon' is not a duration"),
         ("4x8 2,ranks-per-node=many", "ranks-per-node 'many' is not a whole number"),

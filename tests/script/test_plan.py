@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import replace
+from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, WatchOrders
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import environment as environment_module
@@ -75,6 +76,19 @@ def test_in_an_allocation_the_script_is_run_here_and_takes_the_nodes_that_were_c
 @pytest.mark.parametrize("name", SPECS)
 def test_the_script_is_the_golden_one_whole(name: str) -> None:
     assert made(name).script == (GOLDEN / f"{name}.sh").read_text()
+
+
+@pytest.mark.parametrize("option", [o for o in CONFIGURABLE.values() if o.sbatch], ids=lambda o: o.name)
+def test_what_the_table_hands_to_sbatch_is_a_directive_and_means_nothing_else_here(option: Option) -> None:
+    value: Any = {"number": 7, "switch": True, "list": ("a", "b"), "time": 5400}.get(option.kind, "a1")
+    written = {"switch": "", "list": "=a,b", "time": "=01:30:00"}.get(option.kind, f"={value}")
+    spec = replace(SPECS["small"], **{option.field: value})
+    plain = plan(SPECS["small"], "r", "f00dcafe", RUN_DIR, ON_SLURM).script
+    there = plan(spec, "r", "f00dcafe", RUN_DIR, ON_SLURM).script
+    assert set(there.splitlines()) - set(plain.splitlines()) == {f"#SBATCH --{option.name}{written}"}
+    here = replace(HERE, why="")
+    notices = plan(spec, "r", "f00dcafe", RUN_DIR, here).notices
+    assert [option.name in notice for notice in notices] == ([True] if option.here else [])
 
 
 def test_an_edit_of_a_shipped_template_takes_effect_by_itself(

@@ -1,4 +1,4 @@
-"""The table of options: names, kinds, help and what holds when nobody says; knows no place of a value."""
+"""The table of options: names, kinds, help, what holds when nobody says, and what becomes of each where."""
 
 from __future__ import annotations
 
@@ -27,15 +27,26 @@ GROUPS = {
 """The groups of a help text, in their order."""
 
 
+IGNORED = "ignored"
+"""Without Slurm it means nothing, and that is said."""
+REFUSED = "refused"
+"""Nobody gives it without meaning a cluster: nothing starts on this machine instead."""
+
+
 @frozen
 class Option:
     """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
 
     ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), ``gpus`` (a
     number, or TYPE:NUMBER), ``nodes`` (a number, or MIN-MAX), or one of ``DURATIONS``. ``otherwise`` says in
-    words what holds when nobody says, where ``default`` does not. ``group`` is of ``GROUPS``; the ``common``
-    ones stand in ``--help``, the others in ``--help-all``. ``short`` and ``also`` are other names that people
-    know it by.
+    words what holds when nobody says, where ``default`` does not; ``least`` is the least of a number.
+    ``group`` is of ``GROUPS``; the ``common`` ones stand in ``--help``, the others in ``--help-all``.
+    ``short`` and ``also`` are other names that people know it by.
+
+    ``sbatch``: it is handed to sbatch, which knows it by the same name. ``queued``: only a job that is still
+    to be queued can have it, so ``run`` refuses it. ``shaped``: the shapes of a run may differ in it.
+    ``here`` says what becomes of it on this machine, without Slurm: '' (it holds), ``IGNORED`` or
+    ``REFUSED``.
     """
 
     name: str
@@ -49,6 +60,16 @@ class Option:
     otherwise: str = ""
     short: str = ""
     also: tuple[str, ...] = ()
+    least: int = 0
+    sbatch: bool = False
+    queued: bool = False
+    shaped: bool = False
+    here: str = ""
+
+    @property
+    def field(self) -> str:
+        """Its name in Python: as a keyword, and as a field of a spec."""
+        return self.name.replace("-", "_")
 
     @property
     def variable(self) -> str:
@@ -72,6 +93,12 @@ def _choice(name: str, help_: str, choices: tuple[str, ...], default: str = "", 
     return Option(name, "text", help_, default=default, choices=choices, **more)
 
 
+def _sbatch(name: str, help_: str, metavar: str, kind: str = "text", **more: Any) -> Option:
+    """What sbatch is asked of a job that is still to be queued."""
+    asked = {"sbatch": True, "queued": True, "shaped": True, "here": IGNORED, **more}
+    return Option(name, kind, help_, metavar, **asked)
+
+
 def _of(group: str, *found: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=group) for option in found)
 
@@ -79,7 +106,16 @@ def _of(group: str, *found: Option) -> tuple[Option, ...]:
 RESOURCES = (
     *_of(
         "resources",
-        Option("nodes", "nodes", "Nodes that train; MIN-MAX: what is free.", "N", 1, common=True, short="-N"),
+        Option(
+            "nodes",
+            "nodes",
+            "Nodes that train; MIN-MAX: what is free.",
+            "N",
+            1,
+            common=True,
+            short="-N",
+            least=1,
+        ),
         Option(
             "gpus",
             "gpus",
@@ -94,9 +130,17 @@ RESOURCES = (
             "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
             ("slurm", "node"),
             "slurm",
+            here=IGNORED,
         ),
         Option(
-            "ranks-per-node", "number", "Ranks per node without GPUs.", "R", 0, common=True, otherwise="1"
+            "ranks-per-node",
+            "number",
+            "Ranks per node without GPUs.",
+            "R",
+            0,
+            common=True,
+            otherwise="1",
+            shaped=True,
         ),
         Option(
             "cpus-per-rank",
@@ -106,45 +150,63 @@ RESOURCES = (
             0,
             common=True,
             otherwise="the GPU's share, else 1",
+            shaped=True,
         ),
-        Option("mem", "text", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
-        Option(
-            "time",
+        _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
+        _sbatch(
             "time",
             "Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes.",
             "TIME",
+            "time",
             common=True,
             otherwise="the partition's",
             short="-t",
+            here="",
         ),
-        Option(
+        _sbatch(
             "time-min",
-            "time",
             "Start where less than --time is left before other jobs, but at least so much.",
             "TIME",
+            "time",
             otherwise="--time",
         ),
         Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
     ),
     *_of(
         "slurm",
-        Option(
+        _sbatch(
             "partition",
-            "text",
             "Slurm partition.",
             "NAME",
             common=True,
             otherwise="the cluster's",
             short="-p",
+            here=REFUSED,
         ),
-        Option(
-            "account", "text", "Slurm account.", "NAME", common=True, otherwise="your default one", short="-A"
+        _sbatch(
+            "account",
+            "Slurm account.",
+            "NAME",
+            common=True,
+            otherwise="your default one",
+            short="-A",
+            here=REFUSED,
         ),
-        Option("qos", "text", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q"),
-        Option("reservation", "text", "Slurm reservation.", "NAME"),
-        Option("constraint", "text", "Features that nodes must have.", "LIST", short="-C"),
-        Option("exclude", "text", "Nodes to exclude.", "NODES", short="-x"),
-        Option("nodelist", "text", "Nodes that the job must have.", "NODES", short="-w"),
+        _sbatch(
+            "qos", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q", here=REFUSED
+        ),
+        _sbatch("reservation", "Slurm reservation.", "NAME", here=REFUSED),
+        _sbatch("constraint", "Features that nodes must have.", "LIST", short="-C", here=REFUSED),
+        _sbatch("exclude", "Nodes to exclude.", "NODES", short="-x", queued=False, shaped=False),
+        _sbatch(
+            "nodelist",
+            "Nodes that the job must have.",
+            "NODES",
+            short="-w",
+            queued=False,
+            shaped=False,
+            here=REFUSED,
+        ),
         Option(
             "name",
             "text",
@@ -155,14 +217,30 @@ RESOURCES = (
             short="-J",
             also=("--job-name",),
         ),
-        _list("sbatch", "Any other sbatch option: nice=10.", "KEY[=VALUE]", common=True),
-        _list("srun", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]"),
-        Option("template", "text", "Your own sbatch template.", "FILE", otherwise="the shipped one"),
+        _list(
+            "sbatch",
+            "Any other sbatch option: nice=10.",
+            "KEY[=VALUE]",
+            common=True,
+            queued=True,
+            here=REFUSED,
+        ),
+        _list("srun", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]", here=REFUSED),
+        Option(
+            "template",
+            "text",
+            "Your own sbatch template.",
+            "FILE",
+            otherwise="the shipped one",
+            queued=True,
+            here=IGNORED,
+        ),
         _choice(
             "cluster",
             "Where to run; auto: Slurm where its programs are, else this machine.",
             ("auto", "slurm", "local"),
             "auto",
+            queued=True,
         ),
     ),
     *_of(
@@ -197,8 +275,15 @@ PREFLIGHT = _of(
         "A limit of the pre-flight check, as clusterrun help preflight names them.",
         "NAME=NUMBER",
     ),
-    _switch("avoid-bad", "Exclude nodes that were lately found unfit."),
-    Option("bad-since", "seconds", "How old a finding may be to count for --avoid-bad.", "TIME", "7d"),
+    _switch("avoid-bad", "Exclude nodes that were lately found unfit.", queued=True, here=IGNORED),
+    Option(
+        "bad-since",
+        "seconds",
+        "How old a finding may be to count for --avoid-bad.",
+        "TIME",
+        "7d",
+        queued=True,
+    ),
 )
 """Options of every command that starts with a pre-flight check."""
 
@@ -210,9 +295,10 @@ SUBMISSION = (
             "text",
             "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
             "LIST",
+            queued=True,
         ),
         _switch("per-node", "Start COMMAND once per node, not once per rank."),
-        _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer."),
+        _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer.", queued=True),
     ),
     *_of(
         "environment",
@@ -238,6 +324,8 @@ SUBMISSION = (
             "With too few fit nodes: end, or queue the run again without the unfit ones.",
             ("fail", "resubmit"),
             "fail",
+            queued=True,
+            here=IGNORED,
         ),
     ),
     *_of(
@@ -251,17 +339,44 @@ SUBMISSION = (
             common=True,
             otherwise="0; 3 with --spares or --requeue",
         ),
-        _switch("requeue", "Go on in a new job after time limit or preemption.", common=True),
+        _switch(
+            "requeue",
+            "Go on in a new job after time limit or preemption.",
+            common=True,
+            queued=True,
+            here=IGNORED,
+        ),
         _choice(
             "requeue-by",
             "How to go on: Slurm queues the same job again, or the next one is queued when this one starts.",
             contract.REQUEUE_WORDS,
             otherwise="requeue",
+            queued=True,
         ),
-        Option("max-preemptions", "number", "With --requeue: how many preemptions are survived.", "N", 20),
-        Option("max-time-limits", "number", "With --requeue: how many time limits are survived.", "N", 20),
         Option(
-            "notice", "seconds", "With --requeue: how long before its end the job is told.", "TIME", "120s"
+            "max-preemptions",
+            "number",
+            "With --requeue: how many preemptions are survived.",
+            "N",
+            20,
+            queued=True,
+        ),
+        Option(
+            "max-time-limits",
+            "number",
+            "With --requeue: how many time limits are survived.",
+            "N",
+            20,
+            queued=True,
+        ),
+        Option(
+            "notice",
+            "seconds",
+            "With --requeue: how long before its end the job is told.",
+            "TIME",
+            "120s",
+            least=30,
+            queued=True,
         ),
         Option(
             "no-progress",
@@ -292,9 +407,6 @@ SUBMISSION = (
     ),
 )
 """Options of ``submit`` alone that can stand in a configuration."""
-
-UNSAID = {"ranks-per-node": 0, "cpus-per-rank": 0, "max-restarts": -1}
-"""The number that stands there where nobody said anything: what holds then depends on other options."""
 
 TRUST = _list(
     "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"
