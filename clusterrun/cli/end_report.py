@@ -15,7 +15,16 @@ KWH = 3.6e6
 
 def lines(found: EndReport) -> list[tuple[str, str]]:
     """What there is to say, each with its head."""
-    return [(head, said) for head, said in _all(found) if said]
+    known = (
+        ("time", _time(found)),
+        ("goodput", _goodput(found)),
+        ("GPUs", _gpus(found)),
+        ("CPUs", _cpus(found)),
+        ("memory", _memory(found)),
+        ("energy", _energy(found)),
+        ("enough", " ".join(found.smaller) + " would have been enough" if found.smaller else ""),
+    )
+    return [(head, said) for head, said in known if said]
 
 
 def document(found: EndReport | None) -> dict[str, Any] | None:
@@ -26,18 +35,6 @@ def document(found: EndReport | None) -> dict[str, Any] | None:
         name: round(value, 4) if isinstance(value, float) else value for name, value in fields(found).items()
     }
     return {**rounded, "smaller": list(found.smaller)}
-
-
-def _all(found: EndReport) -> list[tuple[str, str]]:
-    return [
-        ("time", _time(found)),
-        ("goodput", _goodput(found)),
-        ("GPUs", _gpus(found)),
-        ("CPUs", _cpus(found)),
-        ("memory", _memory(found)),
-        ("energy", _energy(found)),
-        ("enough", " ".join(found.smaller) + " would have been enough" if found.smaller else ""),
-    ]
 
 
 def _time(found: EndReport) -> str:

@@ -19,11 +19,9 @@ from clusterrun.model.duration import clock_time, spoken
 if TYPE_CHECKING:
     from clusterrun.operations.queue_forecast import ShapeForecast, Waits
 
-_OPTIONS = (*option_table.RESOURCES, *option_table.PREFLIGHT, *option_table.SUBMISSION)
-
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
-@options(_OPTIONS)
+@options(option_table.EVERY)
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)

@@ -31,15 +31,10 @@ OF_A_JOB = tuple(option.name for option in option_table.CONFIGURABLE.values() if
 OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
 """What the allocation decides, unless the command line does."""
 ALWAYS = ("follow", "wait")
-_OPTIONS = tuple(
-    option
-    for option in (*option_table.RESOURCES, *option_table.PREFLIGHT, *option_table.SUBMISSION)
-    if option.name not in ALWAYS
-)
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
-@options(_OPTIONS)
+@options(option for option in option_table.EVERY if option.name not in ALWAYS)
 @profile_option
 @dry_run_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)

@@ -9,21 +9,15 @@ from typing import TypeVar
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.nearest import did_you_mean
-from clusterrun.model.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
+from clusterrun.model.option_table import CONFIGURABLE, DURATIONS, EVERY, PREFLIGHT, RESOURCES, Option
 
 F = TypeVar("F", bound=Callable[..., object])
 AFTER = Option("after", "list", "Start when these runs have succeeded.", "RUN", ())
 ALL_PAIRS = Option("all-pairs", "switch", "Test every pair of nodes: as many rounds as nodes.", "", False)
 _OF_A_TERMINAL = ("follow", "wait")
-_LEVEL = next(option for option in SUBMISSION if option.name == "preflight")
 
-SUBMIT = (
-    *RESOURCES,
-    *PREFLIGHT,
-    *(option for option in SUBMISSION if option.name not in _OF_A_TERMINAL),
-    AFTER,
-)
-CHECK = (*RESOURCES, *PREFLIGHT, _LEVEL, ALL_PAIRS)
+SUBMIT = (*(option for option in EVERY if option.name not in _OF_A_TERMINAL), AFTER)
+CHECK = (*RESOURCES, *PREFLIGHT, CONFIGURABLE["preflight"], ALL_PAIRS)
 
 INSTEAD = {
     "follow": "for line in submit(...).logs(follow=True): print(line)",

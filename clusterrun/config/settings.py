@@ -83,8 +83,11 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 def read_value(option: Option, given: Any, where: str) -> Value:
     """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
     readers = {"list": _list, "switch": _switch, "number": _number}
-    checked = {"gpus": _gpus, "nodes": _nodes}.get(option.kind)
-    value = checked(given, where) if checked else readers.get(option.kind, _text)(given)
+    value = readers.get(option.kind, _text)(given)
+    if value is not None and option.kind in ("gpus", "nodes"):
+        kind = gpu_request if option.kind == "gpus" else node_range
+        count, more = kind.read(value, where)
+        value = kind.said(count, more) if more else count
     if value is None or (option.choices and value not in option.choices):
         wanted = {
             "list": "a list of strings",
@@ -100,22 +103,6 @@ def read_value(option: Option, given: Any, where: str) -> Value:
 
 def _text(given: Any) -> str | None:
     return None if isinstance(given, (bool, list, dict)) else str(given)
-
-
-def _gpus(given: Any, where: str) -> int | str | None:
-    text = _text(given)
-    if text is None:
-        return None
-    count, kind = gpu_request.read(text, where)
-    return gpu_request.said(count, kind) if kind else count
-
-
-def _nodes(given: Any, where: str) -> int | str | None:
-    text = _text(given)
-    if text is None:
-        return None
-    most, least = node_range.read(text, where)
-    return node_range.said(most, least) if least else most
 
 
 def _number(given: Any) -> int | None:

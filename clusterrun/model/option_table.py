@@ -408,6 +408,9 @@ SUBMISSION = (
 )
 """Options of ``submit`` alone that can stand in a configuration."""
 
+EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
+"""Options of ``submit``."""
+
 TRUST = _list(
     "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"
 )
@@ -424,4 +427,4 @@ SITE = (
 )
 """What a site may set that is no option of a command."""
 
-CONFIGURABLE = {option.name: option for option in RESOURCES + PREFLIGHT + SUBMISSION + SITE}
+CONFIGURABLE = {option.name: option for option in (*EVERY, *SITE)}

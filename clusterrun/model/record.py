@@ -160,22 +160,22 @@ class RunStatus:
     """
 
     run_id: str
-    job_id: str
-    name: str
-    cluster: str
-    state: State
-    phase: Phase
-    reason: str
-    nodes: int
-    gpus_per_node: int
-    world_size: int
-    nodelist: str
-    attempt: int
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    exit_code: int | None
-    run_dir: str
+    job_id: str = ""
+    name: str = ""
+    cluster: str = ""
+    state: State = State.UNKNOWN
+    phase: Phase = Phase.QUEUED
+    reason: str = ""
+    nodes: int = 0
+    gpus_per_node: int = 0
+    world_size: int = 0
+    nodelist: str = ""
+    attempt: int = 0
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    run_dir: str = ""
     failed_at: float | None = None
     step: int = -1
     checkpoint: int = -1

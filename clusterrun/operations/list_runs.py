@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
-from clusterrun.model.nearest import nearest
+from clusterrun.model.nearest import did_you_mean
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
@@ -111,9 +111,8 @@ def states(words: Sequence[str]) -> tuple[State, ...]:
             found.append(State[word])
         else:
             names = [*State.__members__, *_GROUPS]
-            near = nearest(word, names)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise BadInput(f"there is no state {word!r}", f"{hint}there are {', '.join(names)}")
+            hint = " ".join(filter(None, (did_you_mean(word, names), f"there are {', '.join(names)}")))
+            raise BadInput(f"there is no state {word!r}", hint)
     return tuple(dict.fromkeys(found))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
-from clusterrun.model.states import Phase, State
+from clusterrun.model.states import State
 from clusterrun.runs.store import EndedRun, Store, inferred
 from clusterrun.runs.successor_jobs import SuccessorJobs
 
@@ -62,7 +62,7 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
     except NoSuchRun:
         raise
     except ClusterrunError as error:
-        return _unreadable(run_id, store.paths(run_id).run_dir, error.seen)
+        return RunStatus(run_id, reason=error.seen, run_dir=store.paths(run_id).run_dir)
     try:
         state, damage = store.state(run_id), ""
     except ClusterrunError as error:
@@ -83,8 +83,10 @@ def _ended(store: Store, run_id: str) -> EndedRun | None:
 def damaged(files: RunFiles, run_dir: str) -> RunStatus:
     """What is known of a run whose state cannot be read, and of which nobody else has spoken."""
     record = files.record
-    return replace(
-        _unreadable(record.run_id, run_dir, files.damage),
+    return RunStatus(
+        run_id=record.run_id,
+        reason=files.damage,
+        run_dir=run_dir,
         job_id=record.job_id,
         name=record.name,
         cluster=record.cluster,
@@ -95,26 +97,4 @@ def damaged(files: RunFiles, run_dir: str) -> RunStatus:
         submitted_at=record.submitted_at,
         sweep=record.sweep,
         point=record.point,
-    )
-
-
-def _unreadable(run_id: str, run_dir: str, why: str) -> RunStatus:
-    return RunStatus(
-        run_id=run_id,
-        job_id="",
-        name="",
-        cluster="",
-        state=State.UNKNOWN,
-        phase=Phase.QUEUED,
-        reason=why,
-        nodes=0,
-        gpus_per_node=0,
-        world_size=0,
-        nodelist="",
-        attempt=0,
-        submitted_at=0.0,
-        started_at=None,
-        ended_at=None,
-        exit_code=None,
-        run_dir=run_dir,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clusterrun.model.frozen import replace
-from clusterrun.model.option_table import DURATIONS, PREFLIGHT, RESOURCES, SUBMISSION, Option
+from clusterrun.model.option_table import DURATIONS, EVERY, Option
 from clusterrun.model.spec import UNSAID, Cluster, JobSpec
 from clusterrun.script.plan import default_name
 
@@ -23,7 +23,7 @@ def line(spec: JobSpec) -> str:
     """
     words = ["clusterrun", "check" if spec.alone else "submit"]
     plain = JobSpec(spec.command, spec.cwd)
-    for option in (*RESOURCES, *PREFLIGHT, *SUBMISSION):
+    for option in EVERY:
         if not _by_itself(option.name, spec):
             words += _words(option, spec, plain)
     if spec.alone:

@@ -109,9 +109,7 @@ class SharedConnection:
         while True:
             with self.log() as log:
                 done = system.run(self.session(command, log, False), seconds, stdin)
-                if done.code != LOST or not self.turned_away(log, began):
-                    if done.code == LOST:
-                        raise self.failed(log)
+                if not self.again(done.code, log, began):
                     return done
 
     def foreground(self, command: str, terminal: bool) -> int:
@@ -120,18 +118,19 @@ class SharedConnection:
         while True:
             with self.log() as log:
                 code = system.foreground(self.session(command, log, terminal))
-                if code != LOST or not self.turned_away(log, began):
-                    if code == LOST and (system.text_of(log) or not self.alive()):
-                        raise self.failed(log)
+                of_ssh = code != LOST or system.text_of(log) or not self.alive()
+                if not (of_ssh and self.again(code, log, began)):
                     return code
 
-    def turned_away(self, log: str, began: float) -> bool:
-        """Whether to try once more: another session has the only place.
+    def again(self, code: int, log: str, began: float) -> bool:
+        """Whether to try once more what ended with ``code``: another session has the only place.
 
-        Raises ``NotConnected`` where it has it for too long.
+        Raises ``NotConnected`` where it has it for too long, and where there is no connection.
         """
-        if REFUSED not in system.text_of(log):
+        if code != LOST:
             return False
+        if REFUSED not in system.text_of(log):
+            raise self._failed(log)
         if time.monotonic() - began > BUSY_SECONDS:
             raise NotConnected(
                 f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)",
@@ -140,7 +139,7 @@ class SharedConnection:
         time.sleep(0.2)
         return True
 
-    def failed(self, log: str) -> NotConnected:
+    def _failed(self, log: str) -> NotConnected:
         """What a session's end without a connection means."""
         if not self.alive():
             return NotConnected(

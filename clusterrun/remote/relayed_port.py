@@ -11,7 +11,7 @@ from clusterrun import system
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.operations.port_relay import Relay
-from clusterrun.remote.connection import LOST, NotConnected, SharedConnection
+from clusterrun.remote.connection import NotConnected, SharedConnection
 
 START_SECONDS = 120.0
 """How long a relay may take to be there: Slurm has a minute for its step."""
@@ -53,10 +53,8 @@ def bring(connection: SharedConnection, command: str, wanted: PortThere, tell: C
                 code = _session(connection.session(command, log, False), listener, wanted, tell)
                 if code is None:
                     return
-                if code == LOST and connection.turned_away(log, began):
+                if connection.again(code, log, began):
                     continue
-                if code == LOST:
-                    raise connection.failed(log)
                 raise ClusterrunError(
                     f"what carried {wanted} here has ended (exit code {code}): its node, its run or its"
                     " attempt is gone, or srun could not reach it",

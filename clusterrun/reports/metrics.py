@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from clusterrun.model.preflight_report import WORST_FIRST, Report
 
@@ -13,32 +13,17 @@ Sample = tuple[tuple[tuple[str, str], ...], float]
 
 PREFIX = "clusterrun_preflight_"
 
-HELP = {
-    "info": "The newest pre-flight check: its run, level and backend.",
-    "verdict": "1 for the verdict of the check, 0 for the others.",
-    "timestamp_seconds": "When the check had its verdict, in seconds since the epoch.",
-    "duration_seconds": "How long the check took.",
-    "rounds": "Rounds of collective tests.",
-    "nodes": "Nodes by verdict.",
-    "node_fit": "1 for a node that may train, 0 for one that was found unfit.",
-    "node_findings": "Findings of a node by check and verdict.",
-    "node_bus_bytes_per_second": "Median bus bandwidth of the tests of pairs that a node was in.",
-    "link_findings": "Findings of a link by direction and verdict.",
-    "set_bus_bytes_per_second": "Bus bandwidth of the whole set of nodes together.",
-}
-"""What each metric is; all are gauges."""
-
 
 def metrics(report: Report) -> str:
     """The whole text of the file; every sample also has the label ``cluster``."""
     own = (("cluster", report.cluster),)
-    return "".join(_family(name, own, list(_SAMPLES[name](report))) for name in HELP)
+    return "".join(_family(name, about, own, list(found(report))) for name, about, found in METRICS)
 
 
-def _family(name: str, own: tuple[tuple[str, str], ...], samples: list[Sample]) -> str:
+def _family(name: str, about: str, own: tuple[tuple[str, str], ...], samples: list[Sample]) -> str:
     if not samples:
         return ""
-    head = f"# HELP {PREFIX}{name} {HELP[name]}\n# TYPE {PREFIX}{name} gauge\n"
+    head = f"# HELP {PREFIX}{name} {about}\n# TYPE {PREFIX}{name} gauge\n"
     lines = (f"{PREFIX}{name}{{{_labels((*own, *labels))}}} {value:.12g}\n" for labels, value in samples)
     return head + "".join(lines)
 
@@ -103,16 +88,25 @@ def _set_bandwidth(report: Report) -> Iterator[Sample]:
         yield (), found[-1] * 1e9
 
 
-_SAMPLES = {
-    "info": _info,
-    "verdict": _verdict,
-    "timestamp_seconds": lambda report: iter([((), report.at)]),
-    "duration_seconds": lambda report: iter([((), report.seconds)]),
-    "rounds": lambda report: iter([((), report.rounds)]),
-    "nodes": _nodes,
-    "node_fit": _fit,
-    "node_findings": _findings,
-    "node_bus_bytes_per_second": _bandwidths,
-    "link_findings": _links,
-    "set_bus_bytes_per_second": _set_bandwidth,
-}
+METRICS: tuple[tuple[str, str, Callable[[Report], Iterable[Sample]]], ...] = (
+    ("info", "The newest pre-flight check: its run, level and backend.", _info),
+    ("verdict", "1 for the verdict of the check, 0 for the others.", _verdict),
+    (
+        "timestamp_seconds",
+        "When the check had its verdict, in seconds since the epoch.",
+        lambda report: [((), report.at)],
+    ),
+    ("duration_seconds", "How long the check took.", lambda report: [((), report.seconds)]),
+    ("rounds", "Rounds of collective tests.", lambda report: [((), report.rounds)]),
+    ("nodes", "Nodes by verdict.", _nodes),
+    ("node_fit", "1 for a node that may train, 0 for one that was found unfit.", _fit),
+    ("node_findings", "Findings of a node by check and verdict.", _findings),
+    (
+        "node_bus_bytes_per_second",
+        "Median bus bandwidth of the tests of pairs that a node was in.",
+        _bandwidths,
+    ),
+    ("link_findings", "Findings of a link by direction and verdict.", _links),
+    ("set_bus_bytes_per_second", "Bus bandwidth of the whole set of nodes together.", _set_bandwidth),
+)
+"""Each metric with what it is, and its samples; all are gauges."""

@@ -24,16 +24,15 @@ MOST_TITLES = 3000
 """Squares that say what they are when pointed at; of more, the colours alone would be too large a page."""
 RING_HEIGHT = 100
 MOST_BARS = 160
-BANDS = ((0.9, "r5"), (0.75, "r4"), (0.5, "r3"), (0.25, "r2"), (0.1, "r1"), (0.0, "r0"))
-"""From which share of the median on a rate has which colour."""
-SHARES = (
-    ("r5", "90 % of the median or more"),
-    ("r4", "75 – 90 %"),
-    ("r3", "50 – 75 %"),
-    ("r2", "25 – 50 %"),
-    ("r1", "10 – 25 %"),
-    ("r0", "less"),
+BANDS = (
+    (0.9, "r5", "90 % of the median or more"),
+    (0.75, "r4", "75 – 90 %"),
+    (0.5, "r3", "50 – 75 %"),
+    (0.25, "r2", "25 – 50 %"),
+    (0.1, "r1", "10 – 25 %"),
+    (0.0, "r0", "less"),
 )
+"""From which share of the median on a rate has which colour, and how that is explained."""
 FAILED, VOID, UNTIMED = "bad", "void", "ok"
 
 
@@ -48,7 +47,7 @@ class Square:
 
 
 def legend(rates: Rates) -> Markup:
-    passed = SHARES if rates.median else ((UNTIMED, "passed"),)
+    passed = [(colour, told) for _, colour, told in BANDS] if rates.median else [(UNTIMED, "passed")]
     meanings = (*passed, (FAILED, "failed"), (VOID, "told nothing"), ("none", "not tested"))
     return tag(
         "ul",
@@ -60,7 +59,7 @@ def legend(rates: Rates) -> Markup:
 def band(share: float | None) -> str:
     if share is None:
         return UNTIMED
-    return next(colour for least, colour in BANDS if share >= least)
+    return next(colour for least, colour, _ in BANDS if share >= least)
 
 
 def colour_of(link: LinkRate, rates: Rates) -> str:

@@ -8,23 +8,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import Cluster, JobSpec
-from clusterrun.script.containers import check_image
+from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
 from clusterrun.script.plan import Plan
-
-LEAST_PYTHON = (3, 9)
-QUESTION = """import sys
-sys.path = [place for place in sys.path if place]
-import importlib.util
-print(*sys.version_info[:2], importlib.util.find_spec("torch") is not None)"""
-ANSWER_SECONDS = 30.0
-
-Run = Callable[..., system.Completed]
 
 
 def check(
@@ -166,16 +157,15 @@ def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, 
         ) from error
     except system.ProgramTimeout as error:
         return (f"the Python {python!r} could not be tried: {error.seen}",)
-    found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
-    if not found:
+    version, has_torch = answered(done)
+    if not version:
         said = done.err.strip()[-200:] or "it gives no version"
         raise BadInput(f"{python!r} is not a Python: {said}", "name the ranks' interpreter with --python")
-    version = (int(found[1]), int(found[2]))
     if version < LEAST_PYTHON:
         raise BadInput(
             f"{python!r} is Python {version[0]}.{version[1]}", "ranks need Python 3.9 or newer: --python"
         )
-    return _without_torch(python) if torch and found[3] == "False" else ()
+    return _without_torch(python) if torch and not has_torch else ()
 
 
 def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:

@@ -15,7 +15,9 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.spec import Cluster, JobSpec
 
 LEAST_PYTHON = (3, 9)
-QUESTION = """import sys, importlib.util
+QUESTION = """import sys
+sys.path = [place for place in sys.path if place]
+import importlib.util
 print(*sys.version_info[:2], importlib.util.find_spec("torch") is not None)"""
 ANSWER_SECONDS = 30.0
 HELP_SECONDS = 5.0
@@ -154,17 +156,23 @@ def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) ->
         return [f"{container.runtime} is not on this machine: it must be on the nodes"]
     except system.ProgramTimeout as error:
         return [f"the image {container.image!r} could not be tried: {error.seen}"]
-    version = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
-    if version is None:
+    version, has_torch = answered(done)
+    if not version:
         return _not_answered(container, python, done)
-    if (int(version[1]), int(version[2])) < LEAST_PYTHON:
+    if version < LEAST_PYTHON:
         raise BadInput(
-            f"{python!r} in the image {container.image!r} is Python {version[1]}.{version[2]}",
+            f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}",
             "ranks need Python 3.9 or newer: name another one in the image with --python",
         )
-    if torch and version[3] == "False":
+    if torch and not has_torch:
         return [f"{python!r} in the image {container.image!r} has no torch, and the script imports it"]
     return []
+
+
+def answered(done: system.Completed) -> tuple[tuple[int, ...], bool]:
+    """The version of a Python that was asked the ``QUESTION`` (empty: it is none); whether it has torch."""
+    found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
+    return ((int(found[1]), int(found[2])), found[3] == "True") if found else ((), False)
 
 
 def _not_answered(container: Container, python: str, done: system.Completed) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
-from clusterrun.model.nearest import nearest
+from clusterrun.model.nearest import did_you_mean
 from clusterrun.slurm import sbatch_errors
 from clusterrun.slurm.client import SlurmClient, SubmitAnswer
 from clusterrun.slurm.queries import PartitionOffer
@@ -108,10 +108,9 @@ def _offer(slurm: SlurmClient, wanted: str) -> str:
     except SchedulerError:
         return ""
     names = [partition.name for partition in found]
-    near = nearest(wanted, names) if wanted and wanted not in names else []
-    meant = [f"did you mean {near[0]}?"] if near else []
+    meant = did_you_mean(wanted, names) if wanted and wanted not in names else ""
     chosen = [one for one in found if one.name == wanted or (not wanted and one.default)] or found
-    return "\n".join([*meant, *map(describe, chosen)])
+    return "\n".join(filter(None, [meant, *map(describe, chosen)]))
 
 
 def describe(partition: PartitionOffer) -> str:

@@ -326,7 +326,7 @@ def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slu
 
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
-    assert (done.code, done.out, "did you mean debug?" in done.err) == (4, "", True)
+    assert (done.code, done.out, "did you mean 'debug'?" in done.err) == (4, "", True)
     assert list((on_slurm.home / "runs").iterdir()) == []
 
 

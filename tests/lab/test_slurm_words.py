@@ -122,7 +122,7 @@ def test_sbatch_reads_every_directive_as_it_was_meant(
 @pytest.mark.parametrize(
     "options, said, remedy",
     [
-        (("--partition=debgu",), "Invalid partition name specified", "did you mean debug?"),
+        (("--partition=debgu",), "Invalid partition name specified", "did you mean 'debug'?"),
         (("--gpus-per-node=16",), "Requested node configuration is not available", "up to 8 GPUs"),
         (("--mem=900G",), "Memory specification can not be satisfied", "62 GiB each"),
         (("--constraint=nope",), "Invalid feature specification", "sinfo -o '%P %f'"),

@@ -9,7 +9,7 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, NodeReport, Report
 from clusterrun.reports.json_document import document
-from clusterrun.reports.metrics import HELP, PREFIX, metrics
+from clusterrun.reports.metrics import METRICS, PREFIX, metrics
 from clusterrun.reports.text_report import explained, headline, screen
 from tests.reports.reports import CUT, FOUND, HEALTHY, PAIRS, SLOW, XID, node
 
@@ -202,5 +202,5 @@ def test_metrics_are_valid_text_whatever_names_hold() -> None:
         line for line in text.splitlines() if not line.startswith("# ") and not sample.fullmatch(line)
     ] == []
     names = re.findall(r"^# TYPE (\S+) gauge$", text, re.MULTILINE)
-    assert set(names) <= {PREFIX + name for name in HELP} and len(names) == len(set(names))
+    assert set(names) <= {PREFIX + name for name, _, _ in METRICS} and len(names) == len(set(names))
     assert text.endswith("\n")

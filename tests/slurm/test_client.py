@@ -325,7 +325,7 @@ def test_a_refusal_carries_slurms_words_a_remedy_and_what_the_partition_offers()
     assert str(caught.value) == (
         f"Slurm refused the job: {said}\n"
         "name a partition that exists with --partition\n"
-        "did you mean debug?\n"
+        "did you mean 'debug'?\n"
         "partition debug (default): 4 nodes, up to 8 GPUs, 16 CPUs and 64 GiB each, time limit infinite"
     )
 
