@@ -130,8 +130,8 @@ def submit(
             "fail", "resubmit". (default: fail)
         max_restarts: Restarts after failures that got no further. (default: 0; 3 with --spares or
             --requeue)
-        requeue: Go on in a new job after time limit or preemption.
-        requeue_by: How to go on: Slurm queues the same job again, or the next one is queued when this
+        requeue: Continue in a new job after time limit or preemption.
+        requeue_by: How to continue: Slurm queues the job again, or the next one is queued when this
             one starts. One of "requeue", "chain". (default: requeue)
         max_preemptions: With --requeue: how many preemptions are survived. (default: 20)
         max_time_limits: With --requeue: how many time limits are survived. (default: 20)

@@ -186,7 +186,7 @@ def _read_selftest(path: str) -> int:
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read: {error}", "name a file of check --selftest-gpu") from error
     if not isinstance(made, dict) or not isinstance(made.get("format"), int):
-        raise BadInput(f"{path} is no file of a self-test", "name a file of check --selftest-gpu")
+        raise BadInput(f"{path} is not a file of check --selftest-gpu", "name a file of check --selftest-gpu")
     if made["format"] > selftest_findings.FORMAT:
         seen = f"{path} has format {made['format']}; this clusterrun reads {selftest_findings.FORMAT}"
         raise BadInput(seen, "read it with the clusterrun that wrote it")

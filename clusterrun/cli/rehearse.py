@@ -50,7 +50,7 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--budget", metavar="TIME", default="15m", show_default=True, help="All is ended after it.")
 @click.option("--notice", metavar="TIME", default="120s", show_default=True, help="Of the time limit.")
 @click.option("--faults", metavar="NAME,…", default="", help="Only these; --list-faults names them.")
-@click.option("--elastic", is_flag=True, help="Also go on with one node fewer, and with one more.")
+@click.option("--elastic", is_flag=True, help="Also continue with one node fewer, and with one more.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable for the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--junit", metavar="FILE", shell_complete=files, help="Write the results for a CI system.")

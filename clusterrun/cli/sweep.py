@@ -167,7 +167,7 @@ def _go_on(made: SweepRecord, context: Context, as_json: bool) -> int:
 
     assert made.search is not None
     say(f"sweep {made.name}: Optuna asks for {made.unasked} points, {made.search.at_once} at once")
-    say(f"Ctrl-C leaves it; to go on later: clusterrun sweep continue {made.name}")
+    say(f"Ctrl-C stops the asking; to continue later: clusterrun sweep continue {made.name}")
     return _announce(searched(made, context, say), as_json)
 
 
@@ -280,11 +280,11 @@ def retry(word: str, failed: bool) -> int:
 
 @sweep.command("continue")
 @click.option(
-    "--trials", type=click.IntRange(1, MOST_POINTS), metavar="N", help="With --optuna: so many points in all."
+    "--trials", type=click.IntRange(1, MOST_POINTS), metavar="N", help="With --optuna: N points in all."
 )
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
 def go_on(word: str, trials: int | None) -> int:
-    """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, go on with that.
+    """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, continue the search.
 
     \b
     Examples:

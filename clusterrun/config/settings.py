@@ -137,7 +137,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
     for name in sorted(environ):
         if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
             near = nearest(name, known, alike=0.85)
-            said += [f"{name} is set but means nothing; did you mean {near[0]}?"] if near else []
+            said += [f"{name} is set but has no effect; did you mean {near[0]}?"] if near else []
     return said
 
 

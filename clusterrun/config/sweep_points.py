@@ -47,7 +47,7 @@ def combined(
     names = [name for name, _ in axes]
     for name in (*names, *(listed[0] if listed else ())):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise BadInput(f"{where}: {name!r} is no name", "a name is of letters, digits, _, . and -: lr")
+            raise BadInput(f"{where}: {name!r} is not a name", "a name is of letters, digits, _, . and -: lr")
     if twice := {name for name in names if names.count(name) > 1 or (listed and name in listed[0])}:
         raise BadInput(f"{where}: {', '.join(sorted(twice))} is given twice", "give all its values at once")
     found = [
@@ -128,7 +128,7 @@ def _text(value: Any, where: str, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)) and "\0" not in str(value):
         return str(value)
-    seen = f"{where}: {name} has the value {repr(value)[:60]}, which is no text and no number"
+    seen = f"{where}: {name} has the value {repr(value)[:60]}, which is neither text nor a number"
     raise BadInput(seen, "give a text, a number, true or false")
 
 
@@ -239,4 +239,4 @@ def check_places(spec: JobSpec, point: Point) -> None:
         )
     for place in sorted(places - set(names)):
         if near := nearest(place, names, alike=0.75):
-            raise BadInput(f"{{{place}}} is no name of this sweep", f"did you mean {{{near[0]}}}?")
+            raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{near[0]}}}?")

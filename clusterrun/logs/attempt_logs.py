@@ -24,7 +24,7 @@ class Unreadable(ClusterrunError):
     """A folder or a file of logs that whoever asks may not read."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} may not be read", f"as its owner: chmod u+rwX {shlex.quote(path)}")
+        super().__init__(f"{path} is not readable", f"as its owner: chmod u+rwX {shlex.quote(path)}")
 
 
 class LogFile(NamedTuple):

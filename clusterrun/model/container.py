@@ -42,5 +42,5 @@ def mount(said: str) -> Mount:
     target = others[0] if others else source
     absolute = source.startswith("/") and target.startswith("/")
     if not absolute or ".." in target.split("/") or others[1:] not in ([], ["ro"], ["rw"]) or "\0" in said:
-        raise BadInput(f"--mount {said!r} is no mount", "write absolute paths: --mount /data:/data:ro")
+        raise BadInput(f"--mount {said!r} is not a mount", "write absolute paths: --mount /data:/data:ro")
     return Mount(source, target, others[1:] == ["ro"])

@@ -341,14 +341,14 @@ SUBMISSION = (
         ),
         _switch(
             "requeue",
-            "Go on in a new job after time limit or preemption.",
+            "Continue in a new job after time limit or preemption.",
             common=True,
             queued=True,
             here=IGNORED,
         ),
         _choice(
             "requeue-by",
-            "How to go on: Slurm queues the same job again, or the next one is queued when this one starts.",
+            "How to continue: Slurm queues the job again, or the next one is queued when this one starts.",
             contract.REQUEUE_WORDS,
             otherwise="requeue",
             queued=True,

@@ -24,7 +24,7 @@ def read(text: str) -> tuple[tuple[str, Fields], ...]:
     if words and not 1 < len(words) <= MOST:
         raise BadInput(f"--shapes {text!r}: {len(words)} of them; a choice has 2 to {MOST}", _FORM)
     if twice := [word for word in words if words.count(word) > 1]:
-        raise BadInput(f"--shapes: {twice[0]} stands there twice", "leave one of them out")
+        raise BadInput(f"--shapes: {twice[0]} is given twice", "leave one of them out")
     return tuple((word, _shape(word)) for word in words)
 
 
@@ -42,7 +42,7 @@ def _shape(word: str) -> Fields:
         name, equals, value = option.partition("=")
         if not equals or not value or name not in _MAY_DIFFER:
             known = ", ".join(_MAY_DIFFER)
-            raise BadInput(f"--shapes {word!r}: {option!r} is none of {known}", _FORM)
+            raise BadInput(f"--shapes {word!r}: {option!r} is not one of {known}", _FORM)
         found[_MAY_DIFFER[name].field] = _value(word, _MAY_DIFFER[name], value)
     return tuple(found.items())
 

@@ -48,7 +48,7 @@ def of_running(
 def _remedy(job_id: str, goes_on: str) -> str:
     again = {
         "requeue": f"to start it again, type scontrol requeue {job_id}; ",
-        "chain": f"to go on in the next job, or to end it where none waits, type scancel {job_id}",
+        "chain": f"to continue in the next job, or to end the run if no job waits, type scancel {job_id}",
     }
     return again.get(goes_on, "") + (f"to end it, type scancel {job_id}" if goes_on != "chain" else "")
 

@@ -93,7 +93,7 @@ def start(
     """
     if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
         seen = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
-        raise BadInput(seen, "call them again from there; those that were queued are runs as ever")
+        raise BadInput(seen, "call them again from that program; those that were queued are ordinary runs")
     found, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)

@@ -60,5 +60,5 @@ def _json(path: str) -> Any:
         raise refusal(path, error) from error
     except (ValueError, RecursionError) as error:
         raise BadDocument(
-            f"{path} is damaged: {error}", "ranks may live on; squeue and scancel know the job as ever"
+            f"{path} is damaged: {error}", "its ranks may still run; squeue and scancel know the job"
         ) from error

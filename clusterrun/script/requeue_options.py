@@ -29,7 +29,7 @@ def settled(spec: JobSpec) -> JobSpec:
     asked, own = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
     if "requeue" in own and spec.goes_on == "chain":
         raise BadInput(
-            "--sbatch requeue with --requeue-by chain: the run would go on in two jobs", "leave one out"
+            "--sbatch requeue with --requeue-by chain: the run would continue in two jobs", "leave one out"
         )
     if "no-requeue" in own and spec.goes_on == "requeue":
         raise BadInput(
@@ -41,7 +41,7 @@ def settled(spec: JobSpec) -> JobSpec:
             option = "--nodes MIN-MAX" if spec.min_nodes else "--time-min"
             raise BadInput(
                 f"{option}: a job that Slurm queues again asks for what it had, not for all that was wanted",
-                "let another job go on: --requeue-by chain",
+                "continue in another job: --requeue-by chain",
             )
         spec = replace(spec, requeue_by="chain")
     return replace(spec, requeue=bool(spec.requeue_by), notice=_notice(spec), max_restarts=spec.restarts)
@@ -133,7 +133,7 @@ def described(spec: JobSpec) -> tuple[str, ...]:
         )
     if spec.min_nodes and spec.goes_on:
         world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"
-        lines.append(f"starts on {spec.nodes_asked} nodes; each job that goes on {world}")
+        lines.append(f"starts on {spec.nodes_asked} nodes; each job that continues the run {world}")
     if spec.on_event:
         lines.append(f"at each event: /bin/sh -c {spec.on_event!r}")
     return tuple(lines)

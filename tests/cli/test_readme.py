@@ -23,7 +23,7 @@ from clusterrun.model.world import (
     node_environment,
     rank_environment,
 )
-from clusterrun.reports.metrics import HELP, PREFIX
+from clusterrun.reports.metrics import METRICS, PREFIX
 from tests.lab.test_documents import Example, every
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_every_limit_and_every_metric_of_the_check_is_explained() -> None:
     limits = [(limit.name, f"{limit.default:g} {limit.unit} | {limit.meaning}") for limit in LIMITS]
     assert [row for row in rows if not row[0].startswith(PREFIX)] == limits
     assert [row for row in rows if row[0].startswith(PREFIX)] == [
-        (PREFIX + n, said) for n, said in HELP.items()
+        (PREFIX + n, said) for n, said, _ in METRICS
     ]
 
 

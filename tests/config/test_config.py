@@ -156,16 +156,16 @@ def test_a_misspelt_variable_is_mentioned_and_those_of_a_run_are_not() -> None:
         "CLUSTERRUN_HOME": "/",
     }
     assert settings.misspelt(environ) == [
-        "CLUSTERRUN_PARTITON is set but means nothing; did you mean CLUSTERRUN_PARTITION?"
+        "CLUSTERRUN_PARTITON is set but has no effect; did you mean CLUSTERRUN_PARTITION?"
     ]
 
 
 def test_a_variable_of_the_nodes_own_is_misspelt_where_there_is_no_run_around_and_real_ones_are_not() -> None:
     assert settings.misspelt({"CLUSTERRUN_LAB_HOM": "/labs"}) == [
-        "CLUSTERRUN_LAB_HOM is set but means nothing; did you mean CLUSTERRUN_LAB_HOME?"
+        "CLUSTERRUN_LAB_HOM is set but has no effect; did you mean CLUSTERRUN_LAB_HOME?"
     ]
     assert settings.misspelt({"CLUSTERRUN_NODE": "3", "CLUSTERRUN_LAB_HOME": "/labs"}) == [
-        "CLUSTERRUN_NODE is set but means nothing; did you mean CLUSTERRUN_NODES?"
+        "CLUSTERRUN_NODE is set but has no effect; did you mean CLUSTERRUN_NODES?"
     ]
 
 

@@ -41,7 +41,7 @@ def test_a_host_has_what_its_table_says_and_its_name_for_ssh(tmp_path):
         ("[host.a]\nfolder = 3\n", r"\[host\.a\] folder: 3 is not a string"),
         ('[host.a]\noptions = "User=me"\n', "is not a list of KEY=VALUE"),
         ('[host.a]\noptions = ["-v"]\n', "is not a list of KEY=VALUE"),
-        ('[host.a]\nhost = "-oProxyCommand=id"\n', "is no host for ssh"),
+        ('[host.a]\nhost = "-oProxyCommand=id"\n', "is not a host name for ssh"),
         ("host = 3\n", "host is not a table"),
     ],
 )
@@ -52,5 +52,5 @@ def test_what_cannot_be_meant_is_refused(tmp_path, text, seen):
 
 @pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "a\nb"])
 def test_a_name_that_ssh_would_take_for_something_else_is_refused(name):
-    with pytest.raises(BadInput, match="is no host for ssh"):
+    with pytest.raises(BadInput, match="is not a host name for ssh"):
         profiles.host([], name)

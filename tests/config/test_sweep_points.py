@@ -45,7 +45,7 @@ def test_values_make_every_combination(sets: list[str], found: list[dict[str, st
         (["lr=range(1000000)"], "1,000,000 points are more than 10,000"),
         (["a=range(1000)", "b=range(1000)"], "1,000,000 points are more than 10,000"),
         (['lr="1'], "unexpected end of data"),
-        (["lr=\0"], "no text and no number"),
+        (["lr=\0"], "neither text nor a number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(sets: list[str], told: str) -> None:
@@ -80,7 +80,7 @@ def test_a_file_has_a_point_in_each_row(
         ("p.csv", "lr,seed\n0.1,\n", "row 2 has no value for seed"),
         ("p.csv", "lr\n0.1,3\n", "row 2 has 2 cells"),
         ("p.csv", "lr,lr\n1,2\n", "a name stands twice"),
-        ("p.csv", "l r\n1\n", "'l r' is no name"),
+        ("p.csv", "l r\n1\n", "'l r' is not a name"),
         ("p.csv", "lr\n", "there is no point in it"),
         ("p.csv", "", "there is no point in it"),
         ("p.csv", b"\xff\xfe", "it is not UTF-8"),

@@ -81,7 +81,7 @@ def test_a_folder_of_logs_without_rights_is_named_and_what_is_known_is_shown(ali
             }
         finally:
             alice.does("chmod", "700", str(bad))
-        refusal = f"error: {bad} may not be read\nas its owner: chmod u+rwX {bad}\n"
+        refusal = f"error: {bad} is not readable\nas its owner: chmod u+rwX {bad}\n"
         for words in ("logs", "diagnose", "top --once"):
             assert (words, said[words].code, said[words].err) == (words, 1, refusal)
         assert said["status"].code == 0 and f"{bad}" in said["status"].out
@@ -94,7 +94,7 @@ def test_one_file_of_logs_without_rights_is_named(alice: Alice) -> None:
     assert alice.does("chmod", "000", str(bad)).code == 0
     said = alice.types("logs", alice.run_id)
     other = alice.types("logs", "--rank", "0", alice.run_id)
-    assert (said.code, said.err) == (1, f"error: {bad} may not be read\nas its owner: chmod u+rwX {bad}\n")
+    assert (said.code, said.err) == (1, f"error: {bad} is not readable\nas its owner: chmod u+rwX {bad}\n")
     assert (other.code, other.out) == (0, "n0001 r0 | up\n")
 
 

@@ -160,7 +160,7 @@ def test_one_session_at_a_time_is_enough_and_a_second_one_is_told(make_far):
         os.kill(master, signal.SIGKILL)
         assert process.wait(LIMIT) == 1
         said = process.stderr.read()
-    assert "the connection to cluster was lost; what runs there goes on" in said
+    assert "the connection to cluster was lost; what runs there continues" in said
     assert "clusterrun --host cluster status" in said
     far.open()
     assert far.there("cancel", "last").returncode == 0

@@ -78,7 +78,7 @@ def test_slurm_is_told_whether_to_queue_the_job_again_and_when_to_give_notice(
 @pytest.mark.parametrize(
     "wish, words",
     [
-        ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would go on in two jobs"),
+        ({"requeue_by": "chain", "sbatch": ("requeue",)}, "would continue in two jobs"),
         ({"requeue": True, "sbatch": ("no-requeue",)}, "contradict each other"),
         ({"requeue_by": "requeue", "nodes": "1-4"}, "asks for what it had, not for all that was wanted"),
         ({"sbatch": ("requeue",), "time_min": "3m"}, "--time-min: a job that Slurm queues again asks for"),
