@@ -100,7 +100,8 @@ class RankSeen:
     unknown). It has begun to make ``made`` groups, and is about to make ``makes``: its name and its ranks.
     ``threads``: where in the user's code its other threads stand. ``named``: ``FILE:LINE ROOT`` of
     collectives above where it stands, as its variables say it now, ``sets``: ``FILE:LINE``, a tab and a key
-    of a store that is set there. ``tasks``: where asyncio's tasks stand, and how some have failed.
+    of a store that is set there, with another tab and the condition around it where that does not hold.
+    ``tasks``: where asyncio's tasks stand, and how some have failed.
     """
 
     rank: int

@@ -80,14 +80,24 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
 
 
 def setters(rank: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
-    """Whose lines set the key of the store that ``rank`` waits for."""
-    return tuple(one.rank for one in ranks if rank.key and setting(one, rank.key))
+    """Whose lines set a key of the store that ``rank`` waits for.
+
+    Who waits for it as well is not to set it where others are; who passed its line by has not set it.
+    """
+    found = [one for one in ranks if rank.key and setting(one, rank.key)[0]]
+    found = [one for one in found if (one.call, one.key) != ("store", rank.key)] or found
+    passed = [one for one in found if setting(one, rank.key)[1]]
+    return tuple(one.rank for one in (passed if len(passed) == 1 else found))
 
 
-def setting(rank: RankSeen, key: str) -> str:
-    """``FILE:LINE`` at which a rank would set a key of the store; '' where it is not known."""
-    lines = (one.partition("\t") for one in rank.sets)
-    return next((line for line, _, name in lines if name == key), "")
+def setting(rank: RankSeen, keys: str) -> tuple[str, str]:
+    """``FILE:LINE`` at which a rank would set one of these keys of the store, '' where it is not known.
+
+    And the condition that kept it from that line, if one did.
+    """
+    lines = [one.split("\t") for one in rank.sets]
+    found = [(line, "".join(under)) for line, key, *under in lines if key in keys.split(", ")]
+    return min(found, key=lambda one: one[1] != "", default=("", ""))
 
 
 def _with_peer(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:

@@ -107,8 +107,11 @@ def unset_key(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | No
     whys: dict[int, str] = {}
     for one in keyed:
         (rank,), key = one.missing, snapshot.of(one.rank).key
-        if line := setting(snapshot.of(rank), key):
-            why = f"it has not set the key {key} of the store, which {short(line)} sets"
+        line, under = setting(snapshot.of(rank), key)
+        if line:
+            its = f"its key of the store (of {key})" if ", " in key else f"the key {key} of the store"
+            why = f"it has not set {its}, which {short(line)} sets"
+            why += f" under '{under}', which does not hold there" if under else ""
             gone = snapshot.of(rank).call != "store"
             whys[rank] = f"{why}, though it has gone on{snapshot.line((rank,))}" if gone else why
     if not whys:
@@ -138,8 +141,48 @@ def _odd(snapshot: JobSnapshot, inside: list[Waiting], gone: list[Waiting]) -> l
     there = {_departs(snapshot.of(one.rank), one) for one in gone}
     if (here, there) in (({True}, {False}), ({False}, {True})):
         return inside if True in here else gone
+    if _skipped_in_turn(snapshot, inside, gone):
+        return gone
     came, stayed = _votes(snapshot, inside[0], gone)
     return gone if came > stayed else inside if came < stayed else []
+
+
+def _skipped_in_turn(snapshot: JobSnapshot, inside: list[Waiting], gone: list[Waiting]) -> bool:
+    """Whether a call always came after so many calls of the other group, also to those who are in it now.
+
+    Who has gone on waits in what had always followed that call, one such turn after the last one.
+    """
+    narrow, wide = inside[0].record.group, gone[0].record.group
+    turns = {one.rank: _before_each(snapshot.of(one.rank), narrow, wide) for one in (*inside, *gone)}
+    if not all(len(counts) > CUSTOM and len(_steps(counts)) == 1 for counts in turns.values()):
+        return False
+    for one in gone:
+        counts = turns[one.rank]
+        shapes = {it.sequence: _shape(it) for it in snapshot.of(one.rank).records if it.group == wide}
+        due = counts[-1] + _steps(counts).pop()
+        follow = {shapes.get(count + 1) for count in counts}
+        if one.record.sequence != due + 1 or follow != {_shape(one.record)}:
+            return False
+    return True
+
+
+def _before_each(rank: RankSeen, narrow: str, wide: str) -> list[int]:
+    """How many calls of one group a rank had begun before each of its calls of another, as far as is kept."""
+    others = [one for one in rank.records if one.group == wide]
+    found = [
+        max((other.sequence for other in others if other.at < one.at), default=-1)
+        for one in rank.records
+        if one.group == narrow
+    ]
+    return [count for count in found if count >= 0]
+
+
+def _steps(counts: list[int]) -> set[int]:
+    return {after - before for before, after in zip(counts, counts[1:])}
+
+
+def _shape(one: Record) -> tuple[str, str, str]:
+    return one.operation, one.sizes, one.types
 
 
 def alone_departs(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Waiting | None:

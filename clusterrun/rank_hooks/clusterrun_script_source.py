@@ -26,6 +26,8 @@ ROOT_FRAMES = 8
 ROOT_LINES = 60
 MOST_OF_A_KEY = 200
 CALL_LINES = 6
+MOST_KEYS = 64
+DEFINES = ("def ", "async def ")
 STORE_WAITS = (".wait(", ".get(")
 """What a line calls of a store that waits until somebody has set a key."""
 STORE_SETS = ("set", "add", "compare_set")
@@ -34,8 +36,9 @@ STORE_SETS = ("set", "add", "compare_set")
 def calls_near(frame: Any) -> list[str]:
     """What variables give to calls around the lines of a frame and of those that called it.
 
-    ``RFILE:LINE ROOT``, ``KFILE:LINE`` tab ``KEY``. Which root a collective is given: a rank may have left
-    it long before the others, and its record does not tell the root. Which key of a store is set there.
+    ``RFILE:LINE ROOT``, ``KFILE:LINE`` tab ``KEY``, perhaps tab ``if …``. Which root a collective is given: a
+    rank may have left it long before the others, and its record does not tell the root. Which key of a store
+    is set there, and under which condition it is not.
     """
     found: list[str] = []
     for _ in range(ROOT_FRAMES):
@@ -65,9 +68,16 @@ def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> 
         return []
     lines = linecache.getlines(file)
     end = end or last_line(code, lines)
-    found = []
+    found, inner_margin = [], -1
     for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
         text = lines[number - 1]
+        margin, word = indent(lines, number), text.strip()
+        if word and margin <= inner_margin and word[:1] != ")":
+            inner_margin = -1
+        if inner_margin < 0 and number > code.co_firstlineno and word.startswith(DEFINES):
+            inner_margin = margin
+        if inner_margin >= 0:
+            continue  # what a function does is looked at where it is called
         names = called(text)
         plain = any(name in ROOT_PLACES for name, _ in names)
         plain = plain or (deep and any(mentions(function_of(of, scope)) for _, of in names))
@@ -83,11 +93,40 @@ def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> 
                 found += [f"R{file}:{number} {root}"] if type(root) is int else []
             elif name in STORE_SETS and one.args and is_store(owner):
                 key = text_of(one.args[0], known)
-                found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}"] if key else []
+                under = passed_by(lines, code.co_firstlineno, number, known)
+                found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
             elif deep and mentions(function):
                 inner, given = function.__code__, with_arguments(one, function, known, owner)
                 found += calls_in(inner, inner.co_firstlineno, 0, given, deep=False)
     return found
+
+
+def passed_by(lines: list[str], first: int, number: int, scope: Any) -> str:
+    """A tab and the ``if`` around a line that does not hold, as plain variables tell; '' without one.
+
+    What holds within a loop now may not have held in its turns before.
+    """
+    margin, found = indent(lines, number) + 1, ""
+    for above in range(number, max(first, 1) - 1, -1):
+        text = lines[above - 1].strip()
+        if not text or indent(lines, above) >= margin:
+            continue
+        margin = indent(lines, above)
+        if text.startswith(("for ", "while ", "async for ")):
+            found = ""
+        elif text.startswith("if ") and worked_out(condition(text), scope) in (0, False):
+            found = f"\t{text[:MOST_OF_A_KEY]}"
+    return found
+
+
+def condition(text: str) -> Any:
+    """What an ``if`` asks, whose first line this is; nothing that can be worked out where it goes on."""
+    for whole in (f"{text}\n pass", text):
+        try:
+            return ast.parse(whole).body[0].test  # type: ignore[attr-defined]
+        except SyntaxError:
+            continue
+    return ast.Name("", ast.Load())
 
 
 def mentions(function: Any) -> bool:
@@ -156,7 +195,7 @@ def in_store(frame: Any) -> bool:
 
 
 def key_wanted(frame: Any) -> str:
-    """The key that a line waits for, where it is a text of plain variables; '' where it is not."""
+    """The keys that a line waits for, where these are texts of plain variables; '' where they are not."""
     scope = {**frame.f_globals, **frame.f_locals}
     ways = [way.strip(".(") for way in STORE_WAITS]
     text = line(frame)
@@ -164,9 +203,27 @@ def key_wanted(frame: Any) -> str:
     if len(waits) > 1:  # which of them it is in is known since Python 3.11
         begin = column(frame) - (len(text) - len(text.lstrip()))
         waits = [one for one in waits if one.col_offset == begin]
-    parts = getattr(waits[0].args[0], "elts", waits[0].args[:1]) if len(waits) == 1 else ()
-    found = [text_of(part, scope) for part in parts]
+    found = texts_of(waits[0].args[0], scope) if len(waits) == 1 else []
     return ", ".join(found)[:MOST_OF_A_KEY] if all(found) else ""
+
+
+def texts_of(node: Any, scope: Any) -> list[str]:
+    """A text, or those of a list: written out, in a variable, or made of the values of one other."""
+    value: Any = scope.get(node.id) if isinstance(node, ast.Name) else None
+    if type(value) in (list, tuple):
+        return [one if type(one) is str else "" for one in value[:MOST_KEYS]]
+    if not isinstance(node, (ast.ListComp, ast.GeneratorExp)):
+        return [text_of(part, scope) for part in getattr(node, "elts", [node])]
+    (one, *others), name = node.generators, getattr(node.generators[0].target, "id", "")
+    if others or one.ifs or not name:
+        return []
+    turns: Any = scope.get(one.iter.id) if isinstance(one.iter, ast.Name) else None
+    if isinstance(one.iter, ast.Call) and getattr(one.iter.func, "id", "") == "range":
+        limits = [worked_out(limit, scope) for limit in one.iter.args]
+        turns = range(*limits) if limits and all(type(limit) is int for limit in limits) else None
+    if type(turns) not in (list, tuple, range):
+        return []
+    return [text_of(node.elt, {**scope, name: turn}) for turn in turns[:MOST_KEYS]]
 
 
 def column(frame: Any) -> int:

@@ -168,6 +168,27 @@ def test_who_leaves_out_a_subgroups_call_departs_from_its_own_order(some: str) -
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [last])
 
 
+@pytest.mark.parametrize(
+    ("calls", "odd"),
+    [
+        (("wwws" * 4 + "wwwww", "wwws" * 4 + "wwwww"), []),  # nobody is in it
+        (("wwws" * 4 + "wwwwww", "wwws" * 4 + "wwwwws"), []),  # was never due there
+        (("wwws" * 4 + "wwww", "wwws" * 4 + "wwws"), [0]),
+        (("wwws" * 4 + "www", "wwws" * 4 + "wws"), []),  # nor by whom it is called too early
+        (("wwws" + "wwww", "wwws" + "wwws"), []),  # too young for a custom
+        (("wwwswswwws" + "wwww", "wwwswswwws" + "wwws"), []),  # no fixed turn
+    ],
+)
+def test_of_a_call_after_so_many_others_who_goes_on_past_its_turn_is_named(
+    calls: tuple[str, str], odd: list[int]
+) -> None:
+    """The calls of all look alike: what comes before it tells nothing."""
+    long = max(one.count("w") for one in calls)
+    others = [trains(number, "01", "w" * long) for number in (2, 3)]
+    found = verdict(trains(0, "01", calls[0]), trains(1, "01", calls[1]), *others)
+    assert [one.rank for one in found.culprits] == odd
+
+
 def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_of_theirs() -> None:
     """Two of three evaluate for the first time; the third has a batch left, and calls as ever."""
     found = verdict(
@@ -263,6 +284,44 @@ def test_the_only_rank_whose_lines_set_a_key_that_all_wait_for_is_named() -> Non
     gone = verdict(keyed(0), *others)
     assert [one.rank for one in gone.culprits] == [3]
     assert "though it has gone on at train.py:20 (step)" in gone.said
+
+
+def test_whoever_waits_for_a_key_is_not_taken_to_set_it_where_another_one_is() -> None:
+    """All run the line that sets it, below ``if rank == 0``."""
+    gone = keyed(
+        0, call="", key="", own="ready", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
+    )
+    found = verdict(gone, *(keyed(number, "ready", "ready") for number in range(1, 4)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [0])
+    assert found.culprits[0].why == (
+        "it has not set the key ready of the store, which train.py:15 sets, though it has gone on at "
+        "train.py:20 (step)"
+    )
+
+
+KEYS = "done/0, done/1, done/2, done/3"
+
+
+@pytest.mark.parametrize(("passed", "odd"), [((2,), [2]), ((), []), ((1, 2), [])])
+def test_of_ranks_that_wait_for_the_keys_of_all_who_passed_its_own_by_is_named(
+    passed: tuple[int, ...], odd: list[int]
+) -> None:
+    keys = [f"done/{n}" + ("\tif shards:" if n in passed else "") for n in range(4)]
+    found = verdict(*(keyed(number, KEYS, keys[number]) for number in range(4)))
+    assert [one.rank for one in found.culprits] == odd
+    if odd:
+        assert found.culprits[0].why == (
+            f"it has not set its key of the store (of {KEYS}), which train.py:15 sets under 'if shards:', "
+            "which does not hold there"
+        )
+
+
+def test_the_only_one_that_does_not_wait_for_the_keys_of_all_is_named() -> None:
+    gone = keyed(
+        3, call="", key="", own="done/3", stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
+    )
+    found = verdict(*(keyed(number, KEYS, f"done/{number}") for number in range(3)), gone)
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [3])
 
 
 @pytest.mark.parametrize("own", ["e2/shard3", "e2/other"])
