@@ -38,8 +38,9 @@ def fault() -> None:
 def _apply(kind: str, name: str, host: str = "", **details: Any) -> None:
     """Put a fault in force; between groups of hosts, one between each two of them."""
     given = {key: value for key, value in details.items() if value not in (None, "") and value is not False}
+    others = expand(given.pop("to", "")) or ("",)
     for one in expand(host) or ("",):
-        for other in expand(given.pop("to", "")) or ("",):
+        for other in others:
             told = {**given, "to": other} if other else given
             say(f"in force: {Lab(name, say).fault(kind, one, **told)}")
 

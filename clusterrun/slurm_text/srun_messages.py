@@ -9,6 +9,11 @@ from clusterrun.model.hostlist import expand
 
 HELD_SECONDS = 100
 """How long a step waits for what another one holds: then srun says so, while agents are still waited for."""
+BESIDE_SECONDS = 2
+"""A step beside those that live has all at once or, where Slurm lets steps share no GPU (before 22.05), not
+while they live."""
+OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
+"""What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
 
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(sta
 
 
 def test_a_lease_that_is_renewed_does_not_run_out() -> None:
-    agent = "os.write(lease, live(2.0))\nos.write(lease, live(60.0))\ntime.sleep(2.5)\nreturn 5"
+    agent = "os.write(lease, live(2.0) + live(60.0))\ntime.sleep(2.5)\nreturn 5"
     with shim(agent) as process:
         process.communicate(timeout=LIMIT)
         assert process.returncode == 5
@@ -142,9 +143,21 @@ def test_marked_processes_outside_its_lineage_are_ended_only_after_ranks_ran_her
         outside.wait()
 
 
+LEAPS = (
+    "from clusterrun.agent import shim as module\n"
+    "slept = [0.0]\n"
+    "module.steady = lambda: steady() + slept[0]\n"
+)
+"""The clock of a shim that stood still for so long, without the wait: to it nothing else tells the two apart."""
+SLEEPS_WHEN_TOLD = LEAPS + (
+    "def clock():\n"
+    " with open({path!r}) as told: slept[0] = float(told.read() or 0.0)\n"
+    " return steady() + slept[0]\n"
+    "module.steady = clock\n"
+)
 STOPS = (
-    "hidden()\nos.write(lease, live(4.0))\n"
-    "signal.signal(signal.SIGUSR2, lambda *_: os.write(lease, live(600.0)))\n"
+    "hidden()\nos.write(lease, live(300.0))\n"
+    "signal.signal(signal.SIGUSR2, lambda *_: os.write(lease, live(6000.0)))\n"
     "print('on', flush=True)\nwhile True: time.sleep(0.02)"
 )
 
@@ -154,19 +167,19 @@ def state_of(pid: int) -> str:
     return process.state if process else ""
 
 
-def slept_through_its_lease(process: subprocess.Popen[str]) -> int:
-    """The orphan of a shim that stood still until its lease was over, and goes on."""
-    (orphan,) = {line(process), line(process)} - {"on"}
-    process.send_signal(signal.SIGSTOP)
-    over = time.monotonic() + 7.5  # longer than the lease and the shim's own wait
-    until(lambda: time.monotonic() > over, "the end of the lease")
-    process.send_signal(signal.SIGCONT)
-    return int(orphan)
+@contextmanager
+def slept_through_its_lease(folder: Path, awake: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A shim that stood still until its lease was over, and goes on; and its orphan."""
+    told = folder / "slept"
+    told.write_text("0")
+    with shim(STOPS, awake, SLEEPS_WHEN_TOLD.format(path=str(told))) as process:
+        (orphan,) = {line(process), line(process)} - {"on"}
+        told.write_text("600")
+        yield process, int(orphan)
 
 
-def test_a_node_that_stood_still_stops_its_ranks_until_a_new_lease_comes() -> None:
-    with shim(STOPS, awake=60.0) as process:
-        orphan = slept_through_its_lease(process)
+def test_a_node_that_stood_still_stops_its_ranks_until_a_new_lease_comes(tmp_path: Path) -> None:
+    with slept_through_its_lease(tmp_path, awake=600.0) as (process, orphan):
         until(lambda: state_of(orphan) == "T", "a stopped rank")
         os.kill(orphan, signal.SIGCONT)  # as a scheduler does that wakes one process after the other
         until(lambda: state_of(orphan) == "T", "a rank that is stopped again")
@@ -178,19 +191,19 @@ def test_a_node_that_stood_still_stops_its_ranks_until_a_new_lease_comes() -> No
         assert not lives(orphan)
 
 
-STANDS_STILL_AS_IT_READS = (
+STANDS_STILL_AS_IT_READS = LEAPS + (
     "read = os.read\n"
     "def slow(fd, size):\n"
     " data = read(fd, size)\n"
-    " if data.startswith(b'until'): time.sleep(4.0)\n"
+    " if data.startswith(b'until'): slept[0] = 600.0\n"
     " return data\n"
     "os.read = slow\n"
 )
 
 
 def test_a_shim_that_stood_still_as_it_read_its_lease_stops_its_ranks_too() -> None:
-    agent = "hidden()\nos.write(lease, live(2.0))\ntime.sleep(600)"
-    with shim(agent, awake=60.0, before=STANDS_STILL_AS_IT_READS) as process:
+    agent = "hidden()\nos.write(lease, live(300.0))\ntime.sleep(600)"
+    with shim(agent, awake=600.0, before=STANDS_STILL_AS_IT_READS) as process:
         orphan = int(line(process))
         until(lambda: state_of(orphan) == "T", "a stopped rank")
         os.kill(child(process), signal.SIGKILL)
@@ -198,9 +211,8 @@ def test_a_shim_that_stood_still_as_it_read_its_lease_stops_its_ranks_too() -> N
         assert not lives(orphan)
 
 
-def test_a_node_that_stood_still_kills_its_ranks_where_no_new_lease_comes() -> None:
-    with shim(STOPS, awake=0.5) as process:
-        orphan = slept_through_its_lease(process)
+def test_a_node_that_stood_still_kills_its_ranks_where_no_new_lease_comes(tmp_path: Path) -> None:
+    with slept_through_its_lease(tmp_path, awake=0.5) as (process, orphan):
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 1 and not lives(orphan)
         assert said.startswith("n1: this node stood still for ") and said.count("\n") == 2

@@ -57,6 +57,16 @@ def test_a_users_first_minutes(up: str) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.parametrize("words", [("cut", "--both"), ("slow", "--rate", "5mbit")])
+def test_a_fault_between_two_groups_is_one_between_each_two_of_them(lab, words: tuple[str, ...]) -> None:
+    kind, *more = words
+    typed("fault", kind, "n[0001-0002]", "--to", "n[0003-0004]", *more, "--name", lab.name)
+    between = [(one.host, one.get("to")) for one in lab.faults]
+    assert typed("fault", "heal", "--name", lab.name)[0] == 0
+    assert between == [(one, other) for one in ("n0001", "n0002") for other in ("n0003", "n0004")]
+
+
+@pytest.mark.lab
 @pytest.mark.parametrize(
     "words",
     [

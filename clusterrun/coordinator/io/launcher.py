@@ -15,7 +15,7 @@ from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
-from clusterrun.slurm_text.srun_messages import HELD_SECONDS, unreached
+from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF_MEMORY, unreached
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
@@ -24,11 +24,6 @@ _MOST_UNREACHED = 100
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
-_BESIDE_SECONDS = 2
-"""A step beside those that live has all at once or, where Slurm lets steps share no GPU (before 22.05), not
-while they live."""
-_OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
-"""What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
 _WORDS_AFTER = 1.0
 """An agent's end may be heard of before its words."""
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
@@ -227,8 +222,8 @@ def relaunch(
     counted = {f"--{what}=": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
     own = [counted.get(word[: word.find("=") + 1], word) for word in words]
     own = [word for word in own if not word.startswith("--nodelist=")]  # the last one would hold
-    limit = f"--immediate={_BESIDE_SECONDS if beside else HELD_SECONDS}"
-    environment = {key: value for key, value in launch.environment.items() if key not in _OF_MEMORY}
+    limit = f"--immediate={BESIDE_SECONDS if beside else HELD_SECONDS}"
+    environment = {key: value for key, value in launch.environment.items() if key not in OF_MEMORY}
     environment[contract.NODES_VARIABLE] = whole
     return (program, "--overlap", limit, f"--nodelist={fold(kept)}", *own), environment
 

@@ -12,6 +12,7 @@ from clusterrun.atomic_file import write_all
 from clusterrun.preflight.node.forked_call import execute
 from clusterrun.preflight.node.listener import READ
 from clusterrun.preflight.tasks import ThroughAnswer, ThroughTask
+from clusterrun.slurm_text.srun_messages import OF_MEMORY
 
 _LONGEST_WORDS = 300
 
@@ -91,7 +92,8 @@ class Scouts:
     """All of them, by the names of their nodes."""
 
     def __init__(self, environment: Mapping[str, str], watch: Callable[..., None]) -> None:
-        self._environment, self._watch = environment, watch
+        self._environment = {key: value for key, value in environment.items() if key not in OF_MEMORY}
+        self._watch = watch
         self._known: dict[str, Scout] = {}
 
     def through(self, task: ThroughTask) -> Through:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Task, ThroughTask
+from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS
 
 HOST = 0
 """The batch script, and with it the coordinator, runs on the first node of the allocation."""
@@ -71,5 +72,9 @@ def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
         return ()
     program, *words = launch[:-2]
     counted = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
-    one = [counted.get(word.partition("=")[0], word) for word in words]
-    return (program, "--overlap", f"--nodelist={name}", *one, "examine", launch[-1], name)
+    own = [counted.get(word.partition("=")[0], word) for word in words]
+    own = [
+        word for word in own if not word.startswith(("--nodelist=", "--immediate="))
+    ]  # the last would hold
+    beside = ("--overlap", f"--immediate={BESIDE_SECONDS}", f"--nodelist={name}")
+    return (program, *beside, *own, "examine", launch[-1], name)
