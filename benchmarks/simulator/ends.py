@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.coordinator.restart_policy import FREE_PORT_RETRIES
 from clusterrun.model import contract
+from clusterrun.model.hostlist import expand
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
 
@@ -121,7 +122,9 @@ def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> 
     trained = (coordinator.number, state.epoch) in watch.world.program.runs
     if trained and failure and failure.node and failure.node not in world:
         watch.fail(f"NODE_FAIL for {state.failure.node}, and {world} trained")
-    named = any(f"n{node.index} " in state.reason for node in watch.world.nodes)
+    together, silent, _ = state.reason.partition(" fell silent at the same time")
+    told = {*expand(together.split()[-1])} if silent else set()
+    named = any(f"n{node.index} " in state.reason or told > {f"n{node.index}"} for node in watch.world.nodes)
     if not named and not (len(watch.world.coordinators) > 1 and LAST_LOST in state.reason):
         watch.fail(f"NODE_FAIL does not name its node: {state.reason}")
 

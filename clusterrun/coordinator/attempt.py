@@ -61,6 +61,7 @@ class RankOutcomes:
         self._gone: dict[int, bool] = {}
         self._lost: dict[int, float] = {}
         self.dead_by = 0.0
+        self.silent: list[Member] = []
 
     def started(self, node: int) -> bool:
         """All ranks of ``node`` run; True where that holds for every node now."""
@@ -271,6 +272,7 @@ class LiveAttempt(RunPart):
         """A node will not be heard again; without harm where it has nothing left."""
         over = None
         if self.outcomes.lost(member.place, self._membership.dead_by(member)):
+            self.outcomes.silent += [member] * member.silent
             self._failure_event(now, self._by_launcher(now) or failure_event)
             if member.silent:  # this took so long that whatever else failed has been heard of
                 over = self.stop(now)
@@ -354,8 +356,19 @@ class LiveAttempt(RunPart):
             self.epoch,
             told.completed,
             not told.missing,
-            told.first if told.failure_events else None,
+            self._silent_together(told.first) if told.failure_events else None,
             self.failure_event_at,
             tuple(told.stuck),
             tuple(told.stuck_on.items()),
         )
+
+    def _silent_together(self, first: FailureEvent) -> FailureEvent:
+        """``first``, of no node where that one is one of several that fell silent at the same time."""
+        silent = self.outcomes.silent
+        found = [one.heard for one in silent if one.name == first.failure.node]
+        together = [one for one in silent if found and abs(one.heard - found[0]) <= contract.LOST_SECONDS]
+        if len(together) < 2 or first.kind is not FailureKind.NODE:
+            return first
+        names = sorted(one.name for one in together)
+        others = [one.name for one in self._membership.linked()]
+        return failures.of_silent(names, others, self._state_keeper.state.host, first.failure.at)

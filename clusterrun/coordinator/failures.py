@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 from clusterrun.protocol.messages import RankExited
@@ -74,6 +75,19 @@ def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: st
 def of_node(kind: FailureKind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> FailureEvent:
     """A node that failed as a whole; ``at`` is when it was last known to be well."""
     return FailureEvent(kind, Failure(-1, node, 1, at, why, said))
+
+
+def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: float) -> FailureEvent:
+    """Nodes that fell silent together: what connects them may be at fault, and none is to blame.
+
+    ``others`` were heard; ``host`` is where the coordinator runs.
+    """
+    names = fold(list(several))
+    parts = f"the network is partitioned between them and {fold([*others] or [host])}"
+    alone = "" if {*others} - {host} else f" ({host} may itself be cut off)"
+    words = f"{names} fell silent at the same time: {parts}{alone}, or they are down"
+    words += f"; what does sinfo -N -n {names} say?"
+    return of_node(FailureKind.NODE, "", at, words)
 
 
 def nodes_in_words(names: Sequence[str]) -> str:

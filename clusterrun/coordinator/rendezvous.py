@@ -333,15 +333,21 @@ class Rendezvous(RunPart):
             return no_ranks(now, _kind_of_end(event.code), "", words)
         return None
 
+    def _named(self, nodes: Sequence[int]) -> str:
+        return failures.nodes_in_words(self._membership.called(nodes))
+
     def _late(self) -> str:
-        return failures.nodes_in_words(self._membership.called(self._membership.missing()))
+        return self._named(self._membership.missing())
 
     def _ended_early(self, now: Now, code: int, words: str) -> NoRanks:
         lost = self._unfulfilled()
-        if lost < 0 or held(self._said):
+        if not lost or held(self._said):
             return no_ranks(now, _kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
-        name = self._membership.name_of(lost)
-        words = f"{name} (node {lost}) was lost and did not come back: {words}"
+        name = self._membership.name_of(lost[0])
+        if len(lost) > 1:  # what they share may be at fault
+            words = f"{self._named(lost)} were lost and did not come back: {words}"
+            return no_ranks(now, FailureKind.NODE, "", words)
+        words = f"{name} (node {lost[0]}) was lost and did not come back: {words}"
         return no_ranks(now, FailureKind.NODE, name, words)
 
     def _none_beside(self, now: Now, code: int, words: str) -> Outcome | None:
@@ -379,14 +385,16 @@ class Rendezvous(RunPart):
         absent = self.absent(now)
         absent = [one for one in absent if one[0] not in self._without] or absent
         hoped = self._unfulfilled()
-        node, name, why = next((one for one in absent if one[0] == hoped), absent[0])
+        node, name, why = next((one for one in absent if one[0] in hoped), absent[0])
         self._due_at = None
+        if len(hoped) > 1:
+            return no_ranks(now, FailureKind.NODE, "", f"{self._named(hoped)} did not come back: {why}")
         return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
-    def _unfulfilled(self) -> int:
-        """One that was hoped for and has not come; -1 where there is none."""
+    def _unfulfilled(self) -> list[int]:
+        """Those that were hoped for and have not come."""
         missing = {*self._membership.missing(), *self._left}
-        return next((node for node in self._hoped if node in missing), -1)
+        return [node for node in self._hoped if node in missing]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
         """The nodes that are not here: number, name, why."""

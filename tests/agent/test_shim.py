@@ -148,7 +148,7 @@ LEAPS = (
     "slept = [0.0]\n"
     "module.steady = lambda: steady() + slept[0]\n"
 )
-"""The clock of a shim that stood still for so long, without the wait: to it nothing else tells the two apart."""
+"""The clock of a shim that stood still for so long, without the wait."""
 SLEEPS_WHEN_TOLD = LEAPS + (
     "def clock():\n"
     " with open({path!r}) as told: slept[0] = float(told.read() or 0.0)\n"

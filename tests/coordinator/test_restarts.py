@@ -432,14 +432,27 @@ def test_who_was_lost_to_a_coordinator_is_lost_to_the_next_one_unless_too_few_wo
     assert tape.state(0.2).excluded == without
 
 
-@pytest.mark.parametrize(
-    ("heard", "more"), [((), "; nor of any other node: login may itself be cut off"), ((2,), "")]
-)
-def test_a_coordinator_that_hears_no_other_node_says_where_it_is(heard: tuple[int, ...], more: str) -> None:
+@pytest.mark.parametrize(("heard", "apart"), [((), "login (login may itself be cut off)"), ((2,), "n2")])
+def test_several_nodes_that_fall_silent_together_are_told_as_one_and_none_of_them_is_to_blame(
+    heard: tuple[int, ...], apart: str
+) -> None:
     tape = allocated(3, max_restarts=2)
     for second in range(2, 40):
         beat(tape, second, second, *heard)
         tape.at(second + 0.5)
     failure = tape.state(40.1).attempts[0].failure
     assert failure is not None
-    assert failure.why == f"n0 (node 0) was lost: no heartbeat for 12 s{more}"
+    said = (
+        f"n[0-1] fell silent at the same time: the network is partitioned between them and {apart}, or they"
+    )
+    assert (failure.node, failure.why) == ("", f"{said} are down; what does sinfo -N -n n[0-1] say?")
+
+
+def test_a_node_that_falls_silent_long_before_another_one_is_named_alone() -> None:
+    tape = allocated(3, max_restarts=2)
+    for second in range(2, 60):
+        beat(tape, second, second, *((1, 2) if second < 16 else (2,)))
+        tape.at(second + 0.5)
+    failure = tape.state(60.1).attempts[0].failure
+    assert failure is not None
+    assert (failure.node, failure.why) == ("n0", "n0 (node 0) was lost: no heartbeat for 12 s")

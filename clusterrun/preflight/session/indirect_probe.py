@@ -73,8 +73,7 @@ def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
     program, *words = launch[:-2]
     counted = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
     own = [counted.get(word.partition("=")[0], word) for word in words]
-    own = [
-        word for word in own if not word.startswith(("--nodelist=", "--immediate="))
-    ]  # the last would hold
+    own = [word for word in own if not word.startswith(("--nodelist=", "--immediate="))]
+    # Of two alike the last one would hold.
     beside = ("--overlap", f"--immediate={BESIDE_SECONDS}", f"--nodelist={name}")
     return (program, *beside, *own, "examine", launch[-1], name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.preflight import tasks
 from clusterrun.preflight.tasks import Task
 
@@ -85,6 +85,11 @@ class Requests:
         while self.due_at() is not None and self._times[0][0] <= now:
             found.append(self._close(self._open[heapq.heappop(self._times)[1]]))
         return found
+
+    def prolong(self, question: Request, until: float) -> None:
+        """Open one again whose time was over."""
+        self._put(replace(question, until=until))
+        self._counts[type(question.task)] += 1
 
     def hurry(self, question: Request, until: float) -> None:
         """Allow an open one less time."""

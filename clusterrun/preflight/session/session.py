@@ -41,6 +41,8 @@ _WORDS = {
     tasks.WatchTask: "an exchange of messages",
 }
 OVERSLEPT_SECONDS = 1.0
+_LEAST_LATE, _LONGEST_LATE, _LATE_SHARE = 10.0, 30.0, 0.25
+"""How long the first late answer of a node is waited for: a share of the time that is left, within limits."""
 _OURS = "this is a fault of clusterrun: please report it with this line"
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
@@ -161,9 +163,22 @@ class Session:
         case.now = max(now, case.now)
         # What would have had more time than the budget is not at fault; its end is another matter.
         for question in case.questions.close_overdue(min(case.now, math.nextafter(case.end_at, 0.0))):
+            if self._waits_once(question):
+                continue
             words = _WORDS[type(question.task)]
             self._silent(question, f"did not answer: {words} took longer than {question.seconds:.0f} s")
         return self._proceed()
+
+    def _waits_once(self, question: Request) -> bool:
+        """One late answer is no verdict: it is waited for, and what is asked after it must come in time."""
+        case, node = self._case, self._case.subjects[question.node]
+        if node.late_until is None:
+            wait = min(_LONGEST_LATE, max(_LEAST_LATE, _LATE_SHARE * case.left))
+            node.late_until = case.now + min(wait, case.left)
+        if case.now >= node.late_until:
+            return False
+        case.questions.prolong(question, node.late_until)
+        return True
 
     def _overslept(self, now: float) -> bool:
         """A late look means that this process slept itself: what it missed is read first, then judged."""

@@ -39,7 +39,8 @@ class NodeState:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
     ``absent`` is why it never joined, ``lost_at`` when it fell silent after that; ``excused``: by
-    another's fault, it may be fit. ``ends`` are how its torch workers ended before their time.
+    another's fault, it may be fit. ``late_until``: until then one late answer is waited for. ``ends``
+    are how its torch workers ended before their time.
     """
 
     def __init__(self, node: int, name: str, address: str) -> None:
@@ -47,6 +48,7 @@ class NodeState:
         self.gone = self.absent = ""
         self.excused = False
         self.lost_at: float | None = None
+        self.late_until: float | None = None
         self.local: LocalAnswer | None = None
         self.listening: ListenAnswer | None = None
         self.earliest, self.latest = float("-inf"), float("inf")
@@ -131,6 +133,8 @@ class NodeState:
     def stay_out(self, findings: Iterable[Finding]) -> None:
         """It was found unfit before, and is not looked at again."""
         found = tuple(findings)
+        self.absent = ""
+        self.excused = bool(found) and Grade.FAIL not in [one.verdict for one in found]
         self.gone = next(
             (one.said for one in found if one.verdict is Grade.FAIL), "it was found unfit before"
         )

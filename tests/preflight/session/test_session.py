@@ -30,6 +30,20 @@ def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
     assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "=eth0"))
 
 
+@pytest.mark.parametrize("kind", ["ListenTask", "DialTask", "LocalTask", "WarmTask", "product"])
+@pytest.mark.parametrize("seconds", [12.0, 16.0, 25.0])
+@pytest.mark.parametrize("node", [0, 2, 5])
+def test_one_answer_that_is_late_while_all_others_are_punctual_blames_nobody(node, seconds, kind):
+    outcome = examined(orders(6, budget=180.0), Faults(late={node: (kind, 1, seconds)}))
+    assert (outcome.fit, outcome.report.verdict, blamed(outcome)) == (True, Grade.PASS, set())
+
+
+@pytest.mark.parametrize("node", [0, 2, 5])
+def test_a_node_whose_answers_are_late_again_and_again_is_named(node):
+    outcome = examined(orders(6, budget=180.0), Faults(late={node: ("", 9, 28.0)}))
+    assert (outcome.fit, blamed(outcome)) == (False, {node})
+
+
 NODE_FAULTS = {
     "absent": Faults(absent={2}),
     "frozen": Faults(frozen={2}),
