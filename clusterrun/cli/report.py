@@ -13,7 +13,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files, runs
-from clusterrun.cli.terminal import coloured
+from clusterrun.cli.terminal import coloured, columns
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.runs.private_files import write_whole
@@ -89,9 +89,9 @@ def painted(report: Report) -> list[str]:
     """The report as lines for stdout, coloured where that is wanted."""
     from clusterrun.reports.text_report import screen
 
-    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else WIDTH
+    width = columns() if sys.stdout.isatty() else WIDTH
     colours = coloured(sys.stdout)
     return [
         click.style(line.text, fg=COLOURS[line.grade], bold=True) if colours and line.grade else line.text
-        for line in screen(report, width or WIDTH)
+        for line in screen(report, width)
     ]

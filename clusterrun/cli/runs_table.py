@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from clusterrun.cli import terminal
-from clusterrun.cli.terminal import aligned
+from clusterrun.cli.terminal import aligned, coloured, columns
 from clusterrun.model.duration import clock_time, spoken
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
@@ -57,6 +58,13 @@ def fitted(statuses: Sequence[RunStatus], now: float, width: int, colours: bool)
     styles = ["bold", *(_PAINT.get(status.state, "red") for status in statuses)]
     rows = terminal.narrowed(_rows(statuses, now), SPARE, width, room=-2)
     return terminal.fitted(rows, width, styles if colours else [], of="STATE")
+
+
+def show(statuses: Sequence[RunStatus], now: float) -> None:
+    """Print the table, as suits where stdout goes."""
+    table = sys.stdout.isatty()
+    lines = fitted(statuses, now, columns(), coloured(sys.stdout)) if table else plain(statuses, now)
+    print("\n".join(lines))
 
 
 def _rows(statuses: Sequence[RunStatus], now: float) -> list[list[str]]:

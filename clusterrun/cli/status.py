@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 
 import click
 
+from clusterrun.cli import runs_table
 from clusterrun.cli.error_output import say
-from clusterrun.cli.runs_table import fitted, plain
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.shell_complete import states as shown_states
-from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
@@ -85,14 +82,10 @@ def status(
 
 def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
     shown = len(found)
-    now = context.clock.now()
     if not listing.named and chosen == EVERYTHING:
         found = folded(found, context.store)
-    if found and sys.stdout.isatty():
-        width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
-        print("\n".join(fitted(found, now, width, coloured(sys.stdout))))
-    elif found:
-        print("\n".join(plain(found, now)))
+    if found:
+        runs_table.show(found, context.clock.now())
     elif chosen == EVERYTHING:
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:

@@ -7,7 +7,7 @@ import sys
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.fullscreen import other_screen, picture
-from clusterrun.cli.runs_table import fitted, plain
+from clusterrun.cli.runs_table import fitted, plain, show
 from clusterrun.cli.terminal import coloured
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time
@@ -115,9 +115,8 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
                 if keys.wait(pause):
                     raise KeyboardInterrupt
     finally:
-        width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
         if watching.found:
-            print("\n".join(fitted(watching.found, context.clock.now(), width, paint)))
+            show(watching.found, context.clock.now())
 
 
 def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:

@@ -86,9 +86,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[s
     if not sys.stdout.isatty():
         print("\n".join(aligned(cells)))
         return
-    width = os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    width = columns()
     styles = ["bold" if coloured(sys.stdout) else ""]
     print("\n".join(fitted(narrowed(cells, spare, width, ROOM), width, styles)))
+
+
+def columns() -> int:
+    """The width of the terminal that stdout is."""
+    return os.get_terminal_size(sys.stdout.fileno()).columns or 80
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

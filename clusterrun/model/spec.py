@@ -144,13 +144,13 @@ class JobSpec:
 
     def _check_table(self) -> None:
         """What the table of options says of numbers and choices."""
-        for option in _NUMBERS:
-            value = getattr(self, option.field)
+        for field, option in _NUMBERS:
+            value = getattr(self, field)
             if value < option.least and value != option.default:
                 seen = f"--{option.name} must be at least {option.least}, not {value}"
                 raise BadInput(seen, f"give --{option.name} {option.least} or more")
-        for option in _CHOICES:
-            value = getattr(self, option.field)
+        for field, option in _CHOICES:
+            value = getattr(self, field)
             if value and getattr(value, "value", value) not in option.choices:
                 raise BadInput(
                     f"--{option.name} must not be {value!r}", f"give {' or '.join(option.choices)}"
@@ -262,6 +262,6 @@ class JobSpec:
         return self.nodes * self.local_size
 
 
-_FIELDS = tuple(o for o in CONFIGURABLE.values() if o.field in JobSpec.__annotations__)
-_NUMBERS = tuple(option for option in _FIELDS if option.kind in ("number", "gpus", "nodes", *DURATIONS))
-_CHOICES = tuple(option for option in _FIELDS if option.choices)
+_FIELDS = [(one.field, one) for one in CONFIGURABLE.values() if one.field in JobSpec.__annotations__]
+_NUMBERS = [one for one in _FIELDS if one[1].kind in ("number", "gpus", "nodes", *DURATIONS)]
+_CHOICES = [one for one in _FIELDS if one[1].choices]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from clusterrun.model.frozen import replace
@@ -15,10 +16,8 @@ _LIVELIEST = (State.RUNNING, State.PENDING, State.UNKNOWN)
 
 def tally(statuses: Sequence[RunStatus]) -> str:
     """How many runs are in which state: ``3 RUNNING, 997 PENDING``."""
-    counts: dict[str, int] = {}
-    for status in statuses:
-        counts[status.state.value] = counts.get(status.state.value, 0) + 1
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda one: -one[1]))
+    counts = Counter(status.state.value for status in statuses)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
 def folded(statuses: Sequence[RunStatus], store: Store) -> list[RunStatus]:

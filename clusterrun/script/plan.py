@@ -102,17 +102,17 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     )
     if spec.shapes and (site.allocation or cluster is Cluster.LOCAL):
         raise BadInput("--shapes is for Slurm's queue, and this run starts at once", "say --nodes and --gpus")
-    make = _in_allocation if site.allocation else _local if cluster is Cluster.LOCAL else _slurm
     if asked.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
     if inside.image:
         why = NAMED if asked.python else "the image's"
         site = replace(site, inside=inside, python=asked.python or PYTHON, why_python=why)
-    made = (
-        _slurm(spec, run_id, token, run_dir, site, shape)
-        if make is _slurm
-        else make(spec, run_id, token, run_dir, site)
-    )
+    if site.allocation:
+        made = _in_allocation(spec, run_id, token, run_dir, site)
+    elif cluster is Cluster.LOCAL:
+        made = _local(spec, run_id, token, run_dir, site)
+    else:
+        made = _slurm(spec, run_id, token, run_dir, site, shape)
     said = (_idle(asked) if off else ()) + requeue_options.notices(asked, made.spec)
     return replace(made, notices=made.notices + said)
 
@@ -206,7 +206,7 @@ def wished(
     return [sbatch_options.word(option) for option in wanted]
 
 
-def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int) -> Plan:
     paths = RunPaths(run_dir)
     words = wished(spec, run_id, token, run_dir, site, shape)
     own = paths.shape(shape) if shape >= 0 else paths

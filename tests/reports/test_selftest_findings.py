@@ -93,7 +93,7 @@ FINDING = {"check": "xid", "verdict": "fail", "said": "Xid 79 of GPU 3", "remedy
 )
 def test_what_is_not_as_expected_is_said_with_its_part(path, value, part, worst, said):
     document = changed(path, value)
-    odd = [one for one in findings(document) if one.grade is not Grade.PASS and one.part == part]
+    odd = [one for one in findings(document) if one.verdict is not Grade.PASS and one.check == part]
     assert grade(document) is worst
     assert said in "; ".join(one.said for one in odd)
 
