@@ -88,11 +88,8 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
     profiles, reached = _table(data, "profile", path), _table(data, "host", path)
     return Configuration(
         path,
-        _source(_table(data, "defaults", path), path, f"{path} [defaults]"),
-        tuple(
-            (name, _source(_table(profiles, name, path), path, f"{path} [profile.{name}]"))
-            for name in profiles
-        ),
+        _source(_table(data, "defaults", path), f"{path} [defaults]"),
+        tuple((name, _source(_table(profiles, name, path), f"{path} [profile.{name}]")) for name in profiles),
         tuple(_host(_table(reached, name, path), name, f"{path} [host.{name}]") for name in reached),
     )
 
@@ -145,7 +142,7 @@ def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     return table
 
 
-def _source(table: dict[str, Any], path: str, origin: str) -> Source:
+def _source(table: dict[str, Any], origin: str) -> Source:
     named = {key.replace("_", "-"): value for key, value in table.items()}
     _refuse_unknown(named, tuple(CONFIGURABLE), origin, "key")
     values: list[tuple[str, Value]] = [

@@ -24,7 +24,7 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
     """
     names: list[str] = []
     for part in _split(text):
-        pieces = [_choices(piece, text, limit) for piece in _pieces(part, text)]
+        pieces = [_choices(piece, text, limit) for piece in _pieces(part)]
         size = 1
         for piece in pieces:
             size *= len(piece)
@@ -71,7 +71,7 @@ def _split(text: str) -> Iterator[str]:
         raise _refusal(text, "a bracket is not closed")
 
 
-def _pieces(part: str, text: str) -> list[str]:
+def _pieces(part: str) -> list[str]:
     """Literal text and bracket contents in turn: ``a[1-2]b`` is ``a``, ``[1-2``, ``b``."""
     return [piece for piece in re.split(r"(?=\[)|\]", part) if piece]
 

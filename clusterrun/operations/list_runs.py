@@ -69,9 +69,7 @@ class RunList:
     is named. Raises ``NoSuchRun``.
     """
 
-    def __init__(
-        self, context: Context, words: Sequence[str], chosen: Filter = EVERYTHING, every: bool = False
-    ) -> None:
+    def __init__(self, context: Context, words: Sequence[str], chosen: Filter, every: bool) -> None:
         self._context = context
         self._chosen = chosen
         self._every = every or chosen != EVERYTHING

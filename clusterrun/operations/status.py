@@ -50,7 +50,7 @@ class StatusQuery:
         jobs: Callable[[], SharedJobs],
         clock: Clock,
         tell: Callable[[str], None],
-        other_cluster: Callable[[RunRecord], str] = lambda _: "",
+        other_cluster: Callable[[RunRecord], str],
     ) -> None:
         """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
         self._other_cluster = other_cluster

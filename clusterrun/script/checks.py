@@ -119,7 +119,7 @@ def check_script(path: str) -> None:
         raise BadInput(f"the script {path!r} cannot be read", f"chmod u+r {shlex.quote(path)}")
 
 
-def check_program(program: str, cwd: str, stays_here: bool = False) -> tuple[str, ...]:
+def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     """A program given by path must be there and be executable; one given by name may be elsewhere."""
     if "/" not in program:
         return _on_path(program, cwd, stays_here)
@@ -145,7 +145,7 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
-def check_python(python: str, torch: bool, run: Run = system.run) -> tuple[str, ...]:
+def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
     """The ranks' Python: there, new enough, and (a notice only) with torch where ``torch`` wants it."""
     if python == sys.executable:
         return _without_torch(python) if torch and not _torch_beside_us() else ()

@@ -121,7 +121,7 @@ def in_words(container: Container) -> str:
 
 
 def check_image(
-    spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run = system.run
+    spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run
 ) -> tuple[str, ...]:
     """Notices about an image. Raises ``BadInput`` for one that surely cannot be used.
 

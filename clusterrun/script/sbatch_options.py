@@ -65,7 +65,7 @@ def _passed(entry: str, option: str) -> Option:
 
 
 def job_options(
-    spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option], cpus_per_gpu: int = 0
+    spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option], cpus_per_gpu: int
 ) -> tuple[Option, ...]:
     """Everything that sbatch is asked for, in the order of the script; the user's own options come last.
 
@@ -230,7 +230,7 @@ def word(option: Option) -> str:
     return f"--{key}={value}" if value else f"--{key}"
 
 
-def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option] = ()) -> tuple[str, ...]:
+def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option]) -> tuple[str, ...]:
     """The srun that starts one agent on each node, with the secret on its standard input.
 
     The loss of one node or task must not end the others: that is the coordinator's to decide.
