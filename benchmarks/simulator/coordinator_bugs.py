@@ -95,7 +95,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "silence is not looked for",
         "coordinator/coordinator",
-        "self._membership.silent(now)",
+        "self._membership.silent(now, limit)",
         "[]",
     ),
     Mutant(

@@ -132,8 +132,11 @@ class Coordinator:
         self._sweep_at = now.steady + SWEEP_SECONDS
         if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.PARTING:
             return  # what came meanwhile is read first
-        silent, here = self._membership.silent(now), self._state_keeper.state.host
-        why = f"{contract.NO_HEARTBEAT} {self._membership.timeouts.lost:g} s"
+        # A node that is checked has no ranks to fence: it may stand still for as long as its lease lasts.
+        timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
+        limit = timeouts.lease if checked else timeouts.lost
+        silent, here = self._membership.silent(now, limit), self._state_keeper.state.host
+        why = f"{contract.NO_HEARTBEAT} {limit:g} s"
         if silent and self._membership.hears_none(now, here):
             why += f"; nor of any other node: {here} may itself be cut off"
         for member in silent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.model import contract
 from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
@@ -53,7 +54,7 @@ class LostNodes(RunPart):
         lost = [name for name in names if name not in there]
         if self._membership.names_known and len(names) - len(lost) >= self._need:
             for name in lost:
-                self.leave_out(name, "it was lost and did not come back")
+                self.leave_out(name, contract.NOT_BACK)
         return dict(self._out)
 
     @property
@@ -79,7 +80,7 @@ class LostNodes(RunPart):
         silent = [node for node in lost if self._fell_silent(node, telling)]
         to_spare = self._membership.size - len(gone) - self._need
         for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
-            self.leave_out(self._membership.name_of(node), "it was lost and did not come back")
+            self.leave_out(self._membership.name_of(node), contract.NOT_BACK)
         lost = [node for node in lost if node not in self._out]
         if self._here():
             self.hoped = tuple(lost)
@@ -109,7 +110,7 @@ class LostNodes(RunPart):
         known = {node: why for node, _, why in whys}
         here = set(self._here())
         nodes = [node for node in range(self._membership.size) if node not in here]
-        why = {node: known.get(node) or self._out.get(node) or "its agent was lost" for node in nodes}
+        why = {node: known.get(node) or self._out.get(node) or contract.AGENT_LOST for node in nodes}
         return [(node, self._membership.name_of(node), why[node]) for node in nodes]
 
     def _gone(self) -> dict[int, str]:

@@ -178,7 +178,6 @@ class Membership:
         others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)
 
-    def silent(self, now: Now) -> list[Member]:
+    def silent(self, now: Now, limit: float) -> list[Member]:
         """Those not heard for so long that they count as lost."""
-        limit = self.timeouts.lost
         return [member for member in self.by_link.values() if now.steady - member.heard > limit]

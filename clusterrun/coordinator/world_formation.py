@@ -70,6 +70,11 @@ class WorldFormation(RunPart):
         return self.joining and self._rendezvous.ended_others
 
     @property
+    def examines(self) -> bool:
+        """Nodes are checked, and no rank lives."""
+        return self._checks is not None
+
+    @property
     def _checks(self) -> PreflightGate | None:
         """The nodes are checked, or, too few being fit, another job is queued."""
         return self._gate if self._active is self._gate else None

@@ -11,6 +11,7 @@ from clusterrun.local.gpus import count_gpus
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
@@ -34,7 +35,7 @@ from clusterrun.script.plan import (
     plan,
     wished,
 )
-from clusterrun.slurm import partition_limits, submit_once
+from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.system import RealClock
@@ -181,6 +182,11 @@ class Offered:
         offer = partition_limits.meant(spec, self._answer())
         return offer.nodes if offer else 0
 
+    def partition_for(self, spec: JobSpec) -> str:
+        """The partition that the job goes to; '' where that is not known."""
+        offer = partition_limits.meant(spec, self._answer())
+        return offer.name if offer else ""
+
     def _answer(self) -> tuple[PartitionOffer, ...]:
         self._thread.join(OFFER_SECONDS)
         return self._found
@@ -243,9 +249,21 @@ def _sharing_cpus(
     if not why:
         return wider, ()
     if still := refused(site):  # not for its CPUs
-        return site, (f"Slurm says that this job cannot start: {still}",)
+        return site, (_waits(spec, context, offered) or f"Slurm says that this job cannot start: {still}",)
     said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
     return site, (f"{said}; --cpus-per-rank asks for another number",)
+
+
+def _waits(spec: JobSpec, context: Context, offered: Offered | None) -> str:
+    """What is said where the job only waits for nodes: ``--test-only`` calls that a job that cannot start."""
+    try:
+        nodes = context.client().nodes()
+    except SchedulerError:
+        return ""
+    away = node_calendar.away(
+        nodes, offered.partition_for(spec) if offered else "", spec.least_allocated, spec.nodelist
+    )
+    return f"this job waits for {fold(away)}: down, drained or reserved; see sinfo -R" if away else ""
 
 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:

@@ -71,6 +71,14 @@ def calendar(
     return NodeCalendar(tuple(known), tuple(hidden), unplanned)
 
 
+def away(nodes: Sequence[NodeRow], partition: str, least: int, wanted: str = "") -> tuple[str, ...]:
+    """The nodes that take no job now and that a job waits for: ``wanted``, or too few others are left."""
+    here = {one.name: one for one in nodes if one.partition == partition}
+    asked = [one for name, one in here.items() if not wanted or name in _names(wanted)]
+    out = tuple(one.name for one in asked if not _usable(one, 0))
+    return out if wanted or len(asked) - len(out) < least <= len(asked) else ()
+
+
 def _usable(node: NodeRow, gpus: int) -> bool:
     return node.state.startswith(USABLE) and NOT_RESPONDING not in node.state and node.gpus >= gpus
 

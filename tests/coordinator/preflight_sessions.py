@@ -10,7 +10,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, NodeReport, Report, worst
 from clusterrun.preflight.session.session import SessionNode, ShortCheck
 
-LIMIT = 20.0
+LIMIT = 30.0
 WELL, ILL = "well", "ill"
 
 
@@ -35,7 +35,7 @@ class Outcome:
 
 
 class Simple:
-    """Every node is asked once; whoever answers ``well`` within 20 s is fit, the first of them train.
+    """Every node is asked once; whoever answers ``well`` within 30 s is fit, the first of them train.
 
     Before a later attempt the suspects alone are asked, and everybody fit keeps his place.
     """

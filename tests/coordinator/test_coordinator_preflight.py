@@ -417,12 +417,24 @@ def test_a_node_that_dies_while_it_is_examined_is_named_and_swapped(event: Any, 
 
 def test_silence_is_found_while_nodes_are_examined_too() -> None:
     tape = under_way()
-    for second in range(1, 17):
+    for second in range(1, 25):
         tape.at(second, *(MessageCame(node, Beat(second)) for node in (0, 1)), Tick())
-    tape.at(17.0, answer(0), answer(1))
-    assert tape.state(18.0).warnings == (
-        "pre-flight left n2 out: n2 (node 2) was lost: no heartbeat for 12 s",
+    tape.at(25.0, answer(0), answer(1))
+    assert tape.state(26.0).warnings == (
+        "pre-flight left n2 out: n2 (node 2) was lost: no heartbeat for 20 s",
     )
+
+
+@pytest.mark.parametrize("seconds", [13, 16, 19])
+def test_a_node_that_stands_still_for_less_than_its_lease_while_it_is_examined_is_not_lost(
+    seconds: int,
+) -> None:
+    tape = under_way()
+    for second in range(2, 1 + seconds):
+        tape.at(second, *(MessageCame(node, Beat(second)) for node in (0, 2)), Tick())
+    tape.at(1.0 + seconds, MessageCame(1, Beat(1)), answer(0), answer(1), answer(2))
+    state = tape.state(2.0 + seconds)
+    assert (state.warnings, state.excluded, state.attempts[-1].nodes) == ((), (), ("n0", "n1"))
 
 
 def test_a_node_of_the_world_that_is_lost_before_ranks_start_ends_the_run_by_name() -> None:

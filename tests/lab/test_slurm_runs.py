@@ -324,6 +324,16 @@ def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slu
     assert (dry.code, said in dry.err, "1 CPU per rank is asked for" in dry.err) == (0, True, False)
 
 
+def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(on_slurm: Site) -> None:
+    on_slurm.lab.fault("drain", "n0002", reason="fan")
+    try:
+        dry = on_slurm.run("submit", "--gpus", "8", "--nodelist", "n0002", "--dry-run", "tell.py")
+    finally:
+        on_slurm.lab.heal()
+    said = "this job waits for n0002: down, drained or reserved; see sinfo -R"
+    assert (dry.code, said in dry.err, "cannot start" in dry.err) == (0, True, False), dry.err
+
+
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--partition", "debgu", "tell.py")
     assert (done.code, done.out, "did you mean 'debug'?" in done.err) == (4, "", True)

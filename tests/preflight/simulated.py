@@ -111,6 +111,8 @@ class Faults:
     """Connections to closed ports and to those of collectives vanish between them, others do not."""
     ports_between: frozenset[int] = frozenset()
     """Ports (by place) that do not answer between them."""
+    range_between: tuple[int, int] = (0, 0)
+    """The range of ports that no connection between them reaches, as far as closed ones tell."""
     uplink: float = 0.0
     """Where it is not 0, the parts are not partitioned, but slow with each other by that factor."""
     crowded: frozenset[int] = frozenset()
@@ -345,6 +347,7 @@ class Cluster:
         found = []
         for target in task.targets:
             ranges = [*self.faults.shut.get(target.node, ()), *self.faults.shut_out.get(node, ())]
+            ranges += [self.faults.range_between] * self.apart((node, target.node))
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             alive = alive and not (self.faults.shut_between and self.apart((node, target.node)))
             silent = tuple(p for p in target.ports if not alive or any(a <= p <= b for a, b in ranges))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.slurm.node_calendar import calendar, seconds_of
+from clusterrun.slurm.node_calendar import away, calendar, seconds_of
 from clusterrun.slurm.queries import (
     NODES,
     QUEUE,
@@ -55,6 +55,14 @@ def test_what_nobody_can_know_is_counted_and_promises_nothing() -> None:
     assert unseen.earliest(4, 60.0, NOW) is None
     endless = calendar(BUSY, [QueueRow("RUNNING", "big", "n[1-2]", "", 0.0, None)], "big")
     assert (endless.earliest(2, 60.0, NOW), endless.earliest(3, 60.0, NOW)) == ((NOW, 2), None)
+
+
+def test_a_job_waits_for_nodes_that_take_none_where_it_names_them_or_too_few_others_are_left() -> None:
+    nodes = [*FOUR, NodeRow("n5", "big", "drained", 8), NodeRow("n6", "big", "idle*", 8)]
+    nodes += [NodeRow("n5", "small", "drained", 8), NodeRow("n7", "small", "down", 8)]
+    asked = [(1, "n5"), (3, "n[1,5-6]"), (1, "n1"), (4, ""), (5, ""), (7, "")]
+    found = [away(nodes, "big", least, wanted) for least, wanted in asked]
+    assert found == [("n5",), ("n5", "n6"), (), (), ("n5", "n6"), ()]
 
 
 def test_limits_are_read_as_sinfo_writes_them() -> None:

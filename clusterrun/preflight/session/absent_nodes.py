@@ -103,12 +103,15 @@ def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
 
 
 def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type, ...]]:
-    """Where one node is alone nobody was dialled yet, and no name looked up."""
-    there = state.present()
-    if missing and len(there) == 1 and state.orders.launch and not there[0].resolved:
-        names = tuple(one.name for one in missing)
-        task = DialTask(state.nonce, there[0].node, (), names, _SECONDS)
-        state.ask(there[0].node, task, _SECONDS + _SLACK_SECONDS)
+    """Where one node is alone, or the check is a short one, these names were not looked up yet."""
+    names = tuple(one.name for one in missing)
+    if not names or not state.orders.launch:
+        return
+    unasked = [one for one in state.present()[:_MOST_WITNESSES] if not one.resolved.keys() & {*names}]
+    for one in unasked:
+        task = DialTask(state.nonce, one.node, (), names, _SECONDS)
+        state.ask(one.node, task, _SECONDS + _SLACK_SECONDS)
+    if unasked:
         yield (DialTask,)
 
 
@@ -164,7 +167,8 @@ def _several(found: Iterable[NodeState]) -> list[NodeState]:
 
 def _kept_away(state: SessionState, node: NodeState) -> bool:
     """Whether its machine answers several, and the launcher said nothing of it."""
-    return len(_answers(state, node)[0]) >= _GROUP and node.absent.endswith(" s")
+    unsaid = node.absent.endswith(" s") or node.absent in (contract.AGENT_LOST, contract.NOT_BACK)
+    return len(_answers(state, node)[0]) >= _GROUP and unsaid
 
 
 def _silent_together(state: SessionState, missing: list[NodeState]) -> list[NodeState]:

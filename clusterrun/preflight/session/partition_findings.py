@@ -50,7 +50,8 @@ def _tell(
 
 def _larger(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
     best = max((here, others), key=len)
-    return f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
+    unseen = " (nobody saw whether all of those reach each other)" if best is others else ""
+    return f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}{unseen}"
 
 
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ firewall drops stays silent. It is done where dialling or a test of a pair gave 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
@@ -86,6 +86,24 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     state.swept_after = hints
     if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
         return
+    write(state, blocked((yield from _sweep(state, ways))))
+
+
+def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
+    """Where only some ports do not answer between the parts of the network: which, by two of their nodes."""
+    place = {node: at for at, part in enumerate(state.parts.get("dialling") or ()) for node in part}
+    some = (way for way in state.crossings.ways.values() if way.good and way.bad)
+    apart = (way for way in some if place.get(way.a, -1) != place.get(way.b, -1))
+    ways = next(([(way.a, way.b), (way.b, way.a)] for way in apart), [])
+    if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
+        return
+    for one in blocked((yield from _sweep(state, ways))):
+        a, b = (state.subjects[node].name for node in one.nodes)
+        state.notice(f"between them TCP ports from about {one.first} to {one.last} do not answer: {a} -> {b}")
+
+
+def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[type, ...], None, Silent]:
+    """What stays silent of each of these ways."""
     silent: Silent = {way: frozenset(range(LOW, HIGH + 1, STEP)) for way in ways}
     for _ in range(ROUNDS):
         asked = {way: ports for way, ports in silent.items() if len(ports) >= RUN}
@@ -97,7 +115,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
         yield (DialTask,)
         # Of who did not answer nothing is known.
         silent = {way: ports & state.swept.get(way, frozenset()) for way, ports in silent.items()}
-    write(state, blocked(silent))
+    return silent
 
 
 def _suspects(state: SessionState) -> list[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from clusterrun.model import contract
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
-from clusterrun.preflight.session import collective_phase, local_phase, network_phase
+from clusterrun.preflight.session import absent_nodes, collective_phase, local_phase, network_phase
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
 
+_LOST = (contract.AGENT_LOST, contract.NOT_BACK)
+"""Of several that were lost it is asked whether what they share is to blame."""
 SPARES_MORE = 1
 """So many spares more are looked at than may be needed: one of them may be unfit itself."""
 
@@ -50,6 +53,8 @@ class Recheck:
     def rounds(self) -> Iterator[tuple[type, ...]]:
         """Local checks and dialling; tests of pairs where they may show something that can be mended."""
         case = self._case
+        if sum(one.absent in _LOST for one in case.subjects.values()) > 1:
+            yield from absent_nodes.rounds(case)
         looked = [*self._suspects, *self._spares()]
         if not looked:
             return

@@ -211,6 +211,7 @@ class Session:
         yield from local_phase.rounds(case)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
+            yield from port_sweep.rounds_between(case)
             yield from loss_phase.read(case)
             return
         yield from collective_phase.products(case, self._trials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
@@ -77,6 +78,22 @@ def test_a_lost_node_is_replaced_by_a_spare_that_was_looked_at():
     outcome, asked = short(orders(4, 2), [], Faults(absent={1}))
     assert (outcome.fit, outcome.world, outcome.excluded) == (True, (0, 4, 2, 3), (name(1),))
     assert {node for what, node in asked if what == "LocalTask"} == {4, 5}
+
+
+@pytest.mark.parametrize("why", [contract.AGENT_LOST, contract.NOT_BACK])
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("spares", [0, 3])
+@pytest.mark.parametrize("lost", [{1, 2}, {3, 4, 5}])
+def test_several_that_were_lost_are_held_against_what_they_share_and_against_none_of_them(
+    lost, spares, lives, why
+):
+    faults = Faults(why=why, **{"agentless" if lives else "absent": lost})
+    outcome, _ = short(orders(6, spares), [], faults)
+    verdicts = {at: one.verdict for at, one in enumerate(outcome.report.nodes) if at in lost}
+    assert (verdicts, outcome.report.excluded) == (dict.fromkeys(lost, Grade.UNDETERMINED), ())
+    assert (outcome.fit, blamed(outcome) - lost) == (bool(spares), set())
+    again, _ = short(orders(6, spares), [], Faults(why=why, absent=lost), after=outcome.report)
+    assert again.report.excluded == ()
 
 
 def test_without_a_spare_an_unfit_suspect_ends_the_run():

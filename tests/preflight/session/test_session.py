@@ -12,7 +12,7 @@ from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.session.session import Session, SessionNode
-from tests.preflight.simulated import START, Cluster, Faults, bad_links, blamed, examined, name, orders
+from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 LOOPBACK = "127.0.1.1"
 
@@ -695,3 +695,16 @@ def test_ports_that_do_not_answer_between_two_groups_part_the_network_and_blame_
         False,
     )
     assert "some TCP ports do not answer between them" in outcome.report.set_said
+
+
+@pytest.mark.parametrize("sides", [({0, 1, 2}, {3, 4, 5, 6}), ({0, 3, 5}, {1, 2, 4}, {6, 7})])
+@pytest.mark.parametrize(("first", "last"), [(43264, 47488), (33024, 37120), (46976, 47232)])
+def test_the_range_of_ports_that_do_not_answer_between_two_groups_is_told_and_no_link_blamed(
+    sides, first, last
+):
+    between = frozenset(at for at, port in enumerate(PORTS) if first <= port <= last)
+    faults = Faults(parts=sides, ports_between=between, range_between=(first, last))
+    outcome = examined(orders(sum(map(len, sides))), faults)
+    told = [one for one in outcome.report.notices if one.startswith("between them TCP ports")]
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), set(), False)
+    assert len(told) == 2 and all(f"from about {first} to {last} do not answer" in one for one in told)
