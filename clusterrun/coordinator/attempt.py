@@ -370,5 +370,5 @@ class LiveAttempt(RunPart):
         if len(together) < 2 or first.kind is not FailureKind.NODE:
             return first
         names = sorted(one.name for one in together)
-        others = [one.name for one in self._membership.linked()]
+        others = sorted(one.name for one in self._membership.linked())
         return failures.of_silent(names, others, self._state_keeper.state.host, first.failure.at)
