@@ -157,6 +157,36 @@ def descriptors(pid: int) -> dict[int, str]:
     return found
 
 
+def awaited_lock(pid: int) -> tuple[int, str]:
+    """Who holds the lock of a file that ``pid`` waits for (0: it waits for none), and the file ('': unknown).
+
+    Each lock of /proc/locks stands before those who wait for it, marked by an arrow.
+    """
+    holder = 0
+    for line in content("/proc/locks").decode("ascii", "replace").split("\n"):
+        words = line.split()
+        if len(words) < 8:
+            continue
+        if words[1] != "->":
+            holder = int(words[4])
+        elif int(words[5]) == pid and holder > 0:
+            return holder, _locked(holder, words[6]) or _locked(pid, words[6])
+    return 0, ""
+
+
+def _locked(pid: int, identity: str) -> str:
+    """The file with ``identity`` (device and inode number) that ``pid`` has locked, or has open.
+
+    No file is asked for its status: it may be on a server that does not answer.
+    """
+    inode = identity.rpartition(":")[2]
+    for number, path in descriptors(pid).items():
+        lines = content(f"/proc/{pid}/fdinfo/{number}").decode("ascii", "replace").split("\n")
+        if any(line.split()[:2] == ["ino:", inode] or identity in line.split() for line in lines):
+            return path
+    return ""
+
+
 def sockets(pid: int) -> set[str]:
     """The inode numbers of the sockets that ``pid`` has open."""
     return {target[8:-1] for target in descriptors(pid).values() if target.startswith("socket:[")}

@@ -9,7 +9,14 @@ from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import late
-from clusterrun.diagnosis.stuck_collectives import crossed, other_roots, other_tags, unanswered, unended
+from clusterrun.diagnosis.stuck_collectives import (
+    crossed,
+    held_locks,
+    other_roots,
+    other_tags,
+    unanswered,
+    unended,
+)
 from clusterrun.diagnosis.stuck_rendezvous import (
     met_in_vain,
     not_in_new_group,
@@ -245,8 +252,8 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
-    found = (unset_key(snapshot, waits) or other_posts(snapshot)) if snapshot.long_still else None
-    if found:
+    found = unset_key(snapshot, waits) or held_locks(snapshot, waits) or other_posts(snapshot)
+    if found and snapshot.long_still:
         return Judgement(found)
     if not stuck:
         return Judgement(in_a_circle(snapshot, waits) or crossed(snapshot, waits))

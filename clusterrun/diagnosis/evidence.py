@@ -101,7 +101,8 @@ class RankSeen:
     ``threads``: where in the user's code its other threads stand. ``named``: ``FILE:LINE ROOT`` of
     collectives above where it stands, as its variables say it now, ``sets``: ``FILE:LINE``, a tab and a key
     of a store that is set there, with another tab and the condition around it where that does not hold.
-    ``tasks``: where asyncio's tasks stand, and how some have failed.
+    ``tasks``: where asyncio's tasks stand, and how some have failed. It waits for the ``lock`` of a file ('':
+    unknown) that process ``lock_holder`` of its node holds (0: it waits for none).
     """
 
     rank: int
@@ -142,6 +143,8 @@ class RankSeen:
     key: str = ""
     sets: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    lock_holder: int = 0
+    lock: str = ""
 
     @property
     def works(self) -> bool:

@@ -86,6 +86,18 @@ def _of_place(rank: RankSeen) -> Explanation:
             f"it waits for {key} of the store{_at(rank)}{_others(rank)}",
             "which rank sets that key, under which name and condition? compare both",
         )
+    return _of_lock(rank) if rank.lock_holder else _of_wait(rank)
+
+
+def _of_lock(rank: RankSeen) -> Explanation:
+    file = rank.lock or "a file"
+    return Explanation(
+        f"it waits for the lock of {file}{_at(rank)}, which process {rank.lock_holder} of its node holds",
+        f"what does that process do? clusterrun exec --node {rank.node} -- ps -fp {rank.lock_holder}",
+    )
+
+
+def _of_wait(rank: RankSeen) -> Explanation:
     runs = _program(rank)
     return Explanation(
         f"it waits in user code{_at(rank)}" + (f", for {runs}" if runs else _others(rank)),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 HALF = "a send or receive"
 """What a rank waits in that has begun one of these without waiting for it."""
 KEY = "a wait for a key of the store"
+LOCK = "a wait for the lock of a file"
 EQUAL_SIZES = (
     *("all_reduce", "reduce", "broadcast", "gather"),
     *("all_gather", "_all_gather_base", "_reduce_scatter_base"),
@@ -76,7 +77,23 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
                 if member != one.rank and begun.get((member, record.group), 0) < record.sequence
             )
             found.append(Waiting(one.rank, record, missing))
+        elif holder := _holder(one, ranks):
+            found.append(Waiting(one.rank, Record("", 0, LOCK, "", "", False, 0.0), holder))
     return found
+
+
+def _holder(one: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
+    """The rank that holds the lock of a file which another one waits for, where it waits for others itself.
+
+    One that works, loads or reads while it holds the lock will give it back.
+    """
+    return tuple(
+        two.rank
+        for two in ranks
+        if (two.node, two.pid) == (one.node, one.lock_holder)
+        and two is not one
+        and place(two.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+    )
 
 
 def setters(rank: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, KEY, members, sends, setting
+from clusterrun.diagnosis.flight_records import HALF, KEY, LOCK, members, sends, setting
 from clusterrun.diagnosis.stack_location import short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen
@@ -332,6 +332,8 @@ def half(one: Waiting) -> str:
         return f"the other half of {HALF}"
     if one.record.operation == KEY:
         return "set for a key of the store"
+    if one.record.operation == LOCK:
+        return "the release of that lock"
     verb = one.record.operation.partition(" ")[0]
     other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
     return other or f"{one.record.operation} of group {one.record.group}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, members, sends
+from clusterrun.diagnosis.flight_records import HALF, LOCK, members, sends
 from clusterrun.diagnosis.job_snapshot import called
 from clusterrun.diagnosis.left_out_calls import alone_departed, alone_departs, left_out
 from clusterrun.diagnosis.stack_location import line_of, place
@@ -71,6 +71,28 @@ def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[
     if not any(snapshot.of(rank).posts for rank in ranks):
         remedy += " The list given to batch_isend_irecv is shown here where a variable holds it"
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+
+
+def held_locks(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """A rank holds the lock of a file that others wait for, and waits for others as well."""
+    at = {one.rank: one for one in waits}
+    wanted: dict[int, list[int]] = {}
+    for one in waits:
+        if one.record.operation == LOCK and at.keys() >= set(one.missing):
+            wanted.setdefault(one.missing[0], []).append(one.rank)
+    culprits = []
+    for rank, others in sorted(wanted.items()):
+        file = snapshot.of(others[0]).lock
+        why = f"it holds the lock{f' of {file}' if file else ''} that {ranks_in_words(tuple(others))} "
+        why += f"{'waits' if len(others) == 1 else 'wait'} for{snapshot.line(tuple(others))}, and waits in "
+        why += f"{at[rank].record.operation}{snapshot.line((rank,))}"
+        culprits.append(Culprit(rank, snapshot.of(rank).node, why))
+    if not culprits:
+        return None
+    first = culprits[0]
+    said = f"rank {first.rank} on {first.node} waits while it holds the lock of a file: {first.why}"
+    remedy = "give the lock back before a call that others must join"
+    return Diagnosis(Verdict.MISMATCH, said, tuple(culprits), (), snapshot.waited(waits), remedy)
 
 
 def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:

@@ -121,6 +121,7 @@ class Look:
             backlog=joined.backlog,
             problem=str((said or {}).get("problem", "" if said or not first.door else NO_ANSWER)),
             **calls(said or {}),
+            **dict(zip(("lock_holder", "lock"), proc.awaited_lock(first.pid))),
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:

@@ -33,6 +33,8 @@ SIZES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 DUMPS = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 WITNESS = ("clusterrun_script_source.py", "clusterrun_witness.py")
 REHEARSAL = "CLUSTERRUN_REHEARSAL"
+FAILED = b'{"failed": true, "alone": false}\n'
+"""What is left of a rank that an exception ended before torch was loaded."""
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 
@@ -58,8 +60,10 @@ def begin(here: str) -> None:
     _thread.start_new_thread(answer, (asked, facts, here, size))
     if not faulthandler.is_enabled():
         faulthandler.enable()  # a rank that aborts in a library says in which line of the user's
-    atexit.register(farewell, f"{folder}/{int(rank):05d}.farewell.json", pid, here, size, False)
+    name = f"{folder}/{int(rank):05d}.farewell.json"
+    atexit.register(farewell, name, pid, here, size, False)
     if run:
+        forget_failure(name)
         keep_records(folder)
     if run and REHEARSAL in os.environ:
         from clusterrun_rehearsal import start_watch  # type: ignore[import-not-found, unused-ignore]
@@ -77,6 +81,16 @@ def keep_records(folder: str) -> None:
         if not any(name in os.environ for name in names):
             os.environ[names[newest]] = value
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+
+
+def forget_failure(name: str) -> None:
+    """Take back what a Python before this one left: whatever started both went on in spite of it."""
+    try:
+        with open(name, "rb", buffering=0) as file:
+            if file.read(len(FAILED) + 1) == FAILED:
+                os.unlink(name)
+    except OSError:
+        pass
 
 
 def torch_version() -> "tuple[int, int]":
@@ -148,11 +162,15 @@ def witness(here: str) -> "dict[str, Any]":
 
 
 def farewell(name: str, pid: int, here: str, size: int, per_node: bool) -> None:
-    """At the end of a rank that used torch among others: what only it knows.
+    """At the end of a rank: what only it knows; without torch that is whether an exception ended it.
 
     ``per_node``: it may be no rank. What works less than the processes that it starts is a launcher.
     """
-    if size < 2 or os.getpid() != pid or not knows_others():
+    if os.getpid() != pid:
+        return
+    if not knows_others() and not per_node and (hasattr(sys, "last_type") or hasattr(sys, "last_exc")):
+        leave(name, FAILED)
+    if size < 2 or not knows_others():
         return
     user, system, *children = os.times()[:4]
     if per_node and user + system < max(WORKED_SECONDS, sum(children)):
@@ -160,4 +178,14 @@ def farewell(name: str, pid: int, here: str, size: int, per_node: bool) -> None:
     try:
         witness(here)["last_words"](name, size)
     except Exception:  # noqa: BLE001 (the end of a rank is the user's, not ours)
+        pass
+
+
+def leave(name: str, said: bytes) -> None:
+    """Write a file that is not there yet."""
+    try:
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        os.write(file, said)
+        os.close(file)
+    except OSError:
         pass

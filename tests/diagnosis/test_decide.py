@@ -84,6 +84,11 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
             "it waits in user code at train.py:33 (work), for rsync (process 7)",
         ),
         (
+            rank(1, stack=LOOP, lock_holder=55, lock="/data/cache.lock"),
+            "it waits for the lock of /data/cache.lock at train.py:33 (work), "
+            "which process 55 of its node holds",
+        ),
+        (
             rank(1, stack=("/usr/lib/python3.11/threading.py:1590 _shutdown",)),
             "its script has ended, and its process has not",
         ),
@@ -863,3 +868,34 @@ def test_ranks_that_only_send_are_not_blamed_before_it_is_known_that_they_have_n
     judged = decide(case(rank(0, 4, 0, stack=RECV), *others, since_begun=since_begun))
     assert [one.rank for one in judged.diagnosis.culprits] == named
     assert judged.later == pytest.approx(0.0 if named else 10.0 - since_begun)
+
+
+# --- locks of files ---
+
+
+def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_named() -> None:
+    holder = waiter(
+        0, node="n0", pid=100, stack=BARRIER, records=(*history(10), record(11, False, "barrier"))
+    )
+    others = [
+        rank(number, node="n0", stack=LOOP, lock_holder=100, lock="/data/c.lock") for number in range(1, 4)
+    ]
+    found = verdict(holder, *others, stalled=60.0)
+    why = (
+        "it holds the lock of /data/c.lock that ranks 1-3 wait for at train.py:33 (work), and waits in "
+        "barrier at train.py:20 (step)"
+    )
+    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(0, "n0", why)])
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        rank(0, node="n0", pid=100, stack=LOOP, busy=0.98),  # it prepares what they wait for
+        rank(0, node="n0", pid=100, stack=LOOP),
+        rank(0, node="n9", pid=100, stack=BARRIER),  # that process of another node
+    ],
+)
+def test_who_holds_a_lock_and_waits_for_nobody_is_not_named_for_it(holder: RankSeen) -> None:
+    others = [rank(number, node="n0", stack=LOOP, lock_holder=100) for number in range(1, 4)]
+    assert 0 not in [one.rank for one in verdict(holder, *others, stalled=60.0).culprits]

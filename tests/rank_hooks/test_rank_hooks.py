@@ -337,3 +337,28 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
     monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
     space["farewell"]("name", os.getpid(), "here", 2, per_node)
     assert left == ([("name", 2)] if leaves else [])
+
+
+@pytest.mark.parametrize(
+    ("programs", "left"),
+    [
+        (["{}['seed']"], b'{"failed": true, "alone": false}\n'),
+        (["print(0)"], None),
+        (["import sys; sys.exit(3)"], None),  # nothing that its stderr would not say
+        (["import flash_attn_of_nobody", "print(0)"], None),  # what started it went on without
+        (["print(0)", "{}['seed']"], b'{"failed": true, "alone": false}\n'),
+        (["import flash_attn_of_nobody", "{}['seed']"], b'{"failed": true, "alone": false}\n'),
+    ],
+)
+def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_word_of_it(
+    folder: str, tmp_path: Path, programs: list[str], left: bytes | None
+) -> None:
+    """Below a pipe nothing else tells: the exit code is that of its last program."""
+    attempt = tmp_path / "attempts/000"
+    attempt.mkdir(parents=True)
+    environment = dressed({**RANK, "CLUSTERRUN_RUN_DIR": str(tmp_path)}, folder)
+    for program in programs:
+        command = [sys.executable, "-S", "-c", f"import sitecustomize; {program}"]
+        subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
+    found = {path.name: path.read_bytes() for path in attempt.iterdir()}
+    assert found == ({f"{int(RANK['RANK']):05d}.farewell.json": left} if left else {})

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -131,6 +132,24 @@ def test_a_name_with_spaces_and_parentheses_is_read_right() -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+LOCKS = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.{call}(f, fcntl.LOCK_EX); print(); input()"
+
+
+@pytest.mark.parametrize("call", ["flock", "lockf"])
+def test_who_holds_the_lock_of_a_file_that_a_process_waits_for_is_told(call: str, tmp_path: Path) -> None:
+    file = tmp_path / "data set.lock"
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-S", "-c", LOCKS.format(call=call), str(file)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"\n"
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe) as waiter:
+            until(lambda: proc.awaited_lock(waiter.pid) != (0, ""), "the other one waits")
+            assert proc.awaited_lock(waiter.pid) == (holder.pid, str(file))
+            assert proc.awaited_lock(holder.pid) == (0, "")
+            holder.communicate(b"\n")
+            waiter.communicate(b"\n")
 
 
 def test_both_ways_to_find_descendants_agree() -> None:
