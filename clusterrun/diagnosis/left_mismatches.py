@@ -26,11 +26,14 @@ USUALLY = 2
 """Calls of one size by all, until that size is what they usually bring."""
 _ROUNDED = 8
 """Bytes: a part of a tensor is a whole number of its elements."""
+_SERVES = "The server socket has failed to listen on any local network address"
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 
 
 def unmet(left: Remains, root: Error) -> Diagnosis | None:
     """Ranks waited in ``init_process_group`` for others: who complains has come."""
+    if root.rank > 0 and not left.per_node and _SERVES in root.text:
+        return _second_server(left, root)
     if root.row is None or root.row.verdict is not Verdict.NEVER_ARRIVED:
         return None
     joined = next((found for one in left.errors if (found := _JOINED.search(one.text))), None)
@@ -46,6 +49,23 @@ def unmet(left: Remains, root: Error) -> Diagnosis | None:
     culprits = tuple(Culprit(rank, left.node(rank), why) for rank in silent)
     said = f"{ranks_in_words(silent)} never came to init_process_group: {came} of {size} came"
     return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, root.row.remedy)
+
+
+def _second_server(left: Remains, root: Error) -> Diagnosis:
+    """A rank opens the store that rank 0 opens for all: two on one node cannot."""
+    why = f"it opens the store of all ranks, as rank 0 alone does{_at(root)}, and its port is taken"
+    said = f"{left.who(root.rank)} says perhaps that it is rank 0: {why}"
+    remedy = (
+        "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens a "
+    )
+    remedy += "store of its own, another process has that port"
+    evidence = (f"{left.name(root.rank)}: {root.said}",)
+    culprits = (Culprit(root.rank, left.node(root.rank), why),)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, remedy)
+
+
+def _at(error: Error) -> str:
+    return f" at {short(error.frame)}" if error.frame else ""
 
 
 def _other_model(left: Remains, root: Error) -> Diagnosis | None:
@@ -120,12 +140,13 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     mates = {one.rank: found for one in left.last if (found := _with(one, smaller))}
     if not smaller or root.row is None:
         return None
-    if not mates:
-        return _sender_untold(left, root)
     sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
     records = [record for found in mates.values() for record in found]
     large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
     called = max(large, key=lambda one: one.at, default=None)
+    whole = len({*mates, *smaller}) == len(left.nodes) and not left.per_node
+    if not mates or (whole and not called):
+        return _sender_untold(left, root)  # none of all recorded calls is so large: it was sent by itself
     if called and called.operation not in EQUAL_SIZES:
         return _sizes_apart(left, root, called)
     if elsewhere := _stood_elsewhere(left, root, smaller):

@@ -121,7 +121,7 @@ class Look:
             backlog=joined.backlog,
             problem=str((said or {}).get("problem", "" if said or not first.door else NO_ANSWER)),
             **calls(said or {}),
-            **dict(zip(("lock_holder", "lock"), proc.awaited_lock(first.pid))),
+            **awaited(first.pid),
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
@@ -168,6 +168,11 @@ def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
         if not inside:
             ranks[rank] = (pid, None)
     return dict(sorted(ranks.items()))
+
+
+def awaited(pid: int) -> dict[str, Any]:
+    """Which lock of a file a process waits for, and who holds it."""
+    return dict(zip(("lock_holder", "lock"), proc.awaited_lock(pid)))
 
 
 def used(pid: int) -> float:

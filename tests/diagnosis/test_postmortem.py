@@ -667,6 +667,41 @@ def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> No
     )
 
 
+def small(number: int) -> RankSeen:
+    """What a rank of a pipeline leaves: it reduced its losses, and sends and receives are not recorded."""
+    records = tuple(Record("0", turn, "all_reduce", "[1]", "Float", True, turn) for turn in range(1, 14))
+    return RankSeen(
+        number, f"n{number}", 0, "", groups=(Group("0", 4, 13, True, "gloo", "0-3"),), records=records
+    )
+
+
+@pytest.mark.parametrize(("sent", "odd"), [(1536, []), (4, [2])])
+def test_what_is_larger_than_all_recorded_calls_was_sent_by_itself_and_nobody_is_blamed(
+    sent: int, odd: list[int]
+) -> None:
+    words = f"  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. {sent} vs 2. Received"
+    dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 14 in stage')
+    records = tuple(small(number) for number in (0, 1, 3))
+    found = explain(left(*heard(2, words, *dumped), failure=failure(2, -6), last=records))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, odd)
+    assert ("was sent more than it expected at train.py:14 (stage)" in found.said) is (not odd)
+
+
+TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+    "address. port: 43267, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+)
+
+
+@pytest.mark.parametrize(("rank", "verdict"), [(0, Verdict.CRASHED), (2, Verdict.MISMATCH)])
+def test_a_rank_that_opens_the_store_of_rank_0_says_perhaps_that_it_is_that(
+    rank: int, verdict: Verdict
+) -> None:
+    found = explain(left(*heard(rank, *traceback(rank, TAKEN)), failure=failure(rank)))
+    assert (found.verdict, [one.rank for one in found.culprits]) == (verdict, [rank])
+    assert ("says perhaps that it is rank 0" in found.said) is (rank == 2)
+
+
 NO_KERNELS = ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'kernels'"]
 RESET = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 5, in fetch']
 RESET += ["ConnectionResetError: [Errno 104] Connection reset by peer"]
