@@ -216,6 +216,16 @@ def met_in_vain(snapshot: JobSnapshot) -> Diagnosis:
     """All seen stand in init_process_group, or in calls that nobody records."""
     here = place(snapshot.seen[0].stack)
     said = f"all ranks seen wait in {here.operation} at {here.line}"
+    gone = tuple(sorted(set(range(snapshot.size)) - {one.rank for one in snapshot.seen}))
+    if gone and not snapshot.mute and all(one.world == one.started == snapshot.size for one in snapshot.seen):
+        said += (
+            f", for {ranks_in_words(gone)} as well, of which no process was left when they were looked for"
+        )
+        remedy = f"how did it end? clusterrun logs --rank {gone[0]}; behind a pipe an exit code is lost: "
+        remedy += "set -o pipefail"
+        return Diagnosis(
+            Verdict.NEVER_ARRIVED if snapshot.long_still else Verdict.NOTHING, said, remedy=remedy
+        )
     remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
     verdict = Verdict.LINK if any(one.backlog for one in snapshot.seen) else Verdict.UNDETERMINED
     return Diagnosis(verdict if snapshot.long_still else Verdict.NOTHING, said, remedy=remedy)

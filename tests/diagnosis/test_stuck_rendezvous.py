@@ -202,3 +202,17 @@ def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
 def test_who_is_outside_of_both_new_group_and_collectives_is_named_alone() -> None:
     found = verdict(rank(0, stack=NEW_GROUP), rank(1, stack=NEW_GROUP), waiter(2), rank(3, stack=LOOP))
     assert [one.rank for one in found.culprits] == [3]
+
+
+@pytest.mark.parametrize(
+    ("world", "mute", "told"),
+    [(4, (), True), (3, (), False), (4, (("n1", "no answer within 11 s"),), False)],
+)
+def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_whole_world(
+    world: int, mute: tuple[tuple[str, str], ...], told: bool
+) -> None:
+    """It had ended with exit code 0, below a pipe, before anybody looked."""
+    seen = [replace(meets(number), world=world, started=world) for number in (0, 2, 3)]
+    found = decide(case(*seen, size=4, stalled=60.0, mute=mute)).diagnosis
+    assert ("for rank 1 as well, of which no process was left" in found.said) is told
+    assert found.culprits == ()
