@@ -53,7 +53,7 @@ def become(
             )
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
         model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
-    environment = _dressed(model, own, beside_slurm=bool(orders.launch))
+    environment = _environment(model, own, beside_slurm=bool(orders.launch))
     if not (orders.container.image and model.pid and _enter_container(model.pid)):
         _enter(model.cwd)
         if orders.container.image:
@@ -97,7 +97,7 @@ def _model(pid: int) -> Model | None:
         return None
 
 
-def _dressed(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:
+def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:
     """The rank's environment with this terminal.
 
     Under Slurm the command carries the run's mark, so that it is swept when the run ends; on the

@@ -41,7 +41,7 @@ class RankProcesses:
     ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
     ``stranger`` is called with every child that ended and is no rank; ``changed`` where ``reap`` has more to
     tell than the ends of children; ``wanted`` says whether ranks that are being started are wanted still.
-    ``dressed`` gives a rank's environment what lets it be looked into.
+    ``instrumented`` gives a rank's environment what lets it be looked into.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RankProcesses:
         paths: RunPaths,
         place: AgentPlace,
         whole_lineage: bool,
-        dressed: Callable[[Mapping[str, str]], dict[str, str]] = dict,
+        instrumented: Callable[[Mapping[str, str]], dict[str, str]] = dict,
     ) -> None:
         self.run_id = orders.run_id
         self.per_node = orders.per_node
@@ -62,7 +62,7 @@ class RankProcesses:
         self._base = {**place.environment, contract.NODE_NAME_VARIABLE: place.name}
         self._place = place
         self._whole_lineage = whole_lineage
-        self._dressed = dressed
+        self._instrumented = instrumented
         self._started: set[int] = set()
         self._epoch = -1
         self._memory_kills = 0
@@ -139,7 +139,7 @@ class RankProcesses:
             own = rank_environment.for_node(self._base, o, order, lineage, interface)
         else:
             own = rank_environment.for_rank(self._base, o, order, rank, lineage, error_file, interface)
-        return self._dressed(own)
+        return self._instrumented(own)
 
     def signal(self, number: int) -> SignalTaken:
         """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.

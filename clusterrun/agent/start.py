@@ -82,7 +82,7 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
 
 
 def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> RankProcesses:
-    made = (orders, paths, place, become_subreaper(), _dressed(orders, paths))
+    made = (orders, paths, place, become_subreaper(), _instrumented(orders, paths))
     if not orders.container.is_prefix:
         return RankProcesses(*made)
     from clusterrun.agent.contained_ranks import ContainedRanks
@@ -111,7 +111,7 @@ def _outlive(
     detector.keep()
 
 
-def _dressed(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
+def _instrumented(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
     """What makes a rank's environment one that can be looked into; nothing where nobody looks."""
     if not orders.watch.on:
         return dict

@@ -44,9 +44,9 @@ def keep(run_dir: str) -> int:
     """Run the job of ``run_dir`` from this machine, in a process that is guarded by this one."""
     from clusterrun.coordinator.io.supervisor import under_supervisor
 
-    def guarded(kept: SupervisorNews) -> int:
+    def guarded(supervisor: SupervisorNews) -> int:
         try:
-            return coordinate(run_dir, None, kept)
+            return coordinate(run_dir, None, supervisor)
         except ClusterrunError as error:
             say(f"clusterrun: {error}")
             return contract.ExitCode.FAILED
@@ -54,7 +54,9 @@ def keep(run_dir: str) -> int:
     return under_supervisor(guarded)
 
 
-def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorNews | None = None) -> int:
+def coordinate(
+    run_dir: str, timeouts: Timeouts | None = None, supervisor: SupervisorNews | None = None
+) -> int:
     """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
@@ -86,7 +88,7 @@ def coordinate(run_dir: str, timeouts: Timeouts | None = None, kept: SupervisorN
         say(f"clusterrun: ranks run in {orders.interpreter}")
     names = tuple(name for name in (os.environ.get("SLURMD_NODENAME"), os.uname().nodename) if name)
     timeouts = timeouts or timeouts_for(orders.allocated)
-    return opened(orders, paths, names, dict(os.environ), timeouts, kept).run()
+    return opened(orders, paths, names, dict(os.environ), timeouts, supervisor).run()
 
 
 def agent(run_dir: str) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hmac
 import json
 import struct
+from collections.abc import Iterator
 
 from clusterrun.model import contract
 from clusterrun.model.document import encode
@@ -55,31 +56,6 @@ class Greeting:
     hello: Hello
 
 
-class Pieces:
-    """A byte stream as length-framed pieces, each at most ``most`` bytes."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self._buffer += data
-
-    def next(self) -> bytes | None:
-        """The next whole piece, or None. Raises ``WireError`` as soon as a length is beyond ``most``."""
-        if len(self._buffer) < _LENGTH.size:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
-        if length > self.most:
-            raise WireError(f"a piece of {length} bytes where at most {self.most} are allowed")
-        end = _LENGTH.size + length
-        if len(self._buffer) < end:
-            return None
-        piece = bytes(self._buffer[_LENGTH.size : end])
-        del self._buffer[:end]
-        return piece
-
-
 def _piece(data: bytes) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
@@ -103,10 +79,25 @@ class _End:
     def __init__(self, secret: bytes) -> None:
         self.proven = False
         self._secret = secret
-        self._pieces = Pieces(MOST_BEFORE_PROOF)
+        self._most = MOST_BEFORE_PROOF
+        self._buffer = bytearray()
         self._sent = self._received = 0
         self._key_out = self._key_in = self._secret
         self._output = b""
+
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
+        """The pieces that ``data`` completes. Raises ``WireError`` where a length is beyond ``_most``."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > self._most:
+                raise WireError(f"a piece of {length} bytes where at most {self._most} are allowed")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            piece = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield piece
 
     def take_output(self) -> bytes:
         """What the handshake wants sent now."""
@@ -116,7 +107,7 @@ class _End:
     def _begin(self, mine: bytes, theirs: bytes, hello: bytes, nonce: bytes) -> None:
         self._key_out = _mac(self._secret, _framed(b"cr1|frames of " + mine, hello, nonce))
         self._key_in = _mac(self._secret, _framed(b"cr1|frames of " + theirs, hello, nonce))
-        self._pieces.most = MOST_AFTER_PROOF
+        self._most = MOST_AFTER_PROOF
         self.proven = True
 
     def seal(self, body: bytes) -> bytes:
@@ -159,9 +150,8 @@ class ServerEnd(_End):
 
     def receive(self, data: bytes, wall: float) -> list[ToCoordinator]:
         """Messages in ``data``; ``wall`` goes into the welcome. Raises ``WireError`` for all else."""
-        self._pieces.feed(data)
         messages: list[ToCoordinator] = []
-        while (piece := self._pieces.next()) is not None:
+        for piece in self._pieces(data):
             if self.proven:
                 messages.append(read_to_coordinator(self._open(piece)))
             elif self._greeting is None:
@@ -218,9 +208,8 @@ class ClientEnd(_End):
 
     def receive(self, data: bytes) -> list[ToAgent]:
         """Messages in ``data``. Raises ``Refused``, ``Stranger`` and ``WireError``."""
-        self._pieces.feed(data)
         messages: list[ToAgent] = []
-        while (piece := self._pieces.next()) is not None:
+        for piece in self._pieces(data):
             if self.proven:
                 messages.append(read_to_agent(self._open(piece)))
             elif not self._nonce:

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from clusterrun.model.frozen import frozen
+from clusterrun.protocol.bootstrap import Bootstrap
 from clusterrun.protocol.codec import Encoder, WireError
 from clusterrun.protocol.connection import Connection, tuned
 from clusterrun.protocol.handshake import ServerEnd
@@ -25,24 +25,7 @@ _MOST_UNPROVEN = 4096
 _MOST_UNPROVEN_PER_ADDRESS = 8
 _ACCEPTS_PER_WAKE = 64
 _PAUSE = 0.2
-
-
-@frozen
-class Admission:
-    """Who is let in: holders of ``secret`` that belong to ``run_id`` and ``epoch``, ``agents`` of them.
-
-    ``shared`` are addresses from which many agents come at once: those of this machine.
-    """
-
-    secret: bytes
-    run_id: str
-    epoch: int
-    agents: int
-    shared: tuple[str, ...] = ()
-
-    def places(self, address: str) -> int:
-        """How many unproven connections one address may have."""
-        return self.agents + 8 if address in self.shared else _MOST_UNPROVEN_PER_ADDRESS
+_LOOPBACK = "127.0.0.1"
 
 
 class _Guest:
@@ -58,13 +41,13 @@ class _Guest:
 
 
 class Server:
-    """Accepts, checks and serves connections.
+    """Accepts, checks and serves the connections of agents that have ``bootstrap``.
 
     ``joined(link, hello)``, ``heard(link, message)`` and ``left(link, why)`` are called for agents
     that proved themselves, in this order; ``refused`` counts the others.
     """
 
-    def __init__(self, loop: EventLoop, listener: socket.socket, admission: Admission) -> None:
+    def __init__(self, loop: EventLoop, listener: socket.socket, bootstrap: Bootstrap) -> None:
         self.joined: Callable[[int, Hello], None]
         self.heard: Callable[[int, ToCoordinator], None]
         self.left: Callable[[int, str], None]
@@ -72,7 +55,7 @@ class Server:
         self.last_refusal = ""
         self._loop = loop
         self._listener = listener
-        self._admission = admission
+        self._bootstrap, self._secret = bootstrap, bytes.fromhex(bootstrap.secret)
         self._encoder = Encoder()
         self._unproven: dict[int, _Guest] = {}
         self._per_address: dict[str, dict[int, _Guest]] = {}
@@ -118,7 +101,7 @@ class Server:
                     self._pause()  # instead of being woken at once and for ever
                 return
             self._admit(connection, address[0])
-        if len(self._agents) >= self._admission.agents:
+        if len(self._agents) >= self._bootstrap.agents:
             self._pause()  # everybody is here: who comes now may wait
 
     def _pause(self) -> None:
@@ -137,15 +120,17 @@ class Server:
             return
         tuned(connection)
         link = Connection(self._loop, connection)
-        a = self._admission
-        guest = _Guest(link, ServerEnd(a.secret, a.run_id, a.epoch, os.urandom(32)), address)
+        end = ServerEnd(self._secret, self._bootstrap.run_id, self._bootstrap.epoch, os.urandom(32))
+        guest = _Guest(link, end, address)
         self._per_address.setdefault(address, {})[id(guest)] = guest
         self._unproven[id(guest)] = guest
         link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
 
     def _make_place(self, address: str) -> None:
-        here = self._per_address.get(address, {})
-        if len(here) < min(self._admission.places(address), _MOST_UNPROVEN):
+        here, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
+        if address in (*self._bootstrap.addresses, _LOOPBACK):  # of this machine: many come at once
+            most = min(self._bootstrap.agents + 8, _MOST_UNPROVEN)
+        if len(here) < most:
             return
         silent = (guest for guest in here.values() if not guest.greeted)
         self._leave(next(silent, next(iter(here.values()))), "too many at once from there")

@@ -13,6 +13,7 @@ import pytest
 from clusterrun.coordinator.io import launcher
 from clusterrun.coordinator.io.launcher import Launch, Launcher, relaunch
 from clusterrun.model.frozen import replace
+from clusterrun.protocol.bootstrap import Bootstrap
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.processes import ended_children
 from clusterrun.slurm_text.controller_away import is_away
@@ -20,12 +21,13 @@ from clusterrun.slurm_text.srun_messages import unreached
 from tests.coordinator.runs import until
 from tests.coordinator.tapes import ORDERS
 
+BOOTSTRAP = Bootstrap("00" * 32, "r", 0, ("127.0.0.1",), 29000, 4)
 ARGV = ("srun", "--nodes=4", "--ntasks=4", "--no-kill", "python", "--nodes", "agent.pyz")
 
 
 def launch(argv: tuple[str, ...], **environment: str) -> Launch:
     everything = {"PATH": os.defpath, "SLURM_JOB_NODELIST": "n[1-4]", **environment}
-    return Launch(replace(ORDERS, launch=argv), (), everything, b"bootstrap\n", 1024)
+    return Launch(replace(ORDERS, launch=argv), (), everything, BOOTSTRAP, 1024)
 
 
 def passing(loop: EventLoop, one: Launcher, ends: Sequence[object]) -> Callable[[], bool]:

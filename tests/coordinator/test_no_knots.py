@@ -19,14 +19,14 @@ MOST_MOVES = 25
 OURS = ("clusterrun.coordinator", "clusterrun.agent", "clusterrun.preflight", "clusterrun.monitor")
 HOOKS = {
     "agent/orphaned_job.py OrphanedJob live_until",
-    "agent/rank_processes.py RankProcesses dressed",
+    "agent/rank_processes.py RankProcesses instrumented",
     "coordinator/io/event_hook.py EventHook note",
     "coordinator/io/launcher.py Launcher ended",
     "coordinator/io/run_directory.py ReportFiles note",
     "coordinator/io/scheduler.py Scheduler happened",
     "coordinator/io/scheduler.py Scheduler note",
     "coordinator/io/run_directory.py StateWriter note",
-    "coordinator/io/supervisor.py _Keeper coordinate",
+    "coordinator/io/supervisor.py _Supervisor coordinate",
     "coordinator/preflight_gate.py PreflightGate examine",
     "coordinator/world_formation.py WorldFormation examine",
     "runtime/machine_driver.py MachineDriver now",

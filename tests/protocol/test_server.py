@@ -17,7 +17,7 @@ from clusterrun.protocol import server as module
 from clusterrun.protocol.bootstrap import Bootstrap, NoBootstrap, Timeouts, read_bootstrap, written
 from clusterrun.protocol.client import CannotJoin, Joined, join
 from clusterrun.protocol.codec import Encoder
-from clusterrun.protocol.server import Admission, Server, listening
+from clusterrun.protocol.server import Server, listening
 from clusterrun.runtime.event_loop import EventLoop, steady
 
 SECRET = b"k" * 32
@@ -31,7 +31,7 @@ class Door:
         self.said: list[tuple[object, ...]] = []
         listener = listening("127.0.0.1", 100)
         self.port: int = listener.getsockname()[1]
-        self.server = Server(self.loop, listener, Admission(SECRET, "run-a", 0, 4, ("127.0.0.1",)))
+        self.server = Server(self.loop, listener, self.bootstrap())
         self.server.joined = lambda link, hello: self.said.append(("joined", link, hello.node))
         self.server.heard = lambda link, message: self.said.append(("heard", link, message))
         self.server.left = lambda link, why: self.said.append(("left", link, why))

@@ -18,7 +18,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import Any
 from clusterrun.model.paths import RunPaths
 from clusterrun.protocol.messages import Ack, StartRanks
-from clusterrun.protocol.server import Admission, Server
+from clusterrun.protocol.server import Server
 from clusterrun.runtime import machine_events, run_files
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.machine_driver import MachineDriver
@@ -53,28 +53,27 @@ class CoordinatorService:
         paths: RunPaths,
         launch: Launch,
         listener: socket.socket,
-        admission: Admission,
-        kept: SupervisorNews | None = None,
+        supervisor: SupervisorNews | None = None,
     ) -> None:
         self._loop = EventLoop()
-        self._kept = kept
+        self._supervisor = supervisor
         self._orders, self._environment = launch.orders, launch.environment
-        self._began_wall = time.time() - (steady() - kept.began if kept else 0.0)
+        self._began_wall = time.time() - (steady() - supervisor.began if supervisor else 0.0)
         self._paths = paths
         self._driver = driver = MachineDriver(self._loop, machine, _now)
         happened = self._happened = driver.happened
         self._launcher = Launcher(self._loop, launch, lambda *told: happened(events.LauncherEnded(*told)))
-        self._server = Server(self._loop, listener, admission)
+        self._server = Server(self._loop, listener, launch.bootstrap)
         self._log = RunLog(paths)
         self._note = self._log.note
         self._server.joined = lambda link, hello: happened(events.AgentJoined(link, hello))
         self._server.heard = lambda link, message: happened(events.MessageCame(link, message))
         self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
-        self._saver = StateWriter(self._loop, paths, self._note)
+        self._state_writer = StateWriter(self._loop, paths, self._note)
         # Before all else that happened while we were frozen: none of it may be acted on any more.
-        self._saver.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
-        self._driver.woke = self._saver.doubt
-        self._filing = ReportFiles(launch.orders, paths, self._note)
+        self._state_writer.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
+        self._driver.woke = self._state_writer.doubt
+        self._reports = ReportFiles(launch.orders, paths, self._note)
         self._slurm: Scheduler | None = None
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
@@ -85,9 +84,9 @@ class CoordinatorService:
 
     def _send(self, order: actions.Send) -> None:
         # Whoever slept through another's attempt may not have heard of it yet.
-        if type(order.message) is StartRanks and self._saver.taken_over(order.message.epoch):
+        if type(order.message) is StartRanks and self._state_writer.taken_over(order.message.epoch):
             return
-        if type(order.message) is Ack and not self._saver.knows():
+        if type(order.message) is Ack and not self._state_writer.knows():
             return  # an answer lets ranks live that another coordinator may have taken for dead
         self._server.send(order.link, order.message)
 
@@ -100,11 +99,11 @@ class CoordinatorService:
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
         if self._orders.watch.on:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
-        self._loop.every(_SUPERSEDED_LOOK, self._saver.look)
+        self._loop.every(_SUPERSEDED_LOOK, self._state_writer.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         for action in self._driver.actions():
             _CARRY_OUT[type(action)](self, action)
-        self._saver.finish(self._deleted())
+        self._state_writer.finish(self._deleted())
         if self._slurm:
             self._slurm.finish()
         if self._hooks:
@@ -114,12 +113,12 @@ class CoordinatorService:
 
     def _heed_supervisor(self) -> None:
         """Without its first process the job is over for the scheduler."""
-        if self._kept is None:
+        if self._supervisor is None:
             return
         if self._orders.max_restarts or self._orders.survival.requeue:
-            self._kept.may_restart()
-        self._loop.every(LIFE_SECONDS, self._kept.lives)
-        gone = self._kept.gone
+            self._supervisor.may_restart()
+        self._loop.every(LIFE_SECONDS, self._supervisor.lives)
+        gone = self._supervisor.gone
 
         def ended(mask: int) -> None:
             self._loop.forget(gone)
@@ -140,7 +139,7 @@ class CoordinatorService:
 
             job = SlurmJob(*job_of(self._environment), self._began_wall)
             self._slurm = Scheduler(
-                self._commands(), job, self._orders, self._filing, self._note, self._happened
+                self._commands(), job, self._orders, self._reports, self._note, self._happened
             )
         return self._slurm
 
@@ -196,7 +195,7 @@ class CoordinatorService:
         self._looks.run(question, _LINKS_SECONDS, done)
 
     def _look_for_asks(self) -> None:
-        for name, body in self._filing.asks():
+        for name, body in self._reports.asks():
             self._happened(events.ClientAsked(name, body))
 
     def _look_for_cancel(self) -> None:
@@ -205,7 +204,7 @@ class CoordinatorService:
         if os.path.lexists(self._paths.cancel):
             self._cancelled = True
             self._happened(events.CancelAsked())
-        if self._saver.has_a_place():
+        if self._state_writer.has_a_place():
             self._gone_since = None
             return
         self._gone_since = self._gone_since or steady()
@@ -243,10 +242,10 @@ class CoordinatorService:
             state = run_files.read_state(self._paths) or state  # the one before may have written until now
         except OSError:
             pass
-        self._filing.arrive(own_id(self._environment))
+        self._reports.arrive(own_id(self._environment))
         if self._orders.shape >= 0:
             self._scheduler().drop_shapes(self._orders.shape)
-        dead = (self._kept.dead_since, self._kept.dead) if self._kept else (None, None)
+        dead = (self._supervisor.dead_since, self._supervisor.dead) if self._supervisor else (None, None)
         # Before what came meanwhile: an end that is told without them would cost the record its attempts.
         self._driver.first_of_all(first_claim(epoch, state, *dead))
 
@@ -272,8 +271,8 @@ class CoordinatorService:
         return epoch
 
     def _begin_log(self, epoch: int) -> None:
-        self._saver.epoch = epoch
-        self._saver.keep_room()
+        self._state_writer.epoch = epoch
+        self._state_writer.keep_room()
         self._log.begin(epoch)
 
 
@@ -288,11 +287,11 @@ _CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
     actions.LaunchAgents: lambda self, order: self._launcher.start(order.without),
     actions.EndLauncher: lambda self, order: self._launcher.end(),
     actions.LookAtLauncher: CoordinatorService._look_at_launcher,
-    actions.SaveState: lambda self, order: self._saver.save(order.state),
-    actions.SaveReport: lambda self, order: self._filing.report(order),
-    actions.SaveBeside: lambda self, order: self._filing.beside(order),
-    actions.ReadProgress: lambda self, order: self._happened(self._filing.progress(order.epoch)),
-    actions.WriteNotice: lambda self, order: self._filing.notice(order),
+    actions.SaveState: lambda self, order: self._state_writer.save(order.state),
+    actions.SaveReport: lambda self, order: self._reports.report(order),
+    actions.SaveBeside: lambda self, order: self._reports.beside(order),
+    actions.ReadProgress: lambda self, order: self._happened(self._reports.progress(order.epoch)),
+    actions.WriteNotice: lambda self, order: self._reports.notice(order),
     actions.Resubmit: CoordinatorService._to_scheduler,
     actions.AskJob: CoordinatorService._to_scheduler,
     actions.QueueNext: CoordinatorService._to_scheduler,

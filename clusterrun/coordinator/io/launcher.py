@@ -11,6 +11,7 @@ from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.model.orders import Orders
+from clusterrun.protocol.bootstrap import Bootstrap, written
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
@@ -41,17 +42,17 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 class Launch:
     """What one start of the agents needs: ``agent`` is the argument list of one agent on this machine.
 
-    ``open_files`` is the soft limit to give back to what is started; ``bootstrap`` the line for
-    every standard input. ``kept``: who guards this process ends its launcher where it dies. Else srun,
+    ``open_files`` is the soft limit to give back to what is started; ``bootstrap`` is for
+    every standard input. ``supervised``: who guards this process ends its launcher where it dies. Else srun,
     told by the kernel, would kill the agents at once, who must still give back a job that lost both.
     """
 
     orders: Orders
     agent: tuple[str, ...]
     environment: Mapping[str, str]
-    bootstrap: bytes
+    bootstrap: Bootstrap
     open_files: int
-    kept: bool = False
+    supervised: bool = False
 
 
 class Launcher:
@@ -105,7 +106,7 @@ class Launcher:
         # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
         stdin, line = os.pipe2(os.O_CLOEXEC)
         try:
-            os.write(line, self._launch.bootstrap)
+            os.write(line, written(self._launch.bootstrap))
             program = Program(
                 argv=argv or self._launch.agent,
                 environment=tuple(environment.items()),
@@ -113,7 +114,7 @@ class Launcher:
                 stdin=stdin,
                 stdout=self._writable,
                 stderr=self._writable,
-                death_signal=0 if self._launch.kept and argv else signal.SIGTERM,
+                death_signal=0 if self._launch.supervised and argv else signal.SIGTERM,
                 open_files=self._launch.open_files,
             )
             return start_all([program])[0]

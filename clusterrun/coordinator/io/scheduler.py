@@ -41,13 +41,13 @@ class Scheduler:
         commands: CommandRunner,
         job: slurm_job.SlurmJob,
         orders: Orders,
-        filing: ReportFiles,
+        reports: ReportFiles,
         note: Callable[[str], None],
         happened: Callable[[Event], None],
     ) -> None:
         self._commands, self._job = commands, job
         self._argv, self._run_id = orders.survival.resubmit, orders.run_id
-        self._filing, self._note, self._happened = filing, note, happened
+        self._reports, self._note, self._happened = reports, note, happened
         self._next = ""
         self._takes_back = False
 
@@ -75,7 +75,7 @@ class Scheduler:
         def done(answer: CommandDone) -> None:
             job_id, why = _number(answer)
             if job_id:
-                self._filing.successor(job_id, order.excluded)
+                self._reports.successor(job_id, order.excluded)
             self._happened(events.Resubmitted(job_id, why))
 
         self._commands.run(order.argv, _PATIENCE_SECONDS, done)
@@ -108,7 +108,7 @@ class Scheduler:
         def found(job_id: str, why: str = "") -> None:
             self._next = job_id
             if job_id:
-                self._filing.next(job_id, order.excluded)
+                self._reports.next(job_id, order.excluded)
             words = f"job {job_id} waits to go on after this one" if job_id else f"no job was queued: {why}"
             self._note(words)
             self._happened(events.NextQueued(job_id, why))
@@ -162,7 +162,7 @@ class Scheduler:
             if answer.why:
                 self._note(f"job {job_id} could not be taken back ({answer.why}); it will end at once")
             else:
-                self._filing.no_next()
+                self._reports.no_next()
 
         def take_back() -> None:
             self._commands.run(("scancel", job_id), _LOOK_SECONDS, unless_away)

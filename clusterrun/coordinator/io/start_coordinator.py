@@ -19,8 +19,8 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import expand
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.paths import RunPaths
-from clusterrun.protocol.bootstrap import Bootstrap, Timeouts, written
-from clusterrun.protocol.server import Admission, listening
+from clusterrun.protocol.bootstrap import Bootstrap, Timeouts
+from clusterrun.protocol.server import listening
 from clusterrun.runtime.network import reachable
 from clusterrun.runtime.run_files import highest_attempt, patiently
 from clusterrun.runtime.stderr import say
@@ -44,7 +44,7 @@ def opened(
     names: tuple[str, ...],
     environment: Mapping[str, str],
     timeouts: Timeouts,
-    kept: SupervisorNews | None = None,
+    supervisor: SupervisorNews | None = None,
 ) -> CoordinatorService:
     """A coordinator that listens; ``names`` are this machine's, the best first. Raises ``CannotOpen``."""
     gc.freeze()  # what is loaded stays
@@ -57,9 +57,8 @@ def opened(
     except OSError as error:
         what = f"read {error.filename}" if error.filename else f"listen on {address}"
         raise CannotOpen(f"the coordinator cannot {what}: {error.strerror}") from error
-    secret = os.urandom(32)
     bootstrap = Bootstrap(
-        secret=secret.hex(),
+        secret=os.urandom(32).hex(),
         run_id=orders.run_id,
         epoch=epoch,
         addresses=(address,),
@@ -69,11 +68,10 @@ def opened(
         python=orders.interpreter,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
-    launch = Launch(orders, agent, environment, written(bootstrap), open_files, kept is not None)
-    admission = Admission(secret, orders.run_id, epoch, orders.allocated, (address, _LOOPBACK))
+    launch = Launch(orders, agent, environment, bootstrap, open_files, supervisor is not None)
     collaborators = collaborators_for(orders, paths, environment)
     machine = Coordinator(orders, os.uname().nodename, os.getpid(), timeouts, collaborators)
-    return CoordinatorService(machine, paths, launch, listener, admission, kept)
+    return CoordinatorService(machine, paths, launch, listener, supervisor)
 
 
 def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Collaborators:

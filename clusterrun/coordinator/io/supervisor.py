@@ -72,10 +72,10 @@ def under_supervisor(coordinate: Callable[[SupervisorNews], int]) -> int:
     In the child the signals that are passed on stay blocked until it unblocks them.
     """
     become_subreaper()
-    return _Keeper(coordinate).run()
+    return _Supervisor(coordinate).run()
 
 
-class _Keeper:
+class _Supervisor:
     """Which process coordinates, what it has said, and which signals came for its successor."""
 
     def __init__(self, coordinate: Callable[[SupervisorNews], int]) -> None:
@@ -138,9 +138,9 @@ class _Keeper:
                 signal.signal(number, signal.SIG_DFL)
             for fd in (self._heard, self._living, self._woken, self._wakes):
                 os.close(fd)
-            kept = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
-            code = self._coordinate(kept)
-            kept.is_done()
+            news = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
+            code = self._coordinate(news)
+            news.is_done()
         except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the run is worth another coordinator)
             sys.excepthook(*sys.exc_info())
         finally:
