@@ -54,7 +54,7 @@ class RankProcesses:
     ) -> None:
         self.run_id = orders.run_id
         self.per_node = orders.per_node
-        self.stranger: Callable[[ProcessEnd], None] = _pass_over
+        self.stranger: Callable[[ProcessEnd], object] = lambda child: None
         self.changed: Callable[[], object] = lambda: None
         self.wanted: Callable[[], bool] = lambda: True
         self._orders = orders
@@ -233,10 +233,6 @@ class RankProcesses:
     def distrust_lineage(self) -> None:
         """From now on look for what is left by its mark too."""
         self._whole_lineage = False
-
-
-def _pass_over(child: ProcessEnd) -> None:
-    pass
 
 
 def _memory_kills() -> int:

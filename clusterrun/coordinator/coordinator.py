@@ -149,7 +149,7 @@ class Coordinator:
     def _joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
-            self._actions.append(Note(f"{hello.name} (node {hello.node}) came too late, or is not wanted"))
+            self._actions.append(Note(f"{hello.name} (node {hello.node}) joined too late, or is not needed"))
             self._actions.append(Send(event.link, messages.Farewell()))
             return
         if hello.epoch > self._lifecycle.epoch:

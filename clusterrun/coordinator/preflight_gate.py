@@ -123,9 +123,9 @@ class PreflightGate(RunPart):
 
     def _overdue(self) -> Outcome | None:
         if self._unfit is not None:
-            return self._not_queued(f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
+            return _not_queued(self._unfit, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
         self._examination = None
-        words = f"pre-flight: it came to no end within {longest(self._orders):g} s"
+        words = f"pre-flight: it did not end within {longest(self._orders):g} s"
         return RunOver(RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
 
     def _done(self, now: Now, outcome: SessionOutcome) -> Outcome | None:
@@ -161,7 +161,8 @@ class PreflightGate(RunPart):
         if outcome.fit:
             return self._choose(outcome)
         fit = sum(node.role != "excluded" for node in outcome.report.nodes)
-        return self._succeed(now, _unfit_end(outcome.report, fit, self._orders.nodes))
+        words = f"pre-flight: {_causes(outcome.report)}; {fit} fit of {self._orders.nodes} asked"
+        return self._succeed(now, RunOutcome(State.FAILED, words, contract.ExitCode.UNFIT))
 
     def _choose(self, outcome: SessionOutcome) -> NodesChosen:
         for words in _swaps(outcome.report):
@@ -192,15 +193,13 @@ class PreflightGate(RunPart):
         if self._unfit is None:
             return None
         if not event.job_id:
-            return self._not_queued(event.why)
+            return _not_queued(self._unfit, event.why)
         words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.state.excluded)}"
         return RunOver(replace(self._unfit, state=State.PENDING, reason=words))
 
-    def _not_queued(self, why: str) -> Outcome | None:
-        if self._unfit is None:
-            return None
-        words = f"{self._unfit.reason}; it could not be queued anew: {why}"
-        return RunOver(replace(self._unfit, reason=words))
+
+def _not_queued(unfit: RunOutcome, why: str) -> RunOver:
+    return RunOver(replace(unfit, reason=f"{unfit.reason}; it could not be queued anew: {why}"))
 
 
 def _swaps(report: Report) -> Iterator[str]:
@@ -215,12 +214,6 @@ def _alone(report: Report) -> RunOutcome:
     if report.verdict is Grade.FAIL:
         return RunOutcome(State.FAILED, f"pre-flight: {_causes(report)}", contract.ExitCode.UNFIT)
     return RunOutcome(State.COMPLETED, f"pre-flight: {report.verdict}", contract.ExitCode.DONE)
-
-
-def _unfit_end(report: Report, fit: int, asked: int) -> RunOutcome:
-    """How a run ends that has not as many fit nodes as it asked for."""
-    words = f"pre-flight: {_causes(report)}; {fit} fit of {asked} asked"
-    return RunOutcome(State.FAILED, words, contract.ExitCode.UNFIT)
 
 
 def _causes(report: Report) -> str:

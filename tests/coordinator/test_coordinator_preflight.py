@@ -581,7 +581,7 @@ def test_an_examination_that_never_ends_is_ended() -> None:
     for second in range(2, 182):
         tape.at(float(second), *(MessageCame(node, Beat(second)) for node in (0, 1)))
     state = tape.state(182.0)
-    assert (state.state, state.reason) == (State.FAILED, "pre-flight: it came to no end within 180 s")
+    assert (state.state, state.reason) == (State.FAILED, "pre-flight: it did not end within 180 s")
 
 
 def test_without_a_pre_flight_spares_idle_and_the_first_nodes_train() -> None:
