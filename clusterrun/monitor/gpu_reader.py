@@ -7,18 +7,14 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.external_tools import nvidia_smi
 from clusterrun.runtime.forked_child import fork
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Look = Callable[[], tuple[GpuUse, ...]]
-
+Look = Callable[[], "tuple[GpuUse, ...]"]
 LATE_SECONDS = 3.0
 AGAIN_SECONDS = 60.0
 """After a driver that did not answer: how long it is left alone."""

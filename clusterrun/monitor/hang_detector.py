@@ -32,7 +32,6 @@ from clusterrun.monitor.collection import FIRST_LOOK, LONG_LOOK, Collection
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from clusterrun.diagnosis.evidence import Pulse, RankSeen
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
@@ -279,7 +278,8 @@ class HangDetector:
         names = [name for name in self._names if stalled or name != OWN]
         self._names, self._looks = [], 0
         diagnosis = replace(judged.diagnosis, at=wall)
-        saved: list[VigilAction] = [Save(f"{name}.json", _text(diagnosis)) for name in names]
+        text = json.dumps(encode(diagnosis), indent=1) + "\n"
+        saved: list[VigilAction] = [Save(f"{name}.json", text) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
     def _know_less(self, seen: Sequence[RankSeen]) -> bool:
@@ -338,8 +338,3 @@ def _instead(before: str, said: str) -> list[VigilAction]:
     if not said:
         return []
     return [TakeBack(ALONE, ""), Warn(said)] if before else [Warn(said)]
-
-
-def _text(diagnosis: Diagnosis) -> str:
-    document: dict[str, Any] = encode(diagnosis)
-    return json.dumps(document, indent=1) + "\n"

@@ -11,10 +11,6 @@ import ctypes
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.usage import UNKNOWN, GpuUse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 LIBRARY = "libnvidia-ml.so.1"
 _CORE_SENSOR = 0
 _LONGEST_UUID = 96
@@ -37,7 +33,7 @@ class Gpus:
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
-            self._library: Any = ctypes.CDLL(library)
+            self._library = ctypes.CDLL(library)
             code = self._library.nvmlInit_v2()
         except (OSError, AttributeError) as error:
             raise NoLibrary(f"{library} cannot be loaded: {error}") from error

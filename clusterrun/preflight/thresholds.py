@@ -8,12 +8,6 @@ from clusterrun.model import limits as table
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.preflight_report import Grade
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    Key = TypeVar("Key")
-
 NORMAL = 1.4826
 """The median absolute deviation times this is the standard deviation, were the values normal."""
 
@@ -117,7 +111,7 @@ class Outlier:
     grade: Grade
 
 
-def outliers(values: Mapping[Key, float], limits: Thresholds) -> dict[Key, Outlier]:
+def outliers(values: Mapping[str, float], limits: Thresholds) -> dict[str, Outlier]:
     """Those slower than the others, by key."""
     drawn = line(values.values(), limits)
     if drawn is None:

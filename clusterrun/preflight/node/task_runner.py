@@ -1,38 +1,22 @@
-"""Tasks of an examiner that take time: local checks in children, a round of dialling; judges nothing."""
+"""Tasks of an examiner that take time: local checks in children, a round of dialling; judges nothing.
+
+Of each ``tick`` tells whether it is over, and ``answer`` is then its answer.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
+from collections.abc import Callable, Iterator
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry
 from clusterrun.preflight.node.dialer import Dialer
-from clusterrun.preflight.node.forked_call import call
-from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import DialAnswer, LocalAnswer, ProbeReading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any, Protocol
-
-    from clusterrun.preflight.node.forked_call import ForkedCall
-    from clusterrun.preflight.node.listener import Watch
-    from clusterrun.preflight.tasks import DialTask, LocalTask
-
-    class Errand(Protocol):
-        """``tick`` tells whether it is over; ``answer`` is then its answer."""
-
-        def due_at(self) -> float: ...
-
-        def tick(self) -> bool: ...
-
-        def answer(self) -> Any: ...
-
-        def end(self) -> None: ...
-
+from clusterrun.preflight.node.forked_call import ForkedCall, call
+from clusterrun.preflight.node.listener import READ, Watch
+from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
 
 _RUNS = "(R"
 """As a child's state is told: it had work to do, and waited for a processor at most."""
@@ -43,7 +27,7 @@ class WatchErrand:
 
     def __init__(self, child: ForkedCall, watch: Callable[..., None]) -> None:
         self.child = child
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[dict[str, object]] = []
         self.over = self.late = False
         self.doing = ""
         self.seconds = 0.0
@@ -72,8 +56,6 @@ class WatchErrand:
             self._finish()
 
     def _finish(self) -> None:
-        import os
-
         self.over = True
         self.seconds = time.monotonic() - self.child.began
         self._watch(self.child.output, 0, lambda _: None)
@@ -171,7 +153,7 @@ class DialErrand:
         lines = self._names.lines if self._names is not None else []
         if self._names is not None:
             self._names.child.code()
-        found = [line["value"] for line in lines if isinstance(line.get("value"), list)]
+        found = [value for line in lines if isinstance(value := line.get("value"), list)]
         resolved = tuple((str(name), str(addresses)) for name, addresses, _ in found)
         heard = tuple(sorted(self._heard))
         naming = self._naming([float(seconds) for *_, seconds in found])

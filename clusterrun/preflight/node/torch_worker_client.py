@@ -14,9 +14,9 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmTask, WarmUp
+from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, WarmTask, WarmUp
 
-Say = Callable[[int, object], None]
+Say = Callable[[int, Answer], None]
 
 SLACK_SECONDS = 3.0
 """The torch worker ends a late test by itself; it is killed where it has not said so by then."""

@@ -6,8 +6,10 @@ import json
 import os
 import resource
 import selectors
+import socket
 import sys
 import time
+from collections.abc import Callable
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
@@ -15,17 +17,9 @@ from clusterrun.preflight import tasks
 from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.node.message_exchange import ExchangeErrand, MessageExchange
 from clusterrun.preflight.node.network_interfaces import interfaces
-from clusterrun.preflight.node.proxy import Scouts
+from clusterrun.preflight.node.proxy import Scouts, Through
 from clusterrun.preflight.node.task_runner import DialErrand, LocalErrand
 from clusterrun.preflight.node.torch_worker_client import TorchWorkerClient
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from typing import Any
-
-    from clusterrun.preflight.node.task_runner import Errand
 
 _PIECE = 1 << 16
 _LONGEST_WAIT = 60.0
@@ -53,7 +47,7 @@ class Worker:
         self._run_dir, self._environment = run_dir, environment
         self._given, self._said = given, said
         self._selector = selectors.DefaultSelector()
-        self._errands: dict[int, Errand] = {}
+        self._errands: dict[int, LocalErrand | DialErrand | ExchangeErrand | Through] = {}
         self._doors: Listener | None = None
         self._exchange: MessageExchange | None = None
         self._warmth = TorchWorkerClient(run_dir, environment, self._answer, self._watch)
@@ -124,7 +118,7 @@ class Worker:
             return
         self._begin(number, task)
 
-    def _begin(self, number: int, task: Any) -> None:
+    def _begin(self, number: int, task: tasks.Task) -> None:
         known = self._errands.get(number)
         if isinstance(known, LocalErrand) and isinstance(task, tasks.LocalTask):
             known.hurry(task.limit)
@@ -161,6 +155,6 @@ class Worker:
             self._exchange = MessageExchange(task, self._watch)
         return ExchangeErrand(task, self._exchange, self._doors)
 
-    def _answer(self, number: int, value: Any) -> None:
+    def _answer(self, number: int, value: tasks.Answer) -> None:
         line = json.dumps({"number": number, "body": tasks.said(value)}) + "\n"
         write_all(self._said, line.encode())

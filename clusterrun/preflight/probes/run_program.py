@@ -6,10 +6,6 @@ import json
 
 from clusterrun.model.frozen import frozen
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _MOST = 8 * 1024 * 1024
 
 
@@ -43,7 +39,7 @@ def answer(*argv: str, seconds: float) -> ProgramAnswer:
     return ProgramAnswer(done.returncode, _text(done.stdout), _text(done.stderr))
 
 
-def document(out: str, begins: str = "{") -> Any:
+def document(out: str, begins: str = "{") -> object:
     """The first JSON document in what a program printed, which may warn before it; {} where there is none."""
     start = min((place for place in map(out.find, begins) if place >= 0), default=0)
     try:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
-from clusterrun.preflight.session.state import NodeFinding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from clusterrun.preflight.search.schedule import GroupTest
-    from clusterrun.preflight.session.state import NodeState, SessionState
+from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 
 LARGE_MEGABYTES = 1074.0
 """What the table is about, 1 GiB and more. Smaller messages reach less: two sound nodes with 8 H20 each reach
@@ -124,7 +118,7 @@ def _known(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
 
 def _active(node: NodeState) -> list[float]:
     """Gigabits per second of every port that the node's own check found active."""
-    reading: Any = {}
+    reading: object = {}
     for found in node.local.readings if node.local is not None else ():
         if found.check == "infiniband" and found.value:
             reading = json.loads(found.value)

@@ -20,10 +20,6 @@ from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _COUNT = 16384
 _LOOPBACK = "127.0.0.1"
 _MOST_GATHERED = 1 << 20
@@ -214,6 +210,6 @@ def guest(address: str, port: int, world: int, seconds: float) -> dist.Store:
     return _store(address, port, world, seconds, is_master=False)
 
 
-def _store(address: str, port: int, world: int, seconds: float, **given: Any) -> dist.Store:
+def _store(address: str, port: int, world: int, seconds: float, **given: bool | int) -> dist.Store:
     limit = timedelta(seconds=seconds)
     return dist.TCPStore(address, port, world, timeout=limit, wait_for_workers=False, **given)
