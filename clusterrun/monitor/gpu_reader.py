@@ -52,7 +52,6 @@ class GpuWatch:
         return tuple(gpu for gpu in found if self._wanted is None or _is_named(gpu, self._wanted))
 
     def close(self) -> None:
-        """End the process that asks."""
         if not self._pid:
             return
         os.close(self._ask)

@@ -60,7 +60,6 @@ class Digests:
         return [json.dumps({"digest": encode(self.digest(asks=False))})]
 
     def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
-        """Nothing is asked of this part."""
         return []
 
     def digest(self, asks: bool = True) -> Digest:

@@ -65,7 +65,6 @@ class Collecting:
         self._paths, self._pids = paths, pids
 
     def wakes_at(self) -> float | None:
-        """Never by itself."""
         return None
 
     def run(self, now: float) -> list[str]:

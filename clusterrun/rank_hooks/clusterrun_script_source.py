@@ -179,7 +179,6 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 
 def is_store(value: Any) -> bool:
-    """Whether this is a store of torch's."""
     kind = getattr(sys.modules.get("torch._C._distributed_c10d"), "Store", None)
     return kind is not None and isinstance(value, kind)
 
@@ -244,7 +243,6 @@ def is_installed(file: str) -> bool:
 
 
 def is_function(value: Any) -> bool:
-    """Whether this is a function of Python's."""
     return type(value) is type(is_function)
 
 
@@ -280,7 +278,6 @@ def loop_around(lines: list[str], first: int, here: int) -> tuple[int, int]:
 
 
 def indent(lines: list[str], number: int) -> int:
-    """How far a line is indented."""
     text = lines[number - 1] if number <= len(lines) else ""
     return len(text) - len(text.lstrip())
 

@@ -159,7 +159,6 @@ class Life:
 
 
 def is_below(path: str, place: str) -> bool:
-    """Whether a path is this place, or in it."""
     return path == place or path.startswith(place + os.sep)
 
 

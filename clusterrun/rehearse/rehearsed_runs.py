@@ -45,7 +45,6 @@ class RehearsedRuns:
         self._live: set[str] = set()
 
     def is_late(self) -> bool:
-        """Whether the budget is used up."""
         return time.monotonic() > self._until
 
     def stop_waiting(self) -> None:
@@ -85,17 +84,14 @@ class RehearsedRuns:
         return run.record.coordinator
 
     def kill_node(self, run: Run, node: int) -> None:
-        """Kill every process of one of its nodes."""
         kill_node(run.job_id, node)
 
     def copy(self, name: str) -> str:
-        """A fresh copy of the working directory."""
         target = os.path.join(self.folder, name)
         copy_folder(self.spec.cwd, target)
         return target
 
     def over(self, run: Run) -> bool:
-        """Whether it has ended."""
         return not processes.alive(self._process(run))
 
     def finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
@@ -149,7 +145,6 @@ class RehearsedRuns:
             os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
     def end(self, run: Run) -> None:
-        """End it, if it has not ended."""
         if self.over(run):
             return
         processes.end(self._process(run), self._context.clock, END_SECONDS)

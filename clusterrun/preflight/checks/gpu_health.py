@@ -23,8 +23,6 @@ Told = Iterator[tuple[Grade, str, str]]
 
 @frozen
 class GpuJudge:
-    """A judge of what ``gpus`` read."""
-
     NAME: str
     judge: Callable[[Asked, Readings], Findings]
     OF: str = gpus.NAME

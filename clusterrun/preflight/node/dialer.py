@@ -77,7 +77,6 @@ class Dialer:
                 self._close(one)
 
     def dialled(self) -> tuple[Dialled, ...]:
-        """What came of it, target by target."""
         silent = sum(call.silent for _, calls in self._calls for call in calls)
         # Each that was silent was sent again after a second.
         dropped = 0 < silent <= dropped_again() - self._dropped_before

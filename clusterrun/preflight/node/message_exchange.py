@@ -37,7 +37,6 @@ class MessageExchange:
                 line.send(now)
 
     def exchanged(self) -> list[Exchanged]:
-        """What was seen on each."""
         now = time.monotonic()
         return [line.told(now) for line in self._lines]
 
@@ -57,11 +56,9 @@ class ExchangeErrand:
         return self._until
 
     def tick(self) -> bool:
-        """Whether it is over."""
         return time.monotonic() >= self._until
 
     def answer(self) -> WatchAnswer:
-        """What was seen until now."""
         made = self._exchange.exchanged() if self._exchange is not None else []
         return WatchAnswer((*made, *(self._doors.exchanged() if self._doors is not None else ())))
 

@@ -77,7 +77,6 @@ class Through:
         return scout is None or scout.over or self._number in scout.heard or time.monotonic() >= self._until
 
     def answer(self) -> ThroughAnswer:
-        """What was heard, or why nothing was."""
         scout = self._scout
         if scout is None:
             return ThroughAnswer("", self._why)

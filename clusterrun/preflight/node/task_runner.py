@@ -149,7 +149,6 @@ class DialErrand:
         return self._dialler.done and (self._names is None or self._names.over)
 
     def answer(self) -> DialAnswer:
-        """What was resolved, dialled and heard."""
         lines = self._names.lines if self._names is not None else []
         if self._names is not None:
             self._names.child.code()

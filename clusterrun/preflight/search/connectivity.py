@@ -70,7 +70,6 @@ class Connectivity:
         self.heard: dict[int, set[int]] = {}
 
     def take(self, task: DialTask, answer: DialAnswer) -> None:
-        """What one node met in one round."""
         tried = {target.node: target.ports for target in task.targets}
         self.heard.setdefault(task.node, set()).update(answer.heard)
         for one in answer.dialled:
@@ -87,7 +86,6 @@ class Connectivity:
             way.dropped = one.dropped
 
     def ill(self) -> list[DialledWay]:
-        """The ways on which not all was well."""
         return [way for way in self.ways.values() if not way.well]
 
     def between(self, a: int, b: int) -> ConnectTrouble | None:

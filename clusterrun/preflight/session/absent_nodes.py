@@ -116,7 +116,6 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
 
 
 def write(state: SessionState) -> None:
-    """Write down what the knocking says."""
     missing = [one for one in state.subjects.values() if one.absent]
     _of_host(state, missing)
     ill = _coordinators_node_may_be_to_blame(state, len(missing))

@@ -132,7 +132,6 @@ class PairTests:
             self._ways[way] = max(rate, self._ways.get(way, 0.0))
 
     def write(self) -> None:
-        """Write down what the pairs say by now."""
         said = self._said()
         if said is not None:
             source = "all pairs" if self.every else "pairs"

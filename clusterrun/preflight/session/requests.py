@@ -68,7 +68,6 @@ class Requests:
         return self._batches.get(kind, 0)
 
     def of_kind(self, kind: type) -> list[Request]:
-        """Those of a kind, in the order of asking."""
         return [question for question in self._open.values() if isinstance(question.task, kind)]
 
     def close(self, node: int, number: int) -> Request | None:

@@ -237,7 +237,6 @@ class SessionState:
         return [found[0] for found in seen if found]
 
     def names(self, nodes: Iterable[int]) -> str:
-        """Their names with commas between."""
         return ", ".join(self.subjects[node].name for node in nodes)
 
     def write(self, source: str, said: Iterable[NodeFinding], links: Iterable[LinkReport] = ()) -> None:
@@ -252,7 +251,6 @@ class SessionState:
 
     @property
     def together(self) -> tuple[Finding, ...]:
-        """What was found of all nodes together."""
         return tuple(finding for found in self._together.values() for finding in found)
 
     @property

@@ -116,7 +116,6 @@ class OnGpu:
 
     @staticmethod
     def sizes(most: int) -> tuple[int, ...]:
-        """Bytes per message."""
         return (most,)
 
     @staticmethod

@@ -178,7 +178,6 @@ class CheckpointWatch:
         return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
 
     def read(self, path: str) -> None:
-        """A file is opened for reading."""
         path = os.path.abspath(path)
         if path not in self._read and len(self._read) < MOST_READS:
             self._read.add(path)
@@ -223,7 +222,6 @@ class CheckpointWatch:
 
 
 def open_files() -> set[str]:
-    """The paths that this process holds open."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -254,7 +252,6 @@ def is_own(path: str) -> bool:
 
 
 def is_text(path: str) -> bool:
-    """Whether a file begins as text does."""
     with open(path, "rb") as file:
         return b"\0" not in file.read(4096)
 

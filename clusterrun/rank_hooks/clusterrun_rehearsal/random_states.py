@@ -71,7 +71,6 @@ class Generator:
 
 
 def python_words() -> bytes:
-    """The state of Python's `random`."""
     *words, index = sys.modules["random"].getstate()[1]
     return struct.pack("=625I", index, *words)
 

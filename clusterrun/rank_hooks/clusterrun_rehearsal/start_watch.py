@@ -60,7 +60,6 @@ class RankWatch:
         self.files.wrap_save(torch)
 
     def at_exit(self) -> None:
-        """The script ends by itself."""
         if self.trace.is_ours():
             self.files.settle(end=True)
             if self._steps is not None:
