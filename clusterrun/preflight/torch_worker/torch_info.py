@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from clusterrun.model.document import decode, encode
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import replace
 from clusterrun.model.visible_gpus import instances
 from clusterrun.preflight.tasks import WarmUp
 from clusterrun.preflight.torch_worker.backend import GLOO, NCCL
@@ -17,16 +17,6 @@ from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
 
 _SECONDS = 60.0
-
-
-@frozen
-class Devices:
-    """GPUs as torch sees them; ``model`` is the first one's name, ``nccl`` the library's version."""
-
-    count: int = 0
-    model: str = ""
-    nccl: str = ""
-    why: str = ""
 
 
 def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> WarmUp:
@@ -37,18 +27,19 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> War
     A driver that does not answer within ``seconds`` counts as no GPU, and is said.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
-    devices = _devices(seconds) if gpus and (nccls or _xpu()) else Devices()
-    usable = nccls and devices.count > 0 and dist.is_nccl_available()
+    seen = _devices(seconds) if gpus and (nccls or _xpu()) else WarmUp(True, 0.0)
+    usable = nccls and seen.devices > 0 and dist.is_nccl_available()
     divided = instances(visible) if usable else []
     several = len(divided) > 1
     mixed = f"NCCL takes no two instances (MIG) of a GPU: ranks on all {len(divided)} need gloo"
-    return WarmUp(
-        up=True,
-        seconds=0.0,
-        why=mixed if several else devices.why,
+    own = (("torch", str(torch.__version__)), ("cuda", str(nccls or "none")), ("xpu", _xpu()))
+    versions = (*own, *seen.versions, ("python", platform.python_version()))
+    return replace(
+        seen,
+        why=mixed if several else seen.why,
         backend=NCCL if usable and not several else GLOO,
-        devices=len(divided) if several else devices.count,
-        versions=tuple((what, version) for what, version in _versions(devices).items() if version),
+        devices=len(divided) if several else seen.devices,
+        versions=tuple((what, version) for what, version in versions if version),
     )
 
 
@@ -56,33 +47,27 @@ def _xpu() -> str:
     return str(getattr(torch.version, "xpu", None) or "")
 
 
-def _versions(devices: Devices) -> dict[str, str]:
-    return {
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda or getattr(torch.version, "hip", None) or "none"),
-        "xpu": _xpu(),
-        "nccl": devices.nccl,
-        "gpu": devices.model,
-        "python": platform.python_version(),
-    }
-
-
-def _devices(seconds: float) -> Devices:
+def _devices(seconds: float) -> WarmUp:
     # In a child: after CUDA was touched here, no test could be forked any more.
     child = fork(lambda say: say(json.dumps(encode(_counted()))))
     said = await_lines(child, seconds)
     if said:
-        return decode(Devices, json.loads(said[0]))
-    return Devices(why=f"the GPU driver did not answer torch within {seconds:g} s")
+        return decode(WarmUp, json.loads(said[0]))
+    return WarmUp(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
 
 
-def _counted() -> Devices:
+def _counted() -> WarmUp:
+    """How many GPUs torch sees, the version of NCCL and the first one's name; ``why`` it sees none."""
     try:
         if _xpu():
             torch.xpu.init()
-            return Devices(torch.xpu.device_count(), torch.xpu.get_device_name(0))
+            return _seen(torch.xpu.device_count(), "", torch.xpu.get_device_name(0))
         torch.cuda.init()
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else ""
-        return Devices(torch.cuda.device_count(), torch.cuda.get_device_name(0), nccl)
+        return _seen(torch.cuda.device_count(), nccl, torch.cuda.get_device_name(0))
     except Exception as error:  # noqa: BLE001 (torch raises many kinds, and each is an answer)
-        return Devices(why=f"torch sees no GPU: {of_error(error)}")
+        return WarmUp(True, 0.0, f"torch sees no GPU: {of_error(error)}")
+
+
+def _seen(devices: int, nccl: str, gpu: str) -> WarmUp:
+    return WarmUp(True, 0.0, devices=devices, versions=(("nccl", nccl), ("gpu", gpu)))
