@@ -12,8 +12,7 @@ from clusterrun.model.visible import visible
 from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
 from clusterrun.reports.markup import Markup, joined, number, tag
-from clusterrun.reports.page import POLICY
-from clusterrun.reports.style import STYLE
+from clusterrun.reports.page import whole
 
 CLASS = {Severity.OK: "pass", Severity.NOTE: "warn", Severity.FAIL: "fail", Severity.UNKNOWN: "undetermined"}
 WIDTH, HEIGHT = 640, 180
@@ -78,20 +77,12 @@ def words(findings: Sequence[Discovery]) -> Iterator[str]:
 
 def page(results: Sequence[Result], command: str) -> str:
     """The page; it loads nothing and runs nothing."""
-    head = tag(
-        "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        tag("title", f"Rehearsal of {command}"),
-        tag("style", Markup(STYLE)),
-    )
     good = sum(result.level in (Severity.OK, Severity.NOTE) for result in results)
     grade = "pass" if well(results) else "fail"
     title = tag("h1", f"Rehearsal: {good} of {len(results)} are well")
     top = tag("header", title, tag("p", command, class_="facts"), class_=grade)
     control = results[0].curves[:1] if results else ()
-    body = tag("body", tag("main", top, *(_section(result, control) for result in results)))
-    return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
+    return whole(f"Rehearsal of {command}", top, *(_section(result, control) for result in results))
 
 
 def _section(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
