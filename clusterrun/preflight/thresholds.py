@@ -57,11 +57,10 @@ def for_backend(limits: Thresholds, backend: str) -> Thresholds:
 class SlowLine:
     """Where slow begins among values of one kind: below ``slow`` is slow, from ``clear`` on is not.
 
-    What lies between tells nothing. ``median`` and ``deviation`` are of the values that drew the line.
+    What lies between tells nothing. ``median`` is of the values that drew the line.
     """
 
     median: float
-    deviation: float
     slow: float
     clear: float
 
@@ -92,7 +91,7 @@ def line(
     widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
     gap = min(gap, median * max(widest, limits.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)
-    return SlowLine(median, deviation, slow, max(slow, median - gap / 2))
+    return SlowLine(median, slow, max(slow, median - gap / 2))
 
 
 def _deviation(numbers: list[float], median: float) -> float:

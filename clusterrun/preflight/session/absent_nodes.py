@@ -172,10 +172,8 @@ def _kept_away(state: SessionState, node: NodeState) -> bool:
 
 def _silent_together(state: SessionState, missing: list[NodeState]) -> list[NodeState]:
     """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
-    silent = [
-        one for one in missing if len(_answers(state, one)[1]) >= _GROUP and not _answers(state, one)[0]
-    ]
-    return silent if len(silent) >= _GROUP else []
+    known = ((one, *_answers(state, one)) for one in missing)
+    return _several(one for one, heard, deaf in known if len(deaf) >= _GROUP and not heard)
 
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:

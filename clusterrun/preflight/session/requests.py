@@ -93,7 +93,7 @@ class Requests:
     def hurry(self, question: Request, until: float) -> None:
         """Allow an open one less time."""
         if until < question.until:
-            self._put(Request(question.number, question.node, question.task, question.asked, until))
+            self._put(replace(question, until=until))
 
     def _put(self, question: Request) -> None:
         self._open[question.number] = question
