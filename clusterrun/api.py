@@ -1,4 +1,4 @@
-"""The user's verbs as functions: submit, check, find, follow, wait, diagnose, cancel; knows no terminal.
+"""The commands as functions: submit, check, find, follow, wait, diagnose, cancel.
 
     run = clusterrun.submit("train.py", "--lr", "0.1", nodes=4, gpus=8)
     run.wait()
@@ -55,7 +55,7 @@ class Logs:
 
 
 class Run:
-    """One run: a handle that remembers what was asked and asks anew for everything else."""
+    """A handle on one run; reads its state again on each access."""
 
     def __init__(self, record: RunRecord, context: Context, dropped: tuple[str, ...] = ()) -> None:
         self.record = record
@@ -116,7 +116,7 @@ class Run:
     def wait(self, timeout: float | None = None, tell: Tell = quiet) -> RunStatus:
         """Return when the run has ended or can never start: look at the state.
 
-        With ``timeout`` also when so many seconds have passed. ``tell`` hears what is being waited for.
+        With ``timeout`` also when so many seconds have passed. ``tell`` receives what is being waited for.
         """
         from clusterrun.operations.wait import RunWait
 
@@ -135,7 +135,7 @@ class Run:
     ) -> Logs:
         """The lines that the ranks printed, headed by node and rank, in time order.
 
-        Iterate over them, or print them. With ``follow`` the iterator goes on until the run has ended.
+        Iterate over them, or print them. With ``follow`` the iterator continues until the run has ended.
         ``stream`` is "out", "err" or "both"; ``tail`` is per rank and stream.
         """
         from clusterrun.operations.logs import LogRequest, RunLogs
@@ -143,12 +143,12 @@ class Run:
         if stream not in ("both", "out", "err"):
             raise BadInput(f"stream: {stream!r} is not out, err or both", "leave it out for both")
         wanted = LogRequest(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
-        heard = RunLogs(self._context, self.run_id, wanted)
+        reader = RunLogs(self._context, self.run_id, wanted)
 
         def lines(follow: bool) -> Iterator[str]:
             from clusterrun.logs.format import headed
 
-            for text in headed(heard.following() if follow else heard.so_far(), heard.headings()):
+            for text in headed(reader.following() if follow else reader.so_far(), reader.headings()):
                 yield from text.decode().split("\n")[:-1]
 
         return Logs(self.run_id, lines(follow), partial(lines, False))
@@ -201,7 +201,7 @@ def check(context: Context | None = None, tell: Tell = quiet, **options: Any) ->
 
 
 class SweepRuns:
-    """A sweep: a handle on its runs that asks anew for everything."""
+    """A handle on the runs of a sweep; reads their state again on each access."""
 
     def __init__(self, record: SweepRecord, context: Context) -> None:
         self._record = record

@@ -1,8 +1,8 @@
 """The container runtimes as a table: what stands before a command, or which options srun gets.
 
 A prefix runtime starts one process per node, which forks the ranks: ranks in containers of their own would
-have several user namespaces, and with some runtimes several ``/dev/shm``, where NCCL takes the slow path
-without a word. The ranks' variables travel in the environment under names of their own, which no image
+have several user namespaces, and with some runtimes several ``/dev/shm``, where NCCL silently takes the slow
+path. The ranks' variables travel in the environment under names of their own, which no image
 sets, so that they win over the image's and stand on no command line.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterrun.model.container import Container, Mount
 
-CARRIED = "CLUSTERRUN_CARRIED_"
+FORWARDED_PREFIX = "CLUSTERRUN_CARRIED_"
 """Before the name of a variable on its way into a container."""
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OF_THE_HOST = frozenset(
@@ -108,7 +108,7 @@ TABLE = {
     "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
     "slurm": ContainerRuntime((), (), lambda one, _: (f"container={one.image}",), mounts=False),
 }
-"""In the order in which one is taken where nobody says; ``slurm`` only where somebody does."""
+"""In the order in which one is taken by default; ``slurm`` only where somebody does."""
 
 
 def form(image: str, is_folder: bool) -> str:
@@ -123,7 +123,7 @@ def form(image: str, is_folder: bool) -> str:
 
 
 def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
-    """What srun is asked for; nothing where the runtime is a prefix, or there is no container."""
+    """What srun is asked for; nothing if the runtime is a prefix, or there is no container."""
     if not container.image or container.is_prefix:
         return ()
     pairs = (word.partition("=") for word in TABLE[container.runtime].words(container, NodeDevices()))
@@ -133,29 +133,35 @@ def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
 # --- variables ---
 
 
-def for_inside(environment: Mapping[str, str], said: Iterable[str]) -> dict[str, str]:
-    """``environment`` without what describes the host; ``said`` are names that the user has set."""
-    kept = frozenset(said)
+def environment_inside(environment: Mapping[str, str], set_by_user: Iterable[str]) -> dict[str, str]:
+    """``environment`` without what describes the host; ``set_by_user`` are names that the user has set."""
+    kept = frozenset(set_by_user)
     return {name: value for name, value in environment.items() if name in kept or name not in _OF_THE_HOST}
 
 
-def carried(runtime: str, environment: Mapping[str, str], said: Iterable[str]) -> dict[str, str]:
+def forwarded_environment(
+    runtime: str, environment: Mapping[str, str], set_by_user: Iterable[str]
+) -> dict[str, str]:
     """The environment of the runtime's program, which holds that of the command inside twice."""
-    inside = for_inside(environment, said)
+    inside = environment_inside(environment, set_by_user)
     path = environment.get("PATH", STANDARD_PATH) if TABLE[runtime].host_path else STANDARD_PATH
-    doubles = {CARRIED + name: value for name, value in inside.items()}
+    doubles = {FORWARDED_PREFIX + name: value for name, value in inside.items()}
     return {"USER": str(os.getuid()), **inside, **doubles, "PATH": path}  # ch-run ends where USER is absent
 
 
-def arrived(environment: Mapping[str, str]) -> dict[str, str]:
+def restored_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What a command inside gets, from the environment that the runtime gave its first process."""
-    ours = {name[len(CARRIED) :]: value for name, value in environment.items() if name.startswith(CARRIED)}
-    return merged(environment, ours)
+    ours = {
+        name[len(FORWARDED_PREFIX) :]: value
+        for name, value in environment.items()
+        if name.startswith(FORWARDED_PREFIX)
+    }
+    return merged_environment(environment, ours)
 
 
-def merged(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+def merged_environment(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """``ours`` on top of the image's; its PYTHONPATH stays, behind ours."""
-    own = {name: value for name, value in image.items() if not name.startswith(CARRIED)}
+    own = {name: value for name, value in image.items() if not name.startswith(FORWARDED_PREFIX)}
     places = [side.get("PYTHONPATH", "").split(os.pathsep) for side in (ours, own)]
     folders = dict.fromkeys(folder for side in places for folder in side if folder)
     return {**own, **ours, **({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})}
@@ -165,7 +171,7 @@ def merged(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def in_container(
-    container: Container, argv: Sequence[str], environment: Mapping[str, str], said: Iterable[str]
+    container: Container, argv: Sequence[str], environment: Mapping[str, str], set_by_user: Iterable[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """``argv`` and its environment as they start in a container of this node, where a prefix starts one."""
     if not container.is_prefix:
@@ -174,7 +180,7 @@ def in_container(
     program = program_of(container.runtime, environment.get("PATH", os.defpath)) or runtime.programs[0]
     hidden = environment.get("CUDA_VISIBLE_DEVICES") == ""
     words = runtime.words(container, devices_here(container, hidden))
-    return (program, *words, *argv), carried(container.runtime, environment, said)
+    return (program, *words, *argv), forwarded_environment(container.runtime, environment, set_by_user)
 
 
 def program_of(runtime: str, path: str) -> str:

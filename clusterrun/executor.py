@@ -38,7 +38,7 @@ ENTRY = ("-m", "clusterrun.training.function")
 GIGABYTE = 1024**3
 log = logging.getLogger("clusterrun")
 DEFAULT_MINUTES = 5
-"""After so long a function is told that its time is over where nobody said any: submitit's own default."""
+"""A function's time limit if none was given: submitit's own default."""
 
 
 class NotSubmitted(BadInput, RuntimeError):
@@ -112,9 +112,11 @@ class ClusterrunJob(core.Job[Any]):
         path = self.paths.result_pickle
         if not path.exists():
             status = self._status()
-            told = f"{self.job_id} is {status.state.value} and rank {self.paths.task_id} has returned nothing"
+            failure = (
+                f"{self.job_id} is {status.state.value} and rank {self.paths.task_id} has returned nothing"
+            )
             last = (self.stderr() or "").strip()[-2000:]
-            lines = [told + (f": {status.reason}" if status.reason else ""), *([last] if last else [])]
+            lines = [failure + (f": {status.reason}" if status.reason else ""), *([last] if last else [])]
             raise utils.UncompletedJobError("\n".join([*lines, f"clusterrun diagnose {self.job_id}"]))
         return _loaded(path, self.max_result_size_gb)
 

@@ -1,4 +1,4 @@
-"""What the kernel says of processes on this machine, read from /proc; signals nobody and decides nothing.
+"""What the kernel says of processes on this machine, read from /proc.
 
 Of a process that may be in trouble ``environment`` is not read, nor ``cmdline`` and ``maps``: they wait for a
 lock that it may hold. Nothing else here can block.
@@ -19,7 +19,7 @@ STOPPED_STATES = ("T", "t")
 
 @frozen
 class Process:
-    """One process at one moment; ``pid`` and ``started`` (clock ticks since boot) name it for ever."""
+    """One process at one moment; ``pid`` and ``started`` (clock ticks since boot) name it forever."""
 
     pid: int
     name: str
@@ -48,7 +48,7 @@ def read(pid: int) -> Process | None:
 
 
 def look(pid: int) -> Process | None:
-    """The process now; None where it has ended."""
+    """The process now; None if it has ended."""
     found = read(pid)
     return None if found is None or found.state in GONE_STATES else found
 
@@ -61,7 +61,7 @@ def runs(pid: int) -> bool:
 
 def described(process: Process) -> str:
     """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
-    where = waits_in(process.pid)
+    where = waiting_in(process.pid)
     return f"{process.name} ({process.state}{' in ' + where if where else ''})"
 
 
@@ -69,7 +69,7 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def everyone() -> list[Process]:
+def processes() -> list[Process]:
     return [process for process in map(read, pids()) if process]
 
 
@@ -106,7 +106,7 @@ def _children(pid: int) -> list[int]:
 
 def _descendants_by_parent(root: int) -> list[Process]:
     below: dict[int, list[Process]] = {}
-    for process in everyone():
+    for process in processes():
         below.setdefault(process.parent, []).append(process)
     found: list[Process] = []
     waiting = [root]
@@ -133,7 +133,7 @@ def environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 
-def waits_in(pid: int) -> str:
+def waiting_in(pid: int) -> str:
     """The kernel function in which ``pid`` sleeps, where the kernel says so."""
     return content(f"/proc/{pid}/wchan").decode("ascii", "replace").strip("0\n")
 
@@ -147,7 +147,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    """What each open descriptor of ``pid`` leads to; empty where one may not look."""
+    """What each open descriptor of ``pid`` leads to; empty if one may not look."""
     found = {}
     for name in listed(f"/proc/{pid}/fd"):
         try:
@@ -203,7 +203,7 @@ def address(digits: str) -> str:
 
 
 def content(path: str) -> bytes:
-    """The whole file; empty where there is none."""
+    """The whole file; empty if there is none."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()

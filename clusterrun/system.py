@@ -1,4 +1,4 @@
-"""The outside world of the client: programs and clocks; knows no Slurm, no run, no policy."""
+"""The outside world of the client: programs and clocks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _PR_SET_PDEATHSIG = 1
 def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
     """Start ``argv``, without input and output, in a session that no key of the terminal reaches; its number.
 
-    When this process dies, be it by KILL or with its terminal, the kernel sends it TERM. Raises ``OSError``.
+    When this process dies, even by SIGKILL, the kernel sends the program SIGTERM. Raises ``OSError``.
     """
     import ctypes  # for this alone
 
@@ -224,8 +224,8 @@ def _end_all(process: subprocess.Popen[Any], number: int) -> None:
 
 
 @contextmanager
-def said_late(seconds: float, tell: Callable[[str], None], sentence: str) -> Iterator[None]:
-    """Tell ``sentence`` where what is done meanwhile takes longer than so many seconds."""
+def notice_if_slow(seconds: float, tell: Callable[[str], None], sentence: str) -> Iterator[None]:
+    """Report ``sentence`` if the body takes longer than ``seconds``."""
     late = threading.Timer(seconds, tell, (sentence,))
     late.daemon = True
     late.start()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun import container_runtimes as table
-from clusterrun.container_runtimes import CARRIED, STANDARD_PATH, TABLE, NodeDevices
+from clusterrun.container_runtimes import FORWARDED_PREFIX, STANDARD_PATH, TABLE, NodeDevices
 from clusterrun.model.container import PREFIXES, RUNTIMES, Container, Mount, mount
 from clusterrun.model.document import decode, encode_set
 from clusterrun.model.errors import BadInput, ClusterrunError
@@ -83,23 +83,23 @@ def test_a_hostile_name_stays_one_word_and_no_value_is_a_word(
     plain = table.in_container(Container("/x", runtime, (Mount("/y", "/y"),)), command, environment, ())
     assert len(argv) == len(plain[0]), "as many words as for a name without anything in it"
     assert not [word for word in argv if f"secret-{value}" in word]
-    assert inside["SECRET"] == inside[f"{CARRIED}SECRET"] == f"secret-{value}"
+    assert inside["SECRET"] == inside[f"{FORWARDED_PREFIX}SECRET"] == f"secret-{value}"
 
 
 @given(st.dictionaries(st.sampled_from(["A", "B", "HOME", "RANK"]), HOSTILE), st.booleans())
 def test_what_is_carried_arrives_whatever_the_image_sets(ours: dict[str, str], said: bool) -> None:
     host = {**ours, "PATH": "/host/bin", "LD_LIBRARY_PATH": "/host/lib", "PYTHONPATH": "/mine"}
     named = ("LD_LIBRARY_PATH",) if said else ()
-    outside = table.carried("charliecloud", host, named)
+    outside = table.forwarded_environment("charliecloud", host, named)
     assert outside["PATH"] == STANDARD_PATH
     images = {"A": "image", "PATH": "/image/bin", "LD_LIBRARY_PATH": "/image/lib", "PYTHONPATH": "/image"}
-    found = table.arrived({**outside, **images})
+    found = table.restored_environment({**outside, **images})
     wanted = {**images, **ours, "PYTHONPATH": "/mine:/image", "USER": outside["USER"]}
     assert found == {**wanted, **({"LD_LIBRARY_PATH": "/host/lib"} if said else {})}
 
 
 def test_apptainer_keeps_the_path_of_the_host_for_its_own_helpers() -> None:
-    assert table.carried("apptainer", {"PATH": "/opt/bin"}, ())["PATH"] == "/opt/bin"
+    assert table.forwarded_environment("apptainer", {"PATH": "/opt/bin"}, ())["PATH"] == "/opt/bin"
 
 
 @pytest.mark.parametrize(

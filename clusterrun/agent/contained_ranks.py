@@ -90,7 +90,7 @@ class ContainedRanks(RankProcesses):
     ) -> dict[str, Any]:
         """What most ranks have alike is said once."""
         paths = self._paths.attempt(order.epoch)
-        found = [container_runtimes.for_inside(dict(one.environment), said) for one in programs]
+        found = [container_runtimes.environment_inside(dict(one.environment), said) for one in programs]
         common = dict(set(found[0].items()).intersection(*(one.items() for one in found)))
         ranks = [
             {

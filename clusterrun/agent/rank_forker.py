@@ -67,7 +67,7 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
 
 
 def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
-    own = container_runtimes.merged(environment, {**order["common"], **one["environment"]})
+    own = container_runtimes.merged_environment(environment, {**order["common"], **one["environment"]})
     return Program(
         argv=tuple(one["argv"]),
         environment=tuple(own.items()),

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterrun import __version__
 from clusterrun.api import Run, launch
-from clusterrun.bench.runner import said
+from clusterrun.bench.runner import rank0_output
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput, ClusterrunError
@@ -39,7 +39,7 @@ def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
         found = count_gpus(context.environ) // spec.allocated
         where = f"this machine has {found}" if spec.gpus and found else "this machine has none"
     else:
-        offer = None if spec.gpus else partition_limits.meant(spec, context.client().partitions())
+        offer = None if spec.gpus else partition_limits.target_partition(spec, context.client().partitions())
         found = spec.gpus or (offer.gpus if offer else 0)
         where = "Slurm tells of none in that partition"
     wanted = spec.gpus or found
@@ -71,7 +71,7 @@ def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
     tell("2 of 2: sums, bandwidth, training, and a rank that stops on purpose, about a minute")
     ran = _ended(training(spec), context, tell)
     made["run"], made["state"] = ran.run_id, ran.status().state.value
-    for name, values in _LINE.findall(said(context, ran.run_id)):
+    for name, values in _LINE.findall(rank0_output(context, ran.run_id)):
         made[name] = json.loads(values)
     found = ran.diagnose()
     hang = {**encode(found), "verdict": found.verdict.value}
@@ -101,7 +101,7 @@ def training(spec: JobSpec) -> JobSpec:
 
 def _ended(spec: JobSpec, context: Context, tell: Tell) -> Run:
     run = launch(spec, context, tell)
-    RunWait(context, run.run_id, tell, heard=True).wait(None)
+    RunWait(context, run.run_id, tell, logs_are_shown=True).wait(None)
     return run
 
 

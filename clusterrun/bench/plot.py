@@ -108,7 +108,7 @@ def _failed(axes: Any, worlds: list[int], color: str, name: str) -> None:
 
 
 def _predictions(axes: Any, table: Table, good: list[ResultRow]) -> None:
-    """What was foretold, dashed; strategies that send as much share a line."""
+    """The predictions, dashed; strategies that send as much share a line."""
     drawn: set[tuple[float, ...]] = set()
     for number, name in enumerate(dict.fromkeys(row.cell.strategy for row in good)):
         own = [row for row in good if row.cell.strategy == name]

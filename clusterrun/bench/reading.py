@@ -1,4 +1,4 @@
-"""What a training script says of its pace, found in what rank 0 printed; knows no run."""
+"""What a training script says of its pace, found in what rank 0 printed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PAIR = re.compile(r'\b(steps|parameters|ran_as)"?\s*[=:]\s*"?([\w.+-]+)')
 class SpeedLine:
     """One line of a script: how fast its steps were, over all ranks, and what else it told.
 
-    ``samples_per_second`` is 0 where it told only steps, ``steps`` (those that counted) and
-    ``parameters`` 0 where it told none.
+    ``samples_per_second`` is 0 if it told only steps, ``steps`` (those that counted) and
+    ``parameters`` 0 if it told none.
     """
 
     steps_per_second: float
@@ -34,7 +34,7 @@ def report(text: str) -> SpeedLine | None:
 
     A pace is ``steps_per_second=12.3`` (``:``, JSON and the ``train_`` of some trainers will do) or
     ``12.3 steps/s``; samples, images or tokens per second may stand beside it. What is not a number
-    above 0 is no pace.
+    above 0 is not a pace.
     """
     for line in reversed(text.splitlines()):
         told = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 
 from clusterrun.bench import rates
-from clusterrun.bench.notebook import Measured, Notebook, Probed
-from clusterrun.bench.runner import NEVER_SAID
+from clusterrun.bench.runner import NO_RATE_REPORTED
 from clusterrun.bench.shape import Shape, shape
 from clusterrun.bench.study import Cell, Growth
+from clusterrun.bench.study_results import MachineInfo, Measured, StudyResults
 from clusterrun.model.frozen import frozen
 
 DEFAULT_STEPS = 100
@@ -21,10 +21,10 @@ GRADIENT_BYTES = 4
 class ResultRow:
     """One configuration as the table shows it; zeros where it ``failed``.
 
-    ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 where only wall
+    ``rate`` is work per second in the table's unit, ``steps_per_second`` is 0 if only wall
     time is known. ``time`` is seconds for the work of the baseline. ``speed_up`` is against the
     baseline, ``efficiency`` its share of what as many devices could give. ``spread`` is largest
-    less smallest, over the median. ``predicted`` is a speed-up, 0 where there is none;
+    less smallest, over the median. ``predicted`` is a speed-up, 0 if there is none;
     ``slowest`` and ``fastest`` are those of single runs.
     """
 
@@ -47,7 +47,7 @@ class ResultRow:
 
 @frozen
 class Table:
-    """All rows, and what they are told in: ``unit`` of rate, work of ``time``, what it all hangs on."""
+    """All rows, the ``unit`` of their rates, the work that ``time`` is for, and the predictions' inputs."""
 
     rows: tuple[ResultRow, ...]
     baseline: Cell | None
@@ -55,11 +55,11 @@ class Table:
     steps: int
     parameters: int
     step_seconds: float
-    probed: Probed | None
+    probed: MachineInfo | None
 
 
 @frozen
-class Paced:
+class CellRates:
     """What the runs of one cell came to, before they are compared with a baseline."""
 
     cell: Cell
@@ -80,25 +80,25 @@ class Paced:
         return (max(self.rates) - min(self.rates)) / self.rate if self.rates else 0.0
 
 
-def tabled(
-    notebook: Notebook, cells: tuple[Cell, ...], per_node: int, threads: int = 1, parameters: int = 0
+def build_table(
+    results: StudyResults, cells: tuple[Cell, ...], per_node: int, threads: int = 1, parameters: int = 0
 ) -> Table:
     """The table of ``cells``; ``per_node`` devices are on each node (0: all on one)."""
-    growth = Growth(notebook.growth)
-    runs = {cell: [one for one in notebook.runs if one.cell == cell and not one.under_way] for cell in cells}
+    growth = Growth(results.growth)
+    runs = {cell: [one for one in results.runs if one.cell == cell and not one.under_way] for cell in cells}
     unit = _unit([one for found in runs.values() for one in found if not one.failed])
     paced = [_paced(cell, runs[cell], unit, growth) for cell in cells]
     base = next((one for one in paced if one.rates), None)
     told = [one.report for found in runs.values() for one in found if one.report]
     size = parameters or max((one.parameters for one in told), default=0)
-    prediction = Prediction(notebook.probed, growth, base, size, per_node, threads)
+    prediction = Prediction(results.probed, growth, base, size, per_node, threads)
     rows = tuple(_row(one, base, per_node, prediction) for one in paced)
     steps = max((one.steps for one in told), default=0) or DEFAULT_STEPS
     if base is None:
-        return Table(rows, None, unit, steps, size, 0.0, notebook.probed)
+        return Table(rows, None, unit, steps, size, 0.0, results.probed)
     work = 1.0 if unit == "runs/s" else base.rate * steps / base.steps
     timed = tuple(_timed(row, work) for row in rows)
-    return Table(timed, base.cell, unit, steps, size, prediction.step, notebook.probed)
+    return Table(timed, base.cell, unit, steps, size, prediction.step, results.probed)
 
 
 def _unit(good: list[Measured]) -> str:
@@ -109,16 +109,16 @@ def _unit(good: list[Measured]) -> str:
     return "samples/s" if all(one.samples_per_second for one in told) else "steps/s"
 
 
-def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> Paced:
+def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellRates:
     good = [one for one in runs if not one.failed and (one.report or unit == "runs/s")]
     silent = [one for one in runs if not one.failed and not one.report and unit != "runs/s"]
-    failed = next((one.failed for one in runs if one.failed), "") or (NEVER_SAID if silent else "")
+    failed = next((one.failed for one in runs if one.failed), "") or (NO_RATE_REPORTED if silent else "")
     reports = [one.report for one in good if one.report]
     ran_as = {one.ran_as for one in reports if one.ran_as and one.ran_as != cell.strategy}
     notes = tuple(dict.fromkeys(text for one in runs for text in one.notices))
     # ddp-spawn is ddp, started otherwise: no news.
     notes += tuple(f"ran as {name}" for name in sorted(ran_as) if cell.strategy not in ("", "ddp-spawn"))
-    return Paced(
+    return CellRates(
         cell,
         tuple(_rate(one, unit, growth) for one in good),
         statistics.median([one.steps_per_second for one in reports]) if reports else 0.0,
@@ -136,7 +136,7 @@ def _rate(run: Measured, unit: str, growth: Growth) -> float:
     return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
 
 
-def _row(one: Paced, base: Paced | None, per_node: int, prediction: Prediction) -> ResultRow:
+def _row(one: CellRates, base: CellRates | None, per_node: int, prediction: Prediction) -> ResultRow:
     laid = shape_of(one.cell, per_node)
     if not one.rates or base is None:
         return ResultRow(one.cell, laid, 0, notes=one.notes, failed=one.failed)
@@ -176,9 +176,9 @@ class Prediction:
 
     def __init__(
         self,
-        probed: Probed | None,
+        probed: MachineInfo | None,
         growth: Growth,
-        base: Paced | None,
+        base: CellRates | None,
         parameters: int,
         per_node: int,
         threads: int,
@@ -192,12 +192,12 @@ class Prediction:
         self.step = 1 / base.steps if base and one_device else 0.0
 
     def speed_up(self, cell: Cell) -> float:
-        """Predicted speed-up over one device; 0 where something needed for it is not known."""
+        """Predicted speed-up over one device; 0 if something needed for it is not known."""
         seconds = self.seconds(cell)
         return self.step * (cell.world if self._weak else 1) / seconds if seconds else 0.0
 
     def seconds(self, cell: Cell) -> float:
-        """Predicted seconds of a step; 0 where something needed for it is not known."""
+        """Predicted seconds of a step; 0 if something needed for it is not known."""
         if not self.step or self._probed is None:
             return 0.0
         if cell.world == 1:

@@ -1,4 +1,4 @@
-"""Runs what a study asks, one run after another, and notes each at once; knows no table."""
+"""Runs what a study asks, one run after another, and notes each at once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 
 from clusterrun.api import Run, find, launch
-from clusterrun.bench import notebook as book
-from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
+from clusterrun.bench import study_results as book
 from clusterrun.bench.reading import SpeedLine, notices, report
 from clusterrun.bench.shape import spec_of
 from clusterrun.bench.study import Cell, StudySubject
+from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, Measured, StudyResults
 from clusterrun.logs.attempt_logs import attempts, read_at, size_of
 from clusterrun.model.errors import BadInput, NoSuchRun, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
@@ -20,21 +20,21 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.wait import RunWait
 
-HEARD = 4 << 20
+OUTPUT_TAIL_BYTES = 4 << 20
 """Bytes of the end of rank 0's output in which its pace is looked for."""
-NEVER_SAID = "it ended well, but rank 0 never printed steps_per_second=…"
+NO_RATE_REPORTED = "it ended well, but rank 0 never printed steps_per_second=…"
 
 
 class Runner:
-    """A study under way: its notebook is on disk after every step."""
+    """A study under way: its results file is on disk after every step."""
 
     def __init__(
-        self, subject: StudySubject, path: str, notebook: Notebook, context: Context, tell: Tell
+        self, subject: StudySubject, path: str, results: StudyResults, context: Context, tell: Tell
     ) -> None:
-        self.notebook = notebook
+        self.results = results
         self.elapsed = self.spent = 0.0
         """Seconds of this call, and of its runs from their submission to their end."""
-        self._told: set[str] = set()
+        self._shown_notices: set[str] = set()
         self._subject = subject
         self._path = path
         self._context = context
@@ -43,7 +43,7 @@ class Runner:
     def measure(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Run every repeat of every cell that is not measured yet, the cells in turn.
 
-        A cell that fails is noted and left; the others go on. Raises ``SchedulerUnreachable``.
+        A cell that fails is noted and left; the others continue. Raises ``SchedulerUnreachable``.
         """
         began = self._context.clock.monotonic()
         left = self.left(cells, repeats)
@@ -63,7 +63,7 @@ class Runner:
         return [one for one in in_turn(cells, repeats) if not self._is_measured(*one)]
 
     def _is_measured(self, cell: Cell, number: int) -> bool:
-        known = self.notebook.run(cell, number)
+        known = self.results.run(cell, number)
         return known is not None and not known.under_way and not known.failed
 
     def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
@@ -84,7 +84,7 @@ class Runner:
         run = self._under_way(cell, number)
         try:
             if run is None:
-                run = launch(spec_of(self._subject, cell), self._context, self._once)
+                run = launch(spec_of(self._subject, cell), self._context, self._tell_once)
                 self._note(Measured(cell, number, run.run_id))
             else:
                 self._tell(f"  going on with {run.run_id}, which was under way")
@@ -96,7 +96,7 @@ class Runner:
 
     def _under_way(self, cell: Cell, number: int) -> Run | None:
         """The run that an interrupted call left behind, if it is still known."""
-        known = self.notebook.run(cell, number)
+        known = self.results.run(cell, number)
         if known is None or not known.under_way:
             return None
         try:
@@ -106,7 +106,7 @@ class Runner:
 
     def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
         status = self._awaited(run)
-        text = said(self._context, run.run_id)
+        text = rank0_output(self._context, run.run_id)
         found = Measured(
             cell,
             number,
@@ -122,24 +122,24 @@ class Runner:
         self._tell(f"  {_pace(found.report)}; {found.seconds:.1f} s")
         return found
 
-    def _once(self, sentence: str) -> None:
-        """Say what every submission would say anew."""
-        if sentence not in self._told:
-            self._told.add(sentence)
+    def _tell_once(self, sentence: str) -> None:
+        """Report a notice once, though every submission repeats it."""
+        if sentence not in self._shown_notices:
+            self._shown_notices.add(sentence)
             self._tell(sentence)
 
     def _awaited(self, run: Run) -> RunStatus:
         """The end of ``run``; what keeps it queued is said, that it trains is not."""
-        return RunWait(self._context, run.run_id, self._tell, heard=True).wait(None)
+        return RunWait(self._context, run.run_id, self._tell, logs_are_shown=True).wait(None)
 
     def _note(self, run: Measured) -> Measured:
-        self.notebook = self.notebook.noted(run)
-        book.save(self._path, self.notebook)
+        self.results = self.results.with_run(run)
+        book.save(self._path, self.results)
         return run
 
     def probe(self, spec: JobSpec, worlds: tuple[int, ...]) -> None:
         """Ask the machines what they are and how fast they sum, unless that is known for all worlds."""
-        known = self.notebook.probed
+        known = self.results.probed
         if known and not known.failed and all(known.reduced(world) for world in worlds if world > 1):
             return
         began = self._context.clock.monotonic()
@@ -147,24 +147,24 @@ class Runner:
         found = self._probed(spec)
         if found.failed:
             self._tell(f"  {found.failed}: no predictions, and device and torch version stay unknown")
-        self.notebook = replace(self.notebook, probed=found)
-        book.save(self._path, self.notebook)
+        self.results = replace(self.results, probed=found)
+        book.save(self._path, self.results)
         self.elapsed += self._context.clock.monotonic() - began
 
-    def _probed(self, spec: JobSpec) -> Probed:
+    def _probed(self, spec: JobSpec) -> MachineInfo:
         try:
-            run = launch(spec, self._context, self._once)
+            run = launch(spec, self._context, self._tell_once)
         except SchedulerUnreachable:
             raise
         except (BadInput, SchedulerError) as error:
-            return Probed(failed=error.seen)
+            return MachineInfo(failed=error.seen)
         status = self._awaited(run)
         wall = max(0.0, (status.ended_at or 0.0) - status.submitted_at)
         self.spent += wall
-        known = Probed(run.run_id, wall, status.cluster)
+        known = MachineInfo(run.run_id, wall, status.cluster)
         if status.state is not State.COMPLETED:
             return replace(known, failed=why(run, status))
-        return heard(said(self._context, run.run_id), known)
+        return probe_results(rank0_output(self._context, run.run_id), known)
 
 
 def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]:
@@ -175,7 +175,7 @@ def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]
             yield cell, number
 
 
-def said(context: Context, run_id: str) -> str:
+def rank0_output(context: Context, run_id: str) -> str:
     """The end of what rank 0 printed in the newest attempt, on both streams."""
     paths = context.store.paths(run_id)
     known = attempts(paths.attempts)
@@ -187,8 +187,8 @@ def said(context: Context, run_id: str) -> str:
 
 def _ends_of(files: Iterable[str]) -> Iterator[str]:
     for file in files:
-        start = max(0, size_of(file) - HEARD)
-        yield read_at(file, start, HEARD).decode("utf-8", "replace")
+        start = max(0, size_of(file) - OUTPUT_TAIL_BYTES)
+        yield read_at(file, start, OUTPUT_TAIL_BYTES).decode("utf-8", "replace")
 
 
 def _trained(context: Context, status: RunStatus) -> float:
@@ -210,14 +210,16 @@ def why(run: Run, status: RunStatus) -> str:
 
 
 def _pace(found: SpeedLine | None) -> str:
-    return f"{found.steps_per_second:g} steps per second" if found else NEVER_SAID
+    return f"{found.steps_per_second:g} steps per second" if found else NO_RATE_REPORTED
 
 
-def heard(text: str, known: Probed) -> Probed:
+def probe_results(text: str, known: MachineInfo) -> MachineInfo:
     """What the short job told in its line ``all-reduce {…}``."""
     for line in reversed(text.splitlines()):
         if line.startswith("all-reduce {"):
             told = json.loads(line.partition(" ")[2])
-            groups = tuple(Reduced(g["ranks"], g["latency"], g["bandwidth"]) for g in told.pop("groups"))
+            groups = tuple(
+                AllReduceTiming(g["ranks"], g["latency"], g["bandwidth"]) for g in told.pop("groups")
+            )
             return replace(known, groups=groups, **told)
     return replace(known, failed="the short job said nothing")

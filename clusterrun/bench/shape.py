@@ -49,7 +49,7 @@ def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
     return replace(
         base,
         command=command(subject, cell),
-        environment=tuple((name, filled(value, cell)) for name, value in base.environment),
+        environment=tuple((name, fill_placeholders(value, cell)) for name, value in base.environment),
         nodes=laid.nodes,
         gpus=laid.each if base.gpus else 0,
         ranks_per_node=0 if base.gpus else (1 if cell.one_process else laid.each),
@@ -59,11 +59,11 @@ def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
 
 def command(subject: StudySubject, cell: Cell) -> tuple[str, ...]:
     """The command of ``cell``: placeholders filled in, and what train.py is told."""
-    words = tuple(filled(word, cell) for word in subject.spec.command)
-    return words + told(subject, cell, words) if subject.reference else words
+    words = tuple(fill_placeholders(word, cell) for word in subject.spec.command)
+    return words + train_options(subject, cell, words) if subject.reference else words
 
 
-def told(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
+def train_options(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
     """The options that make train.py run ``cell``; the last of two counts, so they stand at the end."""
     options: list[str] = []
     if cell.strategy != AS_IS:
@@ -77,7 +77,7 @@ def told(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str
 
 
 def batch_size(words: tuple[str, ...]) -> int:
-    """The global batch that train.py is asked for; 0 where it finds one by itself."""
+    """The global batch that train.py is asked for; 0 if it finds one by itself."""
     text = str(REFERENCE_BATCH)
     for word, after in zip(words, (*words[1:], "")):
         if word == "--batch-size":
@@ -87,10 +87,10 @@ def batch_size(words: tuple[str, ...]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def filled(text: str, cell: Cell) -> str:
+def fill_placeholders(text: str, cell: Cell) -> str:
     """``text`` with ``{strategy}``, ``{world}``, ``{64*world}`` and ``{64/world}`` filled in.
 
-    Any other braces stay as they are. Raises ``BadInput`` where a division leaves a rest.
+    Any other braces stay as they are. Raises ``BadInput`` if a division leaves a rest.
     """
 
     def value(match: re.Match[str]) -> str:

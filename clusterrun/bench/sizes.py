@@ -1,4 +1,4 @@
-"""Numbers with units as people write them: 7B parameters, 80GB; knows nothing of what is counted."""
+"""Numbers with units as people write them: 7B parameters, 80GB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clusterrun advise`: from a model and machines to a strategy and what to expect; does no arithmetic."""
+"""`clusterrun advise`: from a model and machines to a strategy and what to expect."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _question(given: dict[str, Any]) -> Any:
 
 def _measured(name: str) -> dict[str, float]:
     """What a study of bench scaling knows: parameters, bandwidth of its largest world, a step of one."""
-    from clusterrun.bench import notebook as book
-    from clusterrun.bench.result import tabled
+    from clusterrun.bench import study_results as book
+    from clusterrun.bench.result import build_table
     from clusterrun.config import settings
 
     path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
@@ -94,7 +94,7 @@ def _measured(name: str) -> dict[str, float]:
     if found is None:
         raise BadInput(f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one")
     cells = sorted({run.cell for run in found.runs}, key=lambda cell: cell.world)
-    known = tabled(found, tuple(cells), 0)
+    known = build_table(found, tuple(cells), 0)
     largest = max(found.probed.groups, key=lambda g: g.ranks, default=None) if found.probed else None
     values = {"parameters": float(known.parameters), "step_seconds": known.step_seconds}
     if largest:

@@ -60,7 +60,7 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
 
 
 def become(argv: tuple[str, ...], context: Context) -> NoReturn:
-    """End this process, and be the salloc ``argv``. Raises ``SchedulerError``."""
+    """Replace this process with salloc. Raises ``SchedulerError``."""
     from clusterrun.script.environment import scrubbed
 
     environ = scrubbed(context.environ)

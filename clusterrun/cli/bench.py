@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.error_output import agreed, say
+from clusterrun.cli.error_output import confirmed, say
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
 from clusterrun.config import settings
@@ -78,7 +78,7 @@ def scaling(
     COMMAND is a script, module or program as in submit, with its arguments; none: the shipped
     train.py. Its rank 0 prints steps_per_second=12.3; else whole runs are timed. In its arguments
     {world}, {strategy}, {64*world} and {64/world} are filled in. Every configuration is a run of its
-    own; the same command again goes on where this one stopped.
+    own; the same command again continues where this one stopped.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]
 
 
 def _wanted(crowded: str) -> bool:
-    """More ranks than cores only if a person says so. Raises ``BadInput`` where nobody can be asked."""
+    """More ranks than cores only if a person says so. Raises ``BadInput`` if nobody can be asked."""
     from clusterrun.model.errors import BadInput
 
     if not crowded:
@@ -131,7 +131,7 @@ def _wanted(crowded: str) -> bool:
         raise BadInput(
             crowded, "--oversubscribe starts them anyway; smaller --worlds give comparable figures"
         )
-    return agreed(f"{crowded}. Measure anyway?")
+    return confirmed(f"{crowded}. Measure anyway?")
 
 
 def _show(study: Any, as_json: bool, plot: str | None) -> int:

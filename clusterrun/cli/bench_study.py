@@ -1,4 +1,4 @@
-"""A study put together from what was typed and what this machine is; measures through one Runner."""
+"""Builds a scaling study from the options and this machine, and measures it through one Runner."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import shlex
 import sys
 from typing import Any
 
-from clusterrun.bench import notebook as book
-from clusterrun.bench.notebook import Notebook
-from clusterrun.bench.result import Table, tabled
+from clusterrun.bench import study_results as book
+from clusterrun.bench.result import Table, build_table
 from clusterrun.bench.runner import Runner
 from clusterrun.bench.shape import THREADS, names_strategy, spec_of
 from clusterrun.bench.sizes import count
@@ -25,6 +24,7 @@ from clusterrun.bench.study import (
     read_worlds,
     worlds_up_to,
 )
+from clusterrun.bench.study_results import StudyResults
 from clusterrun.cli.error_output import say
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
@@ -39,7 +39,7 @@ ON_SLURM = (1, 2, 4, 8)
 
 
 @frozen
-class Here:
+class LocalMachine:
     """The machine, as far as the study runs on it; zeros where it runs on Slurm's nodes."""
 
     local: bool
@@ -53,7 +53,7 @@ class Study:
     def __init__(
         self,
         context: Context,
-        here: Here,
+        here: LocalMachine,
         subject: StudySubject,
         wanted: tuple[Cell, ...],
         own: dict[str, Any],
@@ -66,8 +66,8 @@ class Study:
         self.repeats: int = own["repeats"]
         self.parameters = round(count(own["parameters"], "--parameters")) if own["parameters"] else 0
         self._probes = not own["no_probe"]
-        fresh = Notebook(shlex.join(subject.spec.command), subject.digest, subject.growth.value)
-        known = fresh if own["fresh"] else book.opened(self.path, fresh)
+        fresh = StudyResults(shlex.join(subject.spec.command), subject.digest, subject.growth.value)
+        known = fresh if own["fresh"] else book.open_results(self.path, fresh)
         self.runner = Runner(subject, self.path, known, context, say)
 
     def left(self) -> list[tuple[Cell, int]]:
@@ -75,7 +75,7 @@ class Study:
         return self.runner.left(self.cells, self.repeats)
 
     def crowded(self) -> str:
-        """Why the largest world is too large for this machine; empty where it is not, or is elsewhere."""
+        """Why the largest world is too large for this machine; empty if it is not, or is elsewhere."""
         threads = max(1, self.subject.spec.cpus_per_rank)
         most = max(cell.world for cell in self.cells)
         if not self.here.local or self.subject.spec.gpus or most * threads <= self.here.cores:
@@ -105,8 +105,8 @@ class Study:
     def table(self) -> Table:
         """What is known by now."""
         spec = self.subject.spec
-        return tabled(
-            self.runner.notebook,
+        return build_table(
+            self.runner.results,
             self.cells,
             spec.gpus or spec.ranks_per_node,
             max(1, spec.cpus_per_rank),
@@ -141,7 +141,7 @@ def prepared(
     """The study that was asked for. Raises ``BadInput``."""
     command = _command(script, words)
     reference = _is_reference(command[0], spec.cwd)
-    here = _here(context, spec)
+    here = _local_machine(context, spec)
     spec = _placed(replace(spec, command=command), here, context)
     subject = StudySubject(
         spec,
@@ -179,16 +179,16 @@ def _content(first: str, cwd: str) -> str:
         return ""  # a module, a program on PATH, or a mistake that submitting will name
 
 
-def _here(context: Context, spec: JobSpec) -> Here:
+def _local_machine(context: Context, spec: JobSpec) -> LocalMachine:
     from clusterrun.local.gpus import count_gpus
 
     if spec.cluster is not Cluster.LOCAL and not context.client().why_not():
-        return Here(False, 0, 0)
-    return Here(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
+        return LocalMachine(False, 0, 0)
+    return LocalMachine(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
 
 
-def _placed(spec: JobSpec, here: Here, context: Context) -> JobSpec:
-    """With the devices of this machine where nobody said any, and as many threads for every CPU rank."""
+def _placed(spec: JobSpec, here: LocalMachine, context: Context) -> JobSpec:
+    """With the devices of this machine by default, and as many threads for every CPU rank."""
     if here.local:
         spec = replace(spec, cluster=Cluster.LOCAL)
     if here.local and here.gpus and not spec.gpus and not spec.ranks_per_node:
@@ -214,7 +214,7 @@ def _strategies(asked: str | None, subject: StudySubject) -> tuple[str, ...]:
     return wanted
 
 
-def _worlds(spec: JobSpec, here: Here) -> tuple[int, ...]:
+def _worlds(spec: JobSpec, here: LocalMachine) -> tuple[int, ...]:
     said = spec.gpus or spec.ranks_per_node
     if said or here.local:
         return worlds_up_to(said or here.cores)

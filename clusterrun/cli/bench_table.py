@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterrun.bench.notebook import Probed
 from clusterrun.bench.result import ResultRow, Table
+from clusterrun.bench.study_results import MachineInfo
 from clusterrun.cli.bench_study import Study
 from clusterrun.cli.terminal import table as print_table
 
@@ -24,8 +24,8 @@ HEADS = (
 FIGURES = (
     *("time", "rate", "steps_per_second", "samples_per_second", "speed_up", "predicted", "efficiency"),
 )
-RESTLESS = 0.25
-"""Spread above which the table warns of itself."""
+NOISY_SPREAD = 0.25
+"""Spread above which the table warns that its figures are noisy."""
 SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 
@@ -58,7 +58,7 @@ def failure(row: ResultRow) -> str:
     return f"failed: {row.failed.removeprefix('FAILED: ')}"
 
 
-def where(row: ResultRow, study: Study, probed: Probed | None) -> str:
+def where(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
     """Nodes, devices and how they share what there is."""
     laid, spec = row.laid, study.subject.spec
     kind = "GPU" if spec.gpus else "rank"
@@ -68,7 +68,7 @@ def where(row: ResultRow, study: Study, probed: Probed | None) -> str:
     return f"{size}{sharing(row, study, probed)}"
 
 
-def sharing(row: ResultRow, study: Study, probed: Probed | None) -> str:
+def sharing(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
     """What CPU ranks share: cores, memory bandwidth, the network; nothing of the kind on GPUs."""
     if study.subject.spec.gpus or (probed and probed.device not in ("", "cpu")):
         return ""
@@ -80,21 +80,21 @@ def sharing(row: ResultRow, study: Study, probed: Probed | None) -> str:
 def legend(study: Study, table: Table) -> list[str]:
     """What was measured, on what, and how the numbers come about."""
     if table.baseline is None:
-        return [f"nothing was measured of {study.runner.notebook.subject}"]
+        return [f"nothing was measured of {study.runner.results.subject}"]
     return [
-        f"{study.runner.notebook.subject} · {study.subject.growth.value} scaling · {machine(study, table)}",
+        f"{study.runner.results.subject} · {study.subject.growth.value} scaling · {machine(study, table)}",
         f"time: {_work(table)}; speed-up against {table.baseline.name}; "
         "spread: largest less smallest, over the median",
         prediction(table),
-        *_restless(table),
+        *_noise_warning(table),
         f"measurements: {study.path}",
     ]
 
 
-def _restless(table: Table) -> list[str]:
+def _noise_warning(table: Table) -> list[str]:
     """A warning where the repeats differ so much that the rows cannot be told apart."""
     worst = max(row.spread for row in table.rows)
-    if worst <= RESTLESS:
+    if worst <= NOISY_SPREAD:
         return []
     return [
         f"repeats differ by up to {worst:.0%}: something else kept the machine busy, and smaller differences "
@@ -143,7 +143,7 @@ def prediction(table: Table) -> str:
 
 def title(study: Study) -> str:
     """The heading of the picture."""
-    return f"{study.runner.notebook.subject}: {study.subject.growth.value} scaling"
+    return f"{study.runner.results.subject}: {study.subject.growth.value} scaling"
 
 
 def caption(study: Study, table: Table) -> str:
@@ -162,7 +162,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
     return {
         "name": study.name,
         "file": study.path,
-        "subject": runner.notebook.subject,
+        "subject": runner.results.subject,
         "growth": study.subject.growth.value,
         "unit": table.unit,
         "steps": table.steps,
@@ -181,7 +181,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
     }
 
 
-def _row(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
+def _row(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
     return {
         "configuration": row.cell.name,
         "strategy": row.cell.strategy or None,
@@ -195,9 +195,9 @@ def _row(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
     }
 
 
-def environment(row: ResultRow, study: Study, probed: Probed | None) -> dict[str, Any]:
+def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
     """On what a row was measured; null where it is not known."""
-    known = probed if probed and not probed.failed else Probed()
+    known = probed if probed and not probed.failed else MachineInfo()
     return {
         "cluster": "local" if study.here.local else "slurm",
         "nodes": row.laid.nodes,

@@ -15,7 +15,7 @@ from clusterrun.runs.sweep_records import Sweeps
 @click.command()
 @click.argument("wanted", metavar="RUN...", nargs=-1, required=True, shell_complete=runs)
 def cancel(wanted: tuple[str, ...]) -> int:
-    """End runs, queued or running, and return when nothing of them is left.
+    """End runs, queued or running, and return when all their processes and jobs are gone.
 
     \b
     Examples:
@@ -32,9 +32,11 @@ def cancel(wanted: tuple[str, ...]) -> int:
     for before, status in cancel_runs(context, ids, say):
         if before.state.ended:
             print(f"{status.run_id} had already ended: {status.state.value}")
-            if older := _living(context, words[status.run_id], ids):
+            if older := _live_runs(context, words[status.run_id], ids):
                 lives = (
-                    "an older run of that name lives" if len(older) == 1 else "older runs of that name live"
+                    "an older run of that name is live"
+                    if len(older) == 1
+                    else "older runs of that name are live"
                 )
                 say(f"{lives}: clusterrun cancel {' '.join(older)}")
                 code = ExitCode.FAILED
@@ -42,12 +44,12 @@ def cancel(wanted: tuple[str, ...]) -> int:
             print(f"{status.run_id} {status.state.value}")
         else:
             reason = f" ({status.reason})" if status.reason else ""
-            say(f"{status.run_id} was told to end, but is still {status.state.value}{reason}")
+            say(f"{status.run_id} was asked to end, but is still {status.state.value}{reason}")
             code = ExitCode.FAILED
     return code
 
 
-def _living(context: Context, word: str, told: list[str]) -> list[str]:
-    """The runs that live and have ``word`` for a name, which means only the newest; not those ``told``."""
-    others = [one for one in context.store.live_of_name(word) if one not in told]
+def _live_runs(context: Context, word: str, already_cancelled: list[str]) -> list[str]:
+    """The other live runs named ``word``: the name means only the newest one."""
+    others = [one for one in context.store.live_of_name(word) if one not in already_cancelled]
     return [status.run_id for status in context.inquiry().statuses(others) if not status.state.ended]

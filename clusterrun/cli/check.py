@@ -136,16 +136,16 @@ def check(
 
 
 def _found(context: Any, run_id: str) -> Report | None:
-    """The report at the end of the run; None where it ended without a verdict, which is said."""
-    from clusterrun.cli.follow_run import tell_end
-    from clusterrun.cli.progress import ended, stay
+    """The report at the end of the run; None if it ended without a verdict, which is said."""
+    from clusterrun.cli.follow_run import print_end
+    from clusterrun.cli.progress import ended, show_until
     from clusterrun.operations.report import NoReport, report_of
 
-    status = stay(context, run_id, ended)
+    status = show_until(context, run_id, ended)
     try:
         return report_of(context, run_id)
     except NoReport:
-        tell_end(context, status)
+        print_end(context, status)
         return None
 
 

@@ -1,4 +1,4 @@
-"""`clusterrun clean`: which old runs are to go, the question before they do, and what that frees."""
+"""`clusterrun clean`: chooses old runs, asks, removes them, and prints what that freed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.error_output import agreed, say
+from clusterrun.cli.error_output import confirmed, say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.shell_complete import states as shown_states
 from clusterrun.cli.terminal import iso, table
@@ -22,7 +22,7 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import since, states
 
 OLD = "30d"
-"""What counts as old where nothing is said."""
+"""What counts as old by default."""
 DAY = 86400
 SHOWN = 5
 """How many of the runs that stay are named, with the reason."""
@@ -78,7 +78,7 @@ def clean(
     default = "" if age or named or state or size or keep else OLD
     before = _moment(age or default, context.clock.now())
     planned = plan(context, CleanChoice(named, before, ended, parse_size(size) if size else 0, keep), say)
-    if not dry_run and planned.going and not (yes or _asked(planned, as_json, context)):
+    if not dry_run and planned.going and not (yes or _user_agrees(planned, as_json, context)):
         say("nothing was removed")
         return ExitCode.FAILED
     removed = Removed() if dry_run else remove(context, planned, say)
@@ -101,8 +101,8 @@ def _moment(age: str, now: float) -> float:
     return now - parse(age, DAY) if age.strip().isdecimal() else since(age, now)
 
 
-def _asked(planned: CleanPlan, as_json: bool, context: Context) -> bool:
-    """Whether whoever sits there agrees. Raises ``BadInput`` where nobody does."""
+def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
+    """Ask the user before anything is removed. Raises ``BadInput`` without a terminal."""
     what = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or as_json:
         raise BadInput(
@@ -111,7 +111,7 @@ def _asked(planned: CleanPlan, as_json: bool, context: Context) -> bool:
         )
     _show(planned.going, context.clock.now())
     say(_holds(context, planned))
-    return agreed(f"Remove {what} with all they hold, checkpoints too?")
+    return confirmed(f"Remove {what} with all they hold, checkpoints too?")
 
 
 def _show(going: tuple[Ended, ...], now: float) -> None:

@@ -1,4 +1,4 @@
-"""The end report of a run as lines for people and as JSON: what was not measured is said, never guessed."""
+"""The end report of a run as text and as JSON; what was not measured is reported as such."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KWH = 3.6e6
 
 
 def lines(found: EndReport) -> list[tuple[str, str]]:
-    """What there is to say, each with its head."""
+    """The lines of the report, each with its heading."""
     known = (
         ("time", _time(found)),
         ("goodput", _goodput(found)),

@@ -1,4 +1,4 @@
-"""The one place where an error becomes text on stderr and an exit code; decides nothing else."""
+"""The one place where an error becomes text on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class ErrorOptions:
         self.debug = debug
 
 
-def guarded(program: Callable[[ErrorOptions], object]) -> int:
-    """The exit code of ``program``, every error of it said in words."""
+def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
+    """Run ``program`` and print its errors as text; returns its exit code."""
     wishes = ErrorOptions()
     try:
         return _run(program, wishes)
     except ClusterrunError as error:
         _trace(wishes)
-        return _answer(error.seen, error.remedy, error.code)
+        return _print_error(error.seen, error.remedy, error.code)
     except OSError as error:
         _trace(wishes)
         where = f"{error.filename}: " if error.filename else ""
-        return _answer(f"{where}{(error.strerror or str(error)).lower()}", "", ExitCode.FAILED)
+        return _print_error(f"{where}{(error.strerror or str(error)).lower()}", "", ExitCode.FAILED)
     except Exception:  # noqa: BLE001  the boundary: what comes here is our own mistake, and it is said
         _trace(ErrorOptions(debug=True))
-        return _answer(
+        return _print_error(
             "this is a bug of clusterrun, not of yours",
             "please report it, with the lines above",
             ExitCode.FAILED,
@@ -110,7 +110,7 @@ def hints_for(host: str, commands: Iterable[str]) -> None:
 
 
 def say(*sentences: str) -> None:
-    """Each in a line for the person, on stderr, with foreign text made harmless."""
+    """Print each sentence on a line of stderr, control characters made visible."""
     for sentence in sentences:
         for pattern, instead in _hints:
             sentence = pattern.sub(instead, sentence)
@@ -118,7 +118,7 @@ def say(*sentences: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def agreed(question: str) -> bool:
+def confirmed(question: str) -> bool:
     """Whether the person says yes; stderr has the question, for stdout is data."""
     print(f"{visible(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -135,13 +135,13 @@ def _usage(error: click.ClickException) -> int:
         message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
         known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-        guess = _instead(error.option_name, known)
+        guess = _suggestion(error.option_name, known)
         message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
-    return _answer(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
+    return _print_error(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     """What to type in place of the unknown option ``name``; of sbatch's, in commands that start a job."""
     if "--partition" not in known:
         return meant(name, known)
@@ -151,7 +151,7 @@ def _instead(name: str, known: Sequence[str]) -> str:
     return f" {ours}" if ours else meant(name, known)
 
 
-def _answer(seen: str, remedy: str, code: int) -> int:
+def _print_error(seen: str, remedy: str, code: int) -> int:
     say(f"error: {seen}" + (f"\n{remedy}" if remedy else ""))
     return code
 
@@ -164,5 +164,5 @@ def _trace(wishes: ErrorOptions) -> None:
 
 
 def _silence_stdout() -> None:
-    """Whoever read our output is gone: Python must not complain about it while it ends."""
+    """Discard what is left of stdout once its reader has gone, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

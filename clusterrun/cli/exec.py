@@ -11,7 +11,7 @@ from clusterrun import system
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.operations.context import Context
-from clusterrun.operations.exec_in_job import ExecTarget, beside
+from clusterrun.operations.exec_in_job import ExecTarget, exec_argv
 from clusterrun.script.environment import scrubbed
 
 _NODE = click.option("--node", default="", metavar="N", help="On this node: its name or its number.")
@@ -20,7 +20,7 @@ _RUN = click.argument("run", default="last", shell_complete=runs)
 
 
 class AfterDashes(click.Command):
-    """A command whose words after ``--`` are another program's: none of them is an option or a RUN."""
+    """A command whose arguments after ``--`` belong to another program, never to us."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take what stands after ``--`` aside. Raises ``click.UsageError`` where there is none."""
@@ -81,7 +81,7 @@ def shell(run: str, node: str, rank: int | None) -> NoReturn:
 
 
 def target(node: str, rank: int | None) -> ExecTarget:
-    """What ``--node`` and ``--rank`` say. Raises ``UsageError`` where both do."""
+    """What ``--node`` and ``--rank`` say. Raises ``UsageError`` if both do."""
     if node and rank is not None:
         raise click.UsageError("--node and --rank are two ways to say where: give one")
     return ExecTarget(-1 if rank is None else rank, node)
@@ -89,7 +89,7 @@ def target(node: str, rank: int | None) -> ExecTarget:
 
 def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: bool) -> NoReturn:
     context, wish = Context(), target(node, rank)
-    argv = beside(context, context.store.find(run), wish, command, terminal, say)
+    argv = exec_argv(context, context.store.find(run), wish, command, terminal, say)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     system.become(argv, scrubbed(context.environ))

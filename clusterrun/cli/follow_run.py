@@ -1,4 +1,4 @@
-"""Staying with a run to its end, and what is said about that end; decides nothing about the run."""
+"""Follows a run to its end and prints how it ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORST_LINES = 16
 """Of a report: what is worst stands first."""
 
 
-def accompany(
+def follow_to_end(
     context: Context, run: Run, follow: bool, interrupted: Callable[[str, str], int] | None = None
 ) -> int:
     """Follow or wait to the end of ``run``; the exit code is 0 if it ended well.
@@ -35,22 +35,22 @@ def accompany(
         if run.record.spec.preflight not in ("", Level.OFF.value):
             status = _stay_for_check(context, run.run_id)
             if status.hopeless:
-                tell_end(context, status)
+                print_end(context, status)
                 return exit_code(status)
         if follow:
             from clusterrun.cli.log_output import print_following
             from clusterrun.operations.logs import LogRequest, RunLogs
 
-            heard = RunLogs(context, run.run_id, LogRequest(), say)
-            print_following(heard)
-            status = heard.watch.look()
+            reader = RunLogs(context, run.run_id, LogRequest(), say)
+            print_following(reader)
+            status = reader.watch.look()
         else:
             status = run.wait(tell=say)
     except KeyboardInterrupt:
         return (interrupted or detached)(run.run_id, "logs -f" if follow else "wait")
-    tell_end(context, status)
+    print_end(context, status)
     if follow:
-        tell_use(context, status)
+        print_usage(context, status)
     return exit_code(status)
 
 
@@ -63,10 +63,10 @@ def exit_code(status: RunStatus) -> ExitCode:
 
 def _stay_for_check(context: Context, run_id: str) -> RunStatus:
     """Show how the check goes, and say what it found; the status after it."""
-    from clusterrun.cli.progress import past_preflight, stay
+    from clusterrun.cli.progress import past_preflight, show_until
     from clusterrun.reports.text_report import headline
 
-    status = stay(context, run_id, past_preflight)
+    status = show_until(context, run_id, past_preflight)
     try:
         found = report_of(context, run_id)
     except ClusterrunError:
@@ -80,13 +80,13 @@ def _stay_for_check(context: Context, run_id: str) -> RunStatus:
 
 
 def detached(run_id: str, verb: str) -> int:
-    """Say that the run goes on without us, and how to come back to it."""
+    """Say that the run continues without us, and how to come back to it."""
     say(f"\ndetached: the run continues. To come back:\n  clusterrun {verb} {run_id}")
     return ExitCode.INTERRUPTED
 
 
-def tell_end(context: Context, status: RunStatus) -> None:
-    """How a run ended, on stderr: the first failure and its words, and what to type next."""
+def print_end(context: Context, status: RunStatus) -> None:
+    """Print how a run ended on stderr: the first failure with its output, and what to type next."""
     took = ""
     if status.started_at and status.ended_at:
         took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
@@ -95,16 +95,16 @@ def tell_end(context: Context, status: RunStatus) -> None:
         say(f"  {status.reason}\n  look    clusterrun status {status.run_id}")
         say(f"  cancel  clusterrun cancel {status.run_id}")
         return
-    if unfit(status) and _told_unfit(context, status):
+    if unfit(status) and _print_unfit(context, status):
         return
     if status.state is not State.COMPLETED:
-        _tell_failure(context, status)
+        _print_failure(context, status)
     _explain(context, status)
     say(f"  look    clusterrun status {status.run_id}\n  logs    clusterrun logs {status.run_id}")
 
 
-def tell_use(context: Context, status: RunStatus) -> None:
-    """What became of the time and the resources of a run that was followed to its end."""
+def print_usage(context: Context, status: RunStatus) -> None:
+    """Print how a run that was followed to its end used its time and resources."""
     from clusterrun.cli import end_report
     from clusterrun.operations.end_report import end_report as gathered
 
@@ -113,8 +113,8 @@ def tell_use(context: Context, status: RunStatus) -> None:
         say(f"  {head:<7} {said}")
 
 
-def _told_unfit(context: Context, status: RunStatus) -> bool:
-    """The worst that the check found, and how to go on; False where there is no report."""
+def _print_unfit(context: Context, status: RunStatus) -> bool:
+    """The worst that the check found, and how to continue; False if there is no report."""
     from clusterrun.reports.text_report import screen
 
     try:
@@ -135,7 +135,7 @@ def _told_unfit(context: Context, status: RunStatus) -> bool:
 
 
 def _explain(context: Context, status: RunStatus) -> None:
-    """What the words of a failed run mean, and of one that ended well whether its ranks trained together."""
+    """Explain the errors of a failed run, or that the ranks of a successful one trained separately."""
     from clusterrun.operations.diagnose import of_ended
 
     if status.state is State.CANCELLED or unfit(status):
@@ -153,46 +153,46 @@ def _explain(context: Context, status: RunStatus) -> None:
         say(f"  remedy  {found.remedy}")
 
 
-def _tell_failure(context: Context, status: RunStatus) -> None:
+def _print_failure(context: Context, status: RunStatus) -> None:
     if status.reason:
         say(f"  {status.reason}")
     state = context.store.state(status.run_id)
     attempts = [a for a in state.attempts if a.failure] if state else []
     if not attempts or not attempts[-1].failure:
         if status.state is not State.CANCELLED:
-            _tell_job_output(context, status)
+            _print_job_output(context, status)
         return
     if attempts[-1].failure.why not in status.reason:
         say(f"  first failure: {attempts[-1].failure.why}")
-    say(*words(attempts[-1]))
+    say(*failure_lines(attempts[-1]))
     if status.world_size > 1:
         say("  all other ranks were ended because of it: errors that they print after that are consequences")
 
 
-def words(attempt: Attempt) -> list[str]:
+def failure_lines(attempt: Attempt) -> list[str]:
     """The traceback of the first failure where its program left one, else its last lines."""
     failure = attempt.failure
     if failure is None:
         return []
-    told = failure.traceback.rstrip("\n").split("\n") if failure.traceback else list(failure.last_lines)
+    printed = failure.traceback.rstrip("\n").split("\n") if failure.traceback else list(failure.last_lines)
     name = "its traceback" if failure.traceback else "its last lines"
-    shown = told if failure.traceback else told[-LAST_LINES:]
+    shown = printed if failure.traceback else printed[-LAST_LINES:]
     return [f"  {name}:", *(f"    {line}" for line in shown)] if shown else []
 
 
-def _tell_job_output(context: Context, status: RunStatus) -> None:
+def _print_job_output(context: Context, status: RunStatus) -> None:
     """Where no rank failed, the batch step may have said why (a setup line, a missing Python)."""
     path = context.store.paths(status.run_id).job_output
     try:
         with open(path, "rb") as file:
-            told = file.read()[-4096:].decode("utf-8", "surrogateescape").splitlines()[-LAST_LINES:]
+            printed = file.read()[-4096:].decode("utf-8", "surrogateescape").splitlines()[-LAST_LINES:]
     except FileNotFoundError:
         return
-    if not told and status.state is State.FAILED and status.started_at is None:
+    if not printed and status.state is State.FAILED and status.started_at is None:
         say(
             f"  nothing was written to {path}: the first node of the job\n"
             "  does not see that folder or cannot write there (a full disk, a quota, read-only),"
             " or a line of --setup ended the script"
         )
-    if told:
-        say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in told)]))
+    if printed:
+        say("\n".join([f"  the end of {path}:", *(f"    {line}" for line in printed)]))

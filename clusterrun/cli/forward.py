@@ -1,4 +1,4 @@
-"""`clusterrun forward`: where a port of a run's node is; with --host it comes to the user's own machine."""
+"""`clusterrun forward`: shows the address of a port of a run, or forwards it to the user's machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal's other screen, and pictures drawn on it without a flicker; knows not what they show."""
+"""A terminal's other screen, and pictures drawn on it without a flicker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _in_front(terminal: int) -> bool:
 
 
 class Keys:
-    """What is typed while a picture is shown: ``q`` ends the looking. Nothing, where stdin is no terminal."""
+    """Reads keys while a picture is shown; ``q`` ends it. Reads nothing if stdin is not a terminal."""
 
     def __init__(self) -> None:
         self._fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1
@@ -44,8 +44,8 @@ class Keys:
             self._before = termios.tcgetattr(self._fd)
             tty.setcbreak(self._fd, termios.TCSANOW)
 
-    def give_back(self) -> None:
-        """The terminal as it was."""
+    def restore(self) -> None:
+        """Restore the terminal."""
         if self._before is not None:
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
 
@@ -67,7 +67,7 @@ class Keys:
 
 @contextmanager
 def other_screen() -> Iterator[Keys]:
-    """The terminal as it was is given back whatever ends us, but for a KILL."""
+    """Show the alternate screen; the terminal is restored on any end but SIGKILL."""
     wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
     before, keys = {number: signal.signal(number, _leave) for number in wanted}, Keys()
     keys.take()
@@ -75,7 +75,7 @@ def other_screen() -> Iterator[Keys]:
     try:
         yield keys
     finally:
-        keys.give_back()
+        keys.restore()
         sys.stdout.write(_LEAVE)
         sys.stdout.flush()
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""A help text with its options in groups, the common ones first; knows no option by name."""
+"""A help text with its options in groups, the common ones first."""
 
 from __future__ import annotations
 

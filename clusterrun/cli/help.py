@@ -10,7 +10,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.lazy_group import meant
-from clusterrun.cli.main import DOORS, root
+from clusterrun.cli.main import COMMANDS, root
 from clusterrun.cli.reference import expanded
 from clusterrun.cli.terminal import table
 from clusterrun.model.contract import ExitCode
@@ -21,7 +21,7 @@ _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n",
 
 
 def _topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in sorted({*_pages(), *DOORS}) if name.startswith(incomplete)]
+    return [name for name in sorted({*_pages(), *COMMANDS}) if name.startswith(incomplete)]
 
 
 @click.command("help")
@@ -48,7 +48,7 @@ def show(topic: tuple[str, ...]) -> int:
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
     elif len(topic) == 1 and topic[0] in pages:
         _show(expanded(_NOT_FOR_A_TERMINAL.sub("", _read(topic[0]))))
-    elif topic[0] in DOORS:
+    elif topic[0] in COMMANDS:
         root.main([*topic, "--help"], "clusterrun", standalone_mode=False)
     else:
         _found(" ".join(topic), pages)
@@ -75,7 +75,7 @@ def _title(text: str) -> str:
 
 
 def _found(words: str, pages: list[str]) -> None:
-    """The lines that hold ``words``, page by page. Raises ``BadInput`` where none does."""
+    """The lines that hold ``words``, page by page. Raises ``BadInput`` if none does."""
     rows = [
         [name, line.strip()]
         for name in pages
@@ -83,7 +83,7 @@ def _found(words: str, pages: list[str]) -> None:
         if words.lower() in line.lower()
     ]
     if not rows:
-        near = meant(words, [*pages, *DOORS])
+        near = meant(words, [*pages, *COMMANDS])
         raise BadInput(f"no page is named {words!r} or holds it.{near}", "clusterrun help lists the pages")
     table(("TOPIC", "SAYS"), rows)
 

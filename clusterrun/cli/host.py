@@ -39,7 +39,7 @@ NOT_FOUND = 127
 PASSED_ON = ("NO_COLOR",)
 
 
-def there(name: str, words: list[str], command_of: CommandOf) -> int:
+def run_on_cluster(name: str, words: list[str], command_of: CommandOf) -> int:
     """Run ``words`` on the cluster ``name``; the exit code is that of the command there.
 
     Without words the connection is opened, for the commands that follow. Raises ``ClusterrunError``.
@@ -176,12 +176,14 @@ def _forward(connection: SharedConnection, words: Sequence[str], command_of: Com
         return done.code
     found = json.loads(done.out)
     if not found["answers"]:
-        from clusterrun.remote.relayed_port import PortThere, bring
+        from clusterrun.remote.relayed_port import PortThere, forward_port
 
         wanted = PortThere(*(found[name] for name in ("run_id", "node", "port", "local")))
         node = ("--rank", str(given["rank"])) if given["rank"] is not None else ("--node", given["node"])
         relay = shlex.join(("forward", "--relay", *node, wanted.run_id, str(wanted.port)))
-        bring(connection, command(_script(connection, relay, place(connection.host.folder))), wanted, say)
+        forward_port(
+            connection, command(_script(connection, relay, place(connection.host.folder))), wanted, say
+        )
         return ExitCode.DONE
     here = f"127.0.0.1:{found['local']}"
     line = f"{here}:{found['node']}:{found['port']}"

@@ -1,4 +1,4 @@
-"""`clusterrun lab`: options to a lab's verbs and their answers to text; decides nothing."""
+"""`clusterrun lab`: options to a lab's verbs and their answers to text."""
 
 from __future__ import annotations
 
@@ -165,9 +165,9 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
     """
     words, environment = Lab(name, say).entering(host, {}, os.getcwd(), user)
     if user:
-        from clusterrun.lab.apart import run_apart
+        from clusterrun.lab.apart import run_in_own_session
 
-        sys.exit(run_apart([*words, *argv], environment))
+        sys.exit(run_in_own_session([*words, *argv], environment))
     os.execvpe(words[0], [*words, *argv], environment)
 
 

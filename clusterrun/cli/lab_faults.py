@@ -1,4 +1,4 @@
-"""`clusterrun lab fault`: one command per kind of fault, and `heal`; decides nothing."""
+"""`clusterrun lab fault`: one command per kind of fault, and `heal`."""
 
 from __future__ import annotations
 

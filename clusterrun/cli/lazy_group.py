@@ -1,4 +1,4 @@
-"""Commands that load when they are called, and a guess at what a wrong word meant; knows no command."""
+"""Commands that load when they are called, and a guess at what a wrong word meant."""
 
 from __future__ import annotations
 

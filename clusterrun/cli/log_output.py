@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 
 from clusterrun.cli.terminal import coloured
 from clusterrun.logs.dedupe import folding
-from clusterrun.logs.filters import Sieve
+from clusterrun.logs.filters import LineFilter
 from clusterrun.logs.format import headed, raw
 from clusterrun.logs.merge import Piece
 from clusterrun.operations.logs import RunLogs
 
 
-def print_following(logs: RunLogs, fold: bool = False, sieve: Sieve | None = None) -> None:
+def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter | None = None) -> None:
     """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
-    sieve = sieve or Sieve()
-    for data in _shown(sieve(logs.following(exact=sieve.exact)), logs, fold, sieve.as_is):
+    line_filter = line_filter or LineFilter()
+    for data in _shown(line_filter(logs.following(exact=line_filter.exact)), logs, fold, line_filter.as_is):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 

@@ -9,7 +9,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.log_output import print_following, print_pieces
 from clusterrun.cli.shell_complete import runs
-from clusterrun.logs.filters import Grep, Sieve
+from clusterrun.logs.filters import Grep, LineFilter
 from clusterrun.logs.format import plain
 from clusterrun.logs.selection import numbers
 from clusterrun.model.contract import ExitCode
@@ -65,19 +65,19 @@ def logs(
     context = Context(tell=say)
     run_ids = runs_named(context, [run])
     begin = since(begun, context.clock.now()) if begun else 0.0
-    sieve = Sieve(begin, Grep(grep, plain) if grep else None, as_is)
+    line_filter = LineFilter(begin, Grep(grep, plain) if grep else None, as_is)
     if follow and len(run_ids) > 1:
         seen = f"{run} is a sweep of {len(run_ids)} runs, and one is followed"
         raise BadInput(seen, f"clusterrun logs -f {run_ids[0]}")
     for run_id in run_ids:
         wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
-        heard = RunLogs(context, run_id, wanted, say)
+        reader = RunLogs(context, run_id, wanted, say)
         if follow:
-            return _follow(context, heard, run_id, fold, sieve)
+            return _follow(context, reader, run_id, fold, line_filter)
         if len(run_ids) > 1:
             say(f"== {run_id}  {visible(context.store.read(run_id).point)}")
-        if not print_pieces(sieve(heard.so_far(sieve.exact)), heard, fold, as_is):
-            say(sieve.in_vain) if sieve.in_vain else _nothing(context, heard, run_id)
+        if not print_pieces(line_filter(reader.so_far(line_filter.exact)), reader, fold, as_is):
+            say(line_filter.in_vain) if line_filter.in_vain else _nothing(context, reader, run_id)
     return ExitCode.DONE
 
 
@@ -107,18 +107,18 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
         ) from error
 
 
-def _follow(context: Context, logs: RunLogs, run_id: str, fold: bool, sieve: Sieve) -> int:
-    from clusterrun.cli.follow_run import detached, exit_code, tell_end, tell_use
+def _follow(context: Context, logs: RunLogs, run_id: str, fold: bool, line_filter: LineFilter) -> int:
+    from clusterrun.cli.follow_run import detached, exit_code, print_end, print_usage
 
     try:
-        print_following(logs, fold, sieve)
+        print_following(logs, fold, line_filter)
     except KeyboardInterrupt:
         return detached(run_id, "logs -f")
-    if sieve.in_vain:
-        say(sieve.in_vain)
+    if line_filter.in_vain:
+        say(line_filter.in_vain)
     status = logs.watch.look()
-    tell_end(context, status)
-    tell_use(context, status)
+    print_end(context, status)
+    print_usage(context, status)
     return exit_code(status)
 
 

@@ -1,4 +1,4 @@
-"""The entry of `clusterrun`: the table of commands and the boundary around them; knows no command's work."""
+"""The entry of `clusterrun`: the table of commands and the boundary around them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NoReturn
 
 import click
 
-from clusterrun.cli.error_output import ErrorOptions, guarded, hints_for
+from clusterrun.cli.error_output import ErrorOptions, hints_for, run_reporting_errors
 from clusterrun.cli.lazy_group import HOST, CommandEntry, LazyGroup
 from clusterrun.model import contract
 
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
-DOORS = {
+COMMANDS = {
     "submit": CommandEntry("submit", "submit", "Submit a training script to many nodes."),
     "plan": CommandEntry("queue_forecast", "plan", "Say when which shape of a run is expected to start."),
     "run": CommandEntry("run", "run", "Start a training script in an allocation that is there."),
@@ -76,14 +76,14 @@ class _Root(LazyGroup):
         given = list(args)
         rest = super().parse_args(ctx, args)
         if (host := ctx.meta.get(HOST)) and not ctx.resilient_parsing:
-            from clusterrun.cli.host import there  # all other commands do without
+            from clusterrun.cli.host import run_on_cluster  # all other commands do without
 
             words = self.make_parser(ctx).parse_args(given)[1]
-            ctx.exit(there(host, words, lambda name: self.get_command(ctx, name)))
+            ctx.exit(run_on_cluster(host, words, lambda name: self.get_command(ctx, name)))
         return rest
 
 
-ELSEWHERE = click.Option(
+HOST_OPTION = click.Option(
     ["--host"],
     metavar="NAME",
     expose_value=False,
@@ -96,9 +96,9 @@ ELSEWHERE = click.Option(
 
 @click.group(
     cls=_Root,
-    entries=DOORS,
+    entries=COMMANDS,
     everywhere=(DEBUG,),
-    params=[ELSEWHERE, DEBUG],
+    params=[HOST_OPTION, DEBUG],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(contract.VERSION, prog_name="clusterrun")
@@ -119,32 +119,32 @@ def root() -> None:
 def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
     if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):
-        _far_end(typed_at)
+        _on_cluster_side(typed_at)
     if args is None and not (sys.stdout.encoding or "").lower().startswith("utf"):
         # What the locale has no letter for is shown as \xd7, as on stderr; stdout would raise.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     gc.set_threshold(50_000)  # commands keep what they make: the usual search for garbage costs a tenth
-    code = guarded(
+    code = run_reporting_errors(
         lambda wishes: root.main(
             args, "clusterrun", complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=wishes
         )
     )
     if args is None:
-        leave(code)
+        exit_now(code)
     return code
 
 
-def _far_end(typed_at: str) -> None:
+def _on_cluster_side(typed_at: str) -> None:
     """This command came over SSH from another machine, where its user types the next one."""
-    from clusterrun.remote.far_end import stand_by
+    from clusterrun.remote.far_end import supervise_child
 
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        stand_by()
-    hints_for(typed_at, DOORS)
+        supervise_child()
+    hints_for(typed_at, COMMANDS)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process at once: taking the interpreter apart would cost each command 15 ms more."""
+def exit_now(code: int) -> NoReturn:
+    """End the process at once: the interpreter's own shutdown would cost each command 15 ms more."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

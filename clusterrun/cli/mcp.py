@@ -82,7 +82,7 @@ def _register(server: Any, tools: Tools) -> None:
 
 
 class Tools:
-    """What the server offers; remembers the submissions that were shown and wait for their word."""
+    """The server's tools; remembers the submissions that were shown and wait to be confirmed."""
 
     def __init__(self, allowed: bool, call: Callable[..., dict[str, Any]] | None = None) -> None:
         """``call`` runs a command; the tests bring their own."""
@@ -97,29 +97,29 @@ class Tools:
 
         arguments: the words after `clusterrun submit`, options first, then the script and its own words:
         ["--nodes", "2", "--gpus", "8", "--time", "2h", "train.py", "--lr", "0.1"]. directory: where the
-        command is typed. confirm: the word that the showing gave; it submits exactly that, once.
+        command is typed. confirm: the token that the preview returned; it submits exactly that, once.
         """
         if confirm:
             return self._confirmed(confirm)
         words = list(arguments or ())
         shown = self._call(["submit", "--dry-run", "--json", *words], directory)
         if self.allowed and not shown["exit_code"]:
-            word = secrets.token_hex(8)
-            self._shown[word] = (words, directory)
-            return {**shown, "confirm": word}
+            token = secrets.token_hex(8)
+            self._shown[token] = (words, directory)
+            return {**shown, "confirm": token}
         return {**shown, "notices": [*shown["notices"], READ_ONLY]} if not self.allowed else shown
 
-    def _confirmed(self, word: str) -> dict[str, Any]:
+    def _confirmed(self, token: str) -> dict[str, Any]:
         if not self.allowed:
             raise BadInput(READ_ONLY)
-        found = self._shown.pop(word, None)
+        found = self._shown.pop(token, None)
         if found is None:
-            seen = f"nothing waits for the word {word!r}: it was submitted already, or never shown"
+            seen = f"no shown submission has the token {token!r}: it was submitted already, or never shown"
             raise BadInput(seen, "status tells what was submitted; submit with arguments shows it anew")
         try:
             return self._call(["submit", "--json", *found[0]], found[1], SUBMIT_LIMIT)
         except system.ProgramTimeout as error:
-            raise ClusterrunError(error.seen, "it may be queued all the same: status tells") from error
+            raise ClusterrunError(error.seen, "it may be queued anyway: status tells") from error
 
     def status(self, runs: list[str] | None = None) -> dict[str, Any]:
         """The state of runs: all live and recent ones; of named ones the attempts too, and why they ended."""

@@ -1,4 +1,4 @@
-"""What a run is doing before it trains, shown live on a terminal and in lines elsewhere; decides nothing."""
+"""What a run is doing before it trains, shown live on a terminal and in lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from clusterrun.operations.wait import RunWait
 Show = Callable[[RunStatus], None]
 LOOK_SECONDS = 0.1
 LEFT = re.compile(r",? *(\d+(?:\.\d+)?) s left")
-"""The end of what a check says of itself: the time that is left in its budget."""
+"""How a check's progress text ends: with the time left in its budget."""
 BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
 
 
 def ended(status: RunStatus) -> bool:
-    """Nothing more comes."""
+    """Whether the run has ended."""
     return status.state.ended
 
 
 def past_preflight(status: RunStatus) -> bool:
-    """Ranks train, or never will."""
+    """Whether the ranks train already, or never will."""
     return status.state.ended or status.phase not in BEFORE_TRAINING
 
 
-def stay(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
+def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
     """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    watch = RunWait(context, run_id, quiet if live else say, heard=True)
+    watch = RunWait(context, run_id, quiet if live else say, logs_are_shown=True)
     budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
     with _display(float(budget)) if live else _nothing() as show:
         while not (over(status := watch.look()) or watch.in_vain):

@@ -89,7 +89,7 @@ def _doubts(one: ShapeForecast) -> list[str]:
     """What the forecast does not know."""
     said = []
     if one.hidden:
-        said.append(f"{one.partition}: on {one.hidden} nodes run jobs that you are not shown: left out")
+        said.append(f"{one.partition}: {one.hidden} nodes run jobs that Slurm does not show you: left out")
     if one.unplanned:
         said.append(
             f"{one.partition}: for {one.unplanned} jobs that wait Slurm has planned no start: those of higher"

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.main import DOORS, root
+from clusterrun.cli.main import COMMANDS, root
 from clusterrun.model import option_table
 from clusterrun.script.shipped import folder
 
@@ -77,7 +77,7 @@ def _default(option: click.Option) -> str:
 
 def _commands(_: str) -> Iterator[str]:
     """Every command with its words, options and examples, but for submit, which has a page of its own."""
-    for name in DOORS:
+    for name in COMMANDS:
         yield from _command((name,))
 
 

@@ -12,7 +12,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files
-from clusterrun.cli.submit import Submit, warn_astray
+from clusterrun.cli.submit import Submit, warn_misplaced
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
@@ -54,14 +54,14 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
     from clusterrun.operations.context import Context
 
     refuse_job_options(given)
-    said = {name for name in OF_THE_ALLOCATION if given.get(name) is not None}
-    said |= {"gpus"} if given.get("gres") else set()
-    said |= {"preflight"} if given.get("preflight") is not None else set()
-    values = _here(settled(given, profile), said)
+    explicit = {name for name in OF_THE_ALLOCATION if given.get(name) is not None}
+    explicit |= {"gpus"} if given.get("gres") else set()
+    explicit |= {"preflight"} if given.get("preflight") is not None else set()
+    values = _here(settled(given, profile), explicit)
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values), Context()
-    warn_astray(spec, "run")
-    return _dry(spec, said, context) if dry_run else _run(spec, said, context)
+    warn_misplaced(spec, "run")
+    return _dry(spec, explicit, context) if dry_run else _run(spec, explicit, context)
 
 
 for _parameter in run.params:
@@ -82,9 +82,9 @@ def refuse_job_options(given: dict[str, Any]) -> None:
         )
 
 
-def _here(values: dict[str, Setting], said: set[str]) -> dict[str, Setting]:
+def _here(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
     """``values`` without what a configuration says of jobs that are to be queued."""
-    gone = {*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - said)}
+    gone = {*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)}
     known = option_table.CONFIGURABLE
     return {
         name: Setting(name, known[name].default, DEFAULT) if name in gone else setting
@@ -92,10 +92,10 @@ def _here(values: dict[str, Setting], said: set[str]) -> dict[str, Setting]:
     }
 
 
-def _dry(spec: JobSpec, said: set[str], context: Context) -> int:
+def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
     from clusterrun.operations.interactive import planned
 
-    made, there = planned(spec, said, context)
+    made, there = planned(spec, explicit, context)
     say(*made.notices)
     say(
         f"would run {_what(made.plan.spec, there.job_id)}\nrun directory {made.plan.run_dir}\n"
@@ -105,22 +105,22 @@ def _dry(spec: JobSpec, said: set[str], context: Context) -> int:
     return ExitCode.DONE
 
 
-def _run(spec: JobSpec, said: set[str], context: Context) -> int:
+def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     from clusterrun.api import Run
-    from clusterrun.cli.follow_run import accompany
+    from clusterrun.cli.follow_run import follow_to_end
     from clusterrun.operations.interactive import begin
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, signal.default_int_handler)
-    record = begin(spec, said, context, say)
+    record = begin(spec, explicit, context, say)
     say(f"run {record.run_id}\n{_what(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
-    return accompany(context, Run(record, context), True, partial(_interrupted, context, record))
+    return follow_to_end(context, Run(record, context), True, partial(_interrupted, context, record))
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
     """End the run, and stay to its end; at a second Ctrl-C the end comes without us."""
-    from clusterrun.cli.follow_run import tell_end
+    from clusterrun.cli.follow_run import print_end
     from clusterrun.operations.interactive import end
 
     say(f"\nending {record.run_id}; Ctrl-C again: without waiting for it")
@@ -129,7 +129,7 @@ def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
     except KeyboardInterrupt:
         say(f"it is being ended: clusterrun status {record.run_id}")
         return ExitCode.INTERRUPTED
-    tell_end(context, context.inquiry().statuses([record.run_id], ask=False)[0])
+    print_end(context, context.inquiry().statuses([record.run_id], ask=False)[0])
     return ExitCode.INTERRUPTED
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from clusterrun.cli.follow_run import words
-from clusterrun.cli.main import DOORS
+from clusterrun.cli.follow_run import failure_lines
+from clusterrun.cli.main import COMMANDS
 from clusterrun.cli.terminal import local_time, size_words
 from clusterrun.logs.attempt_logs import attempts
 from clusterrun.logs.tracker_links import tracker_links
@@ -77,7 +77,7 @@ def _facts(
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
         ("size", _size(status)),
         ("nodes", status.nodelist),
-        ("progress", far(status.step, status.checkpoint)),
+        ("progress", progress_text(status.step, status.checkpoint)),
         *(
             ("tracker", f"{link.tool} {link.url}")
             for link in tracker_links(context.store.paths(status.run_id))
@@ -88,14 +88,14 @@ def _facts(
         ("started", local_time(status.started_at)),
         ("ended", local_time(status.ended_at)),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
-        *_told(context, status, state),
+        *_coordinator_news(context, status, state),
         ("files", status.run_dir),
         ("log files", _logs(context, status.run_id)),
     ]
 
 
-def _told(context: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
-    """What the coordinator has said beside the reason, and how long ago."""
+def _coordinator_news(context: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
+    """What the coordinator reported besides the reason, and how long ago."""
     if state is None:
         return []
     ago = spoken(max(0.0, context.clock.now() - state.updated_at))
@@ -104,12 +104,12 @@ def _told(context: Context, status: RunStatus, state: RunState | None) -> list[t
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
         ("last heartbeat", "" if status.state.ended else ago),
-        *(("warning", one) for one in (*state.warnings, *_alone(context, status, state))),
+        *(("warning", one) for one in (*state.warnings, *_ranks_that_trained_alone(context, status, state))),
     ]
 
 
-def _alone(context: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
-    """What ranks that trained alone have left, of a run that ended well."""
+def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
+    """The warning of a successful run whose ranks trained separately."""
     if status.state is not State.COMPLETED:
         return ()
     from clusterrun.operations.postmortem_input import left_alone  # with it comes all that diagnoses
@@ -173,7 +173,7 @@ def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
     report = [("check", "report")] if checked else []
     if status.state is State.COMPLETED:
         return [("logs", "logs"), *report]
-    why = [("why", "diagnose")] if "diagnose" in DOORS else []
+    why = [("why", "diagnose")] if "diagnose" in COMMANDS else []
     if status.state.ended:
         return [*why, ("logs", "logs"), ("errors", "logs --stream err"), *report]
     why = why if status.phase is Phase.TRAINING else []
@@ -204,13 +204,13 @@ def _lines(attempt: Attempt, check: str, jobs: bool, newest_failure: bool) -> li
     lines = ["", head + (f": {attempt.outcome}" if attempt.outcome else "")]
     lines += [f"  pre-flight {check}"] if check else []
     lines += (
-        [f"  reached    {far(attempt.step, attempt.checkpoint)}"]
+        [f"  reached    {progress_text(attempt.step, attempt.checkpoint)}"]
         if max(attempt.step, attempt.checkpoint) >= 0
         else []
     )
     if attempt.failure:
         lines += [f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}"]
-        lines += words(attempt) if newest_failure else []
+        lines += failure_lines(attempt) if newest_failure else []
     return lines
 
 
@@ -222,7 +222,7 @@ def _times(attempt: Attempt) -> str:
     return f"{began} to {clock_time(attempt.ended_at, attempt.started_at)} ({took})"
 
 
-def far(step: int, checkpoint: int) -> str:
+def progress_text(step: int, checkpoint: int) -> str:
     """How far a script came, as far as it reports that."""
     said = (("step", step), ("checkpoint", checkpoint))
     return ", ".join(f"{name} {number}" for name, number in said if number >= 0)

@@ -1,4 +1,4 @@
-"""`clusterrun status`: many runs as a table, one in detail, or JSON; decides nothing."""
+"""`clusterrun status`: many runs as a table, one in detail, or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clusterrun status --watch`: the same runs again and again, quietly for Slurm; changes no run."""
+"""`clusterrun status --watch`: the same runs again and again, quietly for Slurm."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from clusterrun.operations.sweep_status import folded
 from clusterrun.operations.wait import gist
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the runs' own files."""
+"""Seconds between polls of the runs' own files."""
 SHARE = 10
-"""A look that takes long is followed by a pause that many times as long."""
+"""The pause after a look, as a multiple of the time that the look took."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 30.0
 """Seconds for which an answer of Slurm will do: more while nothing happens."""
 
 
 class StatusWatch:
-    """The runs of a listing over time, Slurm asked the more seldom the less happens."""
+    """The runs of a listing over time; asks Slurm less often while nothing changes."""
 
     def __init__(self, context: Context, listing: RunList) -> None:
         self._context = context
@@ -78,7 +78,7 @@ def watch(context: Context, listing: RunList) -> int:
 def _in_pipe(context: Context, watching: StatusWatch) -> None:
     """Every run once, then a line for each change, with the time of day."""
     shown: dict[str, tuple[str, ...]] = {}
-    said: list[str] = []
+    shown_notices: list[str] = []
     while True:
         pause = watching.look()
         changed = [status for status in watching.found if shown.get(status.run_id) != _gist(status)]
@@ -88,9 +88,9 @@ def _in_pipe(context: Context, watching: StatusWatch) -> None:
             print(f"{clock_time(now, now)}  {line}")
         sys.stdout.flush()
         shown.update((status.run_id, _gist(status)) for status in changed)
-        if watching.notices and not said:
+        if watching.notices and not shown_notices:
             say("\n".join(watching.notices))
-        said = watching.notices
+        shown_notices = watching.notices
         if watching.over:
             return
         context.clock.sleep(pause)
@@ -121,7 +121,7 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
 
 def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
     now = context.clock.now()
-    foot = [*watching.notices, f"{clock_time(now, now)}  q ends the watching, not the runs"]
+    foot = [*watching.notices, f"{clock_time(now, now)}  q stops watching, the runs continue"]
     lines = fitted(watching.found, now, columns, paint) if watching.found else ["no runs"]
     room = max(1, rows - len(foot) - 1)
     if len(lines) > room:

@@ -34,7 +34,7 @@ class OptionsThenProgram(click.Command):
     """A command whose options end where the user's command begins: at ``-m``, ``--`` or the first word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Mark the beginning of a command that starts with ``-m``, which is no option of ours."""
+        """Mark the beginning of a command that starts with ``-m``, which is not an option of ours."""
         place = _module_at(self, args)
         return super().parse_args(ctx, args if place is None else [*args[:place], "--", *args[place:]])
 
@@ -123,12 +123,12 @@ def submit(
         raise click.UsageError("--json and --follow do not go together: both want stdout")
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values, after), Context()
-    warn_astray(spec, "submit")
+    warn_misplaced(spec, "submit")
     return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
 
 
-def warn_astray(spec: JobSpec, verb: str) -> None:
-    """Say which of our options stand behind the script, where they are its own."""
+def warn_misplaced(spec: JobSpec, verb: str) -> None:
+    """Warn of options of ours after the script: there they are passed to the script."""
     from clusterrun.script.checks import misplaced
 
     own = {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
@@ -162,14 +162,14 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
 
 def _details(plan: Plan) -> Iterator[str]:
     """What ranks get, and what the run survives."""
-    from clusterrun.script.containers import in_words
+    from clusterrun.script.containers import description
     from clusterrun.script.requeue_options import described
 
     python = plan.orders.interpreter
     if python.path and not python.by_setup:
         yield f"ranks run in {python}"
     if plan.orders.container.image:
-        yield in_words(plan.orders.container)
+        yield description(plan.orders.container)
     if plan.cpus:
         yield f"CPUs per rank: {plan.cpus}"
     yield from described(plan.spec)
@@ -184,9 +184,9 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
     _announce(run, as_json, follow)
     if not (follow or wait):
         return ExitCode.DONE
-    from clusterrun.cli.follow_run import accompany
+    from clusterrun.cli.follow_run import follow_to_end
 
-    return accompany(context, run, follow)
+    return follow_to_end(context, run, follow)
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:

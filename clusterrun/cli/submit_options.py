@@ -1,4 +1,4 @@
-"""The options of a submission as click has them, from the one table in `settings`, and back to a spec."""
+"""The options of a submission for click, made from `model/option_table.py`, and turned back into a spec."""
 
 from __future__ import annotations
 

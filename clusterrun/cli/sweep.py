@@ -1,4 +1,4 @@
-"""`clusterrun sweep`: points to runs, what became of them, and their results; decides nothing."""
+"""`clusterrun sweep`: points to runs, what became of them, and their results."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _go_on(made: SweepRecord, context: Context, as_json: bool) -> int:
 
 
 def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
-    from clusterrun.config.sweep_points import said
+    from clusterrun.config.sweep_points import point_text
     from clusterrun.operations.sweep import checked, run_name, run_spec
 
     found, _, notices = checked(made, context)
@@ -187,7 +187,7 @@ def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
         return ExitCode.DONE
     say(f"would queue {len(specs)} runs:")
     for place, (spec, point) in enumerate(zip(specs, made.points)):
-        print(f"{run_name(made, place)}  {said(point.values)}  {' '.join(spec.command)}")
+        print(f"{run_name(made, place)}  {point_text(point.values)}  {' '.join(spec.command)}")
     return ExitCode.DONE
 
 

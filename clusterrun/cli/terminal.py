@@ -1,4 +1,4 @@
-"""How values look to people: tables, times, colours where a terminal is; knows no run."""
+"""How values look to people: tables, times, colours where a terminal is."""
 
 from __future__ import annotations
 

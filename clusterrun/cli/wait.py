@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.follow_run import detached, exit_code, tell_end
+from clusterrun.cli.follow_run import detached, exit_code, print_end
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.status_json import document
 from clusterrun.model.contract import ExitCode
@@ -49,7 +49,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
 
 
 def _unqueued(context: Context, wanted: tuple[str, ...]) -> Iterator[ExitCode]:
-    """A sweep has not ended well while points of it were never queued."""
+    """Report sweeps with points that were never queued as failed."""
     for found in filter(None, map(Sweeps(context.store).find, wanted)):
         if found.waiting:
             say(f"{len(found.waiting)} points are not queued: clusterrun sweep continue {found.name}")
@@ -61,5 +61,5 @@ def _wait(context: Context, run_id: str, as_json: bool, count: int) -> RunStatus
     if not as_json:
         print(f"{status.run_id} {status.state.value}", flush=True)
     if count <= MANY or status.state is not State.COMPLETED:
-        tell_end(context, status)
+        print_end(context, status)
     return status

@@ -1,4 +1,4 @@
-"""The ``[host.NAME]`` tables of a configuration: clusters that are reached over SSH; opens no connection."""
+"""The ``[host.NAME]`` tables of a configuration: clusters that are reached over SSH."""
 
 from __future__ import annotations
 

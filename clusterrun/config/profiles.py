@@ -1,4 +1,4 @@
-"""Configuration files: where they lie, and the options in their tables; knows no command line.
+"""Configuration files: where they lie, and the options in their tables.
 
 ``clusterrun.toml`` (the nearest one from the working directory upwards) and
 ``~/.config/clusterrun/config.toml``, each with ``[defaults]``, ``[profile.NAME]`` and ``[host.NAME]``.

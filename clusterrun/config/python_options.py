@@ -1,4 +1,4 @@
-"""The options of the Python functions, from the one table: names, signatures, help; calls nothing."""
+"""The options of the Python functions, from the one table: names, signatures, help."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSTEAD = {
 
 
 def check(function: str, given: Mapping[str, object], options: Iterable[Option]) -> None:
-    """Refuse a keyword that is no option of ``function``. Raises ``BadInput`` with the nearest one."""
+    """Refuse a keyword that is not an option of ``function``. Raises ``BadInput`` with the nearest one."""
     known = [option.field for option in options]
     for name in given:
         if name not in known:

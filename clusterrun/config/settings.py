@@ -1,4 +1,4 @@
-"""Where the value of each option comes from, and which place wins; knows no command line and no scheduler."""
+"""Where the value of each option comes from, and which place wins."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def settle(sources: Iterable[Source]) -> dict[str, Setting]:
     """
     strongest = list(sources)
     found = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
-    return {**found, **_going_on(found, [source.origin for source in strongest])}
+    return {**found, **_requeue_implied(found, [source.origin for source in strongest])}
 
 
-def _going_on(found: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
+def _requeue_implied(found: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
     """``requeue-by`` implies ``requeue``, unless a stronger source says no. Raises ``BadInput`` for both."""
     whether, how = found["requeue"], found["requeue-by"]
     if not how.value or whether.value:

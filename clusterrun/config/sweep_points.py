@@ -1,4 +1,4 @@
-"""The points of a sweep, from ``--set`` and from files, and what they make of a command; queues nothing.
+"""The points of a sweep, from ``--set`` and from files, and what they make of a command.
 
 A point gives each name a text, for which ``{name}`` stands in words of the command and values of ``--env``.
 """
@@ -73,7 +73,7 @@ def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
             raise BadInput(seen, "give each point a value for every name, in one order")
         if (before := first.setdefault(point, place)) != place:
             raise BadInput(
-                f"{where}: the points {before} and {place} are the same: {said(point)}",
+                f"{where}: the points {before} and {place} are the same: {point_text(point)}",
                 "leave one out; to run each point twice: --set trial='range(2)', and {trial} in the command",
             )
     return tuple(found)
@@ -118,7 +118,7 @@ def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
     return str(low), str(high)
 
 
-def said(point: Iterable[tuple[str, str]]) -> str:
+def point_text(point: Iterable[tuple[str, str]]) -> str:
     """A point in words: ``lr=0.1 seed=3``."""
     return " ".join(f"{name}={value}" for name, value in point)
 

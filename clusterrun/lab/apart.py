@@ -1,7 +1,7 @@
-"""Runs a program apart from the caller's terminal: another user's program must not type into it (TIOCSTI).
+"""Runs a program in a session of its own: another user's program must not type into our terminal (TIOCSTI).
 
-Whoever has a terminal as the controlling one can put characters into its input, and so run commands as
-whoever reads it afterwards. The program gets a session of its own and, from a terminal, a new terminal.
+A process whose controlling terminal it is can put characters into its input, and so run commands as the
+user who reads it afterwards. The program gets a session of its own and, from a terminal, a new terminal.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import termios
 import tty
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-PORTION = 1 << 16
+CHUNK_BYTES = 1 << 16
 
 
-def run_apart(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run ``argv`` to its end in a session of its own; its exit code, 128 and the number for a signal."""
     with contextlib.ExitStack() as undo:
         if os.isatty(0) and os.isatty(1):
@@ -39,22 +39,22 @@ def _with_terminal(
     argv: Sequence[str], environment: Mapping[str, str], undo: contextlib.ExitStack
 ) -> subprocess.Popen[bytes]:
     """Start the program on a new terminal, and pass on what is typed and shown until nobody holds it."""
-    ours, theirs = pty.openpty()
-    undo.callback(os.close, ours)
+    master_fd, slave_fd = pty.openpty()
+    undo.callback(os.close, master_fd)
 
     def resize(*_: object) -> None:
         fcntl.ioctl(
-            ours, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
+            master_fd, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
         )
 
     resize()
     _handle(signal.SIGWINCH, resize, undo)
     words = ["setsid", "--ctty", *argv]
-    stderr = theirs if os.isatty(2) else None
-    child = subprocess.Popen(words, env=environment, stdin=theirs, stdout=theirs, stderr=stderr)
-    os.close(theirs)
+    stderr = slave_fd if os.isatty(2) else None
+    child = subprocess.Popen(words, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
+    os.close(slave_fd)
     with _raw():
-        _relay(ours)
+        _relay(master_fd)
     return child
 
 
@@ -74,7 +74,7 @@ def _relay(terminal: int) -> None:
     while True:
         for source in select.select(sources, [], [])[0]:
             try:
-                data = os.read(source, PORTION)
+                data = os.read(source, CHUNK_BYTES)
             except OSError:  # nobody holds the other end any more
                 data = b""
             if not data and source == terminal:

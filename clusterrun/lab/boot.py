@@ -136,7 +136,7 @@ def _serve(service: Request) -> None:
     _child(become)
 
 
-def _lay_ground(keeper: Request) -> None:
+def _mount_root(keeper: Request) -> None:
     """Lay another Slurm over /usr, or bring what the machine shares with its labs into another root."""
     if keeper["graft"]:
         _mount("lab", "/usr", "overlay", 0, f"lowerdir={keeper['graft']}/usr:/usr")
@@ -161,7 +161,7 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
     try:
         os.setsid()
         socket.sethostname("router")
-        _lay_ground(keeper)
+        _mount_root(keeper)
         _overlay_etc(keeper)
         if os.path.isdir("/sys/fs/cgroup"):
             _mount("/sys/fs/cgroup", f"{keeper['mounts']}/cgroup", flags=BIND | RECURSIVE)
@@ -226,7 +226,7 @@ def _router_side(host: Request, gateway: str) -> Iterator[str]:
     yield f"route add {address} dev {link}"
 
 
-def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
+def _run_host(host: Request, lab: Request, report: int, go: int) -> NoReturn:
     """Process 1 of a host: its mounts, then its daemons, then waits without end."""
     try:
         os.setsid()
@@ -247,7 +247,7 @@ def _live(host: Request, lab: Request, report: int, go: int) -> NoReturn:
     _become_reaper(lab["state"], host["name"])
 
 
-def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
+def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -> None:
     try:
         _unshare(NEW_REST)
         socket.sethostname(host["name"])
@@ -260,14 +260,14 @@ def _begin_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
         raise SystemExit(1) from error
     if os.fork() == 0:
         os.close(go[1])
-        _live(host, lab, report, go[0])
+        _run_host(host, lab, report, go[0])
 
 
 def _forget_cables(hosts: list[Request]) -> None:
     """A cable outlives its host for a moment, and one that was not switched on as a whole for good."""
     lines = "".join(f"link del {host['link']}\n" for host in hosts)
     words = ["ip", "-force", "-batch", "-"]
-    # Mostly there is none: what is wrong with one that cannot be removed is said where it is made anew.
+    # Mostly there is none: what is wrong with one that cannot be removed is said where it is made again.
     subprocess.run(words, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False)
 
 
@@ -278,7 +278,7 @@ def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:
 
 def _start_batch(hosts: list[Request], lab: Request, report: int) -> None:
     go = os.pipe()
-    beginners = [_child(partial(_begin_host, host, lab, report, go)) for host in hosts]
+    beginners = [_child(partial(_start_host, host, lab, report, go)) for host in hosts]
     codes = [os.waitpid(process, 0)[1] for process in beginners]
     if any(codes):
         raise SystemExit(1)

@@ -139,7 +139,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
         plugin = "cgroup/v1"
     lines = [f"CgroupPlugin={plugin}"] if release(version) >= (21, 8) else []
     if plugin == "cgroup/v2":
-        lines.append("IgnoreSystemd=yes")  # slurmd is no service here: it makes its cgroups itself
+        lines.append("IgnoreSystemd=yes")  # slurmd is not a service here: it makes its cgroups itself
     lines += [
         "ConstrainCores=no",
         "ConstrainRAMSpace=no",

@@ -42,7 +42,7 @@ def slurmd_service(place: LabPlace, node: str) -> dict[str, Any]:
 
 
 def start_slurmd(place: LabPlace, state: LabState, node: str) -> None:
-    """Start a node's slurmd anew; it registers by itself."""
+    """Start a node's slurmd again; it registers by itself."""
     service = slurmd_service(place, node)
     start(place, state, node, service["argv"][len(as_caller()) :], f"slurmd.{node}.out")
 

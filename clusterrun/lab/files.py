@@ -1,4 +1,4 @@
-"""Writes the files of a new lab: configuration, keys, device files, /etc; starts nothing."""
+"""Writes the files of a new lab: configuration, keys, device files, /etc."""
 
 from __future__ import annotations
 

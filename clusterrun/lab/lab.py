@@ -99,7 +99,7 @@ class Lab:
             raise BadInput(f"the lab {self.name!r} is being started by somebody else") from error
 
     def _build(self, spec: LabSpec) -> None:
-        ground = roots.ground(spec.slurm)
+        ground = roots.choose_root(spec.slurm)
         state = LabState(
             spec,
             _free_slot(self.place),
@@ -177,14 +177,14 @@ class Lab:
     # --- faults ---
 
     def fault(self, kind: str, host: str = "", **details: str | int | bool) -> Fault:
-        """Make a fault true on a host: ``lab.fault("cut", "n0001", to="n0002", port=29500)``.
+        """Inject a fault on a host: ``lab.fault("cut", "n0001", to="n0002", port=29500)``.
 
         Kinds and details are those of `clusterrun lab fault`. Raises ``BadInput`` for what cannot be
         meant, ``LabError`` for what this machine cannot do.
         """
-        told = tuple((key, _word(value)) for key, value in details.items() if value is not False)
+        pairs = tuple((key, _word(value)) for key, value in details.items() if value is not False)
         with self._changing() as site:
-            return order.apply(site, Fault(kind, host, told))
+            return order.apply(site, Fault(kind, host, pairs))
 
     def heal(self, host: str = "", kind: str = "") -> tuple[Fault, ...]:
         """End every fault, or those on one host, or of one kind; returns what was healed."""

@@ -141,7 +141,7 @@ def free_mib() -> float:
 
 
 def install_commands(accounting: bool, roots: bool) -> list[list[str]]:
-    """What `lab install` runs. Raises ``LabError`` where there is no apt or no root."""
+    """What `lab install` runs. Raises ``LabError`` if there is no apt or no root."""
     packages = [*dict.fromkeys(PACKAGES.values()), *EXTRAS]
     packages += dict.fromkeys(ACCOUNTING.values()) if accounting else ()
     packages += ["debootstrap"] if roots else []

@@ -1,4 +1,4 @@
-"""Where a lab's files lie and what it has written down about itself; starts nothing."""
+"""Where a lab's files lie and what it has written down about itself."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LabPlace:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault in force: ``kind`` (cut, slow, …), the host it is on, and what it was told."""
+    """One fault in force: ``kind`` (cut, slow, …), the host it is on, and its details."""
 
     kind: str
     host: str
@@ -165,7 +165,7 @@ class LabState:
         return Layout(self.spec.nodes, self.slot)
 
     def with_host(self, name: str, process: int) -> LabState:
-        """The same with one host started anew."""
+        """The same with one host started again."""
         return replace(self, processes={**self.processes, name: process})
 
 
@@ -185,7 +185,7 @@ _PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slur
 
 
 def read_state(place: LabPlace) -> LabState | None:
-    """The state of a lab; None where there is none, or only a torn beginning of one."""
+    """The state of a lab; None if there is none, or only a torn beginning of one."""
     try:
         document = json.loads(place.state.read_text())
         return _state(document)

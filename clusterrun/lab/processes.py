@@ -46,7 +46,7 @@ def _found(by_network: dict[str, str], mine: str) -> Iterator[LabProcess]:
         if entry.isdigit():
             with contextlib.suppress(OSError):
                 host = by_network.get(os.readlink(f"/proc/{entry}/ns/net"))
-                # `nsenter` itself joined the network but waits outside: it is no process of the host.
+                # `nsenter` itself joined the network but waits outside: it is not a process of the host.
                 if host is not None and _namespace(int(entry), "pid") != mine:
                     yield _process(host, int(entry))
 

@@ -26,8 +26,8 @@ SCRIPTS = Path("/usr/share/debootstrap/scripts")
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What the hosts of a lab stand on: another root folder, or the machine's own with another Slurm on it.
+class RootChoice:
+    """The root file system of a lab's hosts: another root folder, or the machine's own with another Slurm.
 
     Both empty: the machine as it is. ``graft`` is a folder laid over /usr.
     """
@@ -43,18 +43,20 @@ def cache() -> Path:
     return Path(named).absolute() if named else Path("/var/cache/clusterrun-lab/roots")
 
 
-def ground(wanted: str) -> Ground:
+def choose_root(wanted: str) -> RootChoice:
     """What a lab with that release stands on ('' = the machine's own). Raises ``BadInput``."""
     if not wanted:
-        return Ground(_version([program("slurmctld") or "slurmctld"]))
+        return RootChoice(_version([program("slurmctld") or "slurmctld"]))
     own = program("slurmctld")
     if own is not None and _version([own]).startswith(wanted):
-        return Ground(_version([own]))
+        return RootChoice(_version([own]))
     for version, path in found().items():
         if version.startswith(wanted):
             grafted = path / GRAFT
             return (
-                Ground(version, graft=str(grafted)) if grafted.is_dir() else Ground(version, root=str(path))
+                RootChoice(version, graft=str(grafted))
+                if grafted.is_dir()
+                else RootChoice(version, root=str(path))
             )
     makers = [f"clusterrun lab root make {suite}" for suite, release in SUITES.items() if release == wanted]
     raise BadInput(

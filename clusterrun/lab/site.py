@@ -1,4 +1,4 @@
-"""A lab that is up, as the faults see it: its state, and a way to run programs inside; holds no policy."""
+"""A lab that is up, as the faults see it: its state, and a way to run programs inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LabSite:
     state: LabState
 
     def host(self, name: str) -> Host:
-        """A host by name. Raises ``BadInput`` where there is none."""
+        """A host by name. Raises ``BadInput`` if there is none."""
         hosts = self.state.layout.hosts
         if name not in hosts:
             servers = ", ".join(host.name for host in self.state.layout.servers)

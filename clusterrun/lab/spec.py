@@ -1,4 +1,4 @@
-"""What a lab is asked to be, checked; and the names and addresses that follow; touches nothing."""
+"""What a lab is asked to be, checked; and the names and addresses that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs a program in a lab when it is not the owner: identity, environment, folder; starts nothing."""
+"""Who runs a program in a lab when it is not the owner: identity, environment, folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many real GPUs this machine has; knows nothing of who wants them."""
+"""How many real GPUs this machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DRIVER = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PLACES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin")
 LIMIT = 60.0
-"""Seconds for ``nvidia-smi``: slow where the driver is loaded anew, it hangs where that is broken."""
+"""Seconds for ``nvidia-smi``: slow where the driver is loaded again, it hangs where that is broken."""
 
 
 def count_gpus(
@@ -22,7 +22,7 @@ def count_gpus(
     places: Sequence[str] = PLACES,
     amd_nodes: str = AMD_NODES,
 ) -> int:
-    """GPUs that a program started here would see: 0 where nothing says that there are any.
+    """GPUs that a program started here would see: 0 if nothing says that there are any.
 
     ``CUDA_VISIBLE_DEVICES`` in ``environment`` narrows them.
     """

@@ -1,4 +1,4 @@
-"""The coordinator of a run on this machine, as a process: known by its id, alive or not, ended; knows no run.
+"""The coordinator of a run on this machine, as a process: known by its id, alive or not, ended.
 
 The job id of such a run is ``PID.START``, with the process's start in the kernel's ticks since
 boot: a process id that was given out again is somebody else.
@@ -16,8 +16,8 @@ from clusterrun.system import Clock
 END_SECONDS = 20.0
 """From TERM to KILL: more than the grace that ranks are given."""
 PAUSE = 0.05
-PATIENCE = 2.0
-"""Seconds that people wait without a word."""
+NOTICE_AFTER = 2.0
+"""Seconds before a user who waits gets a message."""
 
 
 def identity(pid: int) -> str:
@@ -40,9 +40,9 @@ def end(
     """Ask the coordinator to end its run; whether it is gone after at most ``limit`` seconds and a little.
 
     One that does not end is killed: its agents then end the ranks when their lease runs out.
-    ``slow`` is called, once, where it takes longer than people wait without a word.
+    ``slow`` is called, once, if it takes longer than ``NOTICE_AFTER``.
     """
-    patience = min(limit, PATIENCE)
+    patience = min(limit, NOTICE_AFTER)
     if _gone_after(job_id, clock, patience, signal.SIGTERM, signal.SIGCONT):
         return True
     slow()

@@ -17,7 +17,7 @@ _LOG = re.compile(r"(\d{5,})\.(out|err)")
 _INDEX = re.compile(r"node-\d+\.index")
 MEMORY = 32 << 20
 """Bytes of logs that are held at once, however many ranks."""
-PORTION = 1 << 18
+CHUNK_BYTES = 1 << 18
 
 
 class Unreadable(ClusterrunError):
@@ -153,14 +153,14 @@ def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> It
 
 
 def _beyond(reading: LogReading) -> Iterator[Piece]:
-    while data := reading.take(reading.position + PORTION):
+    while data := reading.take(reading.position + CHUNK_BYTES):
         yield from reading.pieces(data, 0.0, 0.0)
     if reading.rest:
         yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
 
 
 def opened(path: str) -> int | None:
-    """A handle for reading a file; None where it is gone. Raises ``Unreadable``."""
+    """A handle for reading a file; None if it is gone. Raises ``Unreadable``."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def opened(path: str) -> int | None:
 
 
 def read_at(path: str, offset: int, size: int) -> bytes:
-    """At most ``size`` bytes from ``offset``; nothing where the file is gone. Raises ``Unreadable``."""
+    """At most ``size`` bytes from ``offset``; nothing if the file is gone. Raises ``Unreadable``."""
     if (handle := opened(path)) is None:
         return b""
     try:
@@ -193,7 +193,7 @@ def size_of(path: str) -> int:
 
 
 def written_at(path: str) -> float:
-    """When something was last written to a file, in seconds since the epoch; 0 where it is gone."""
+    """When something was last written to a file, in seconds since the epoch; 0 if it is gone."""
     try:
         return os.stat(path).st_mtime
     except OSError:

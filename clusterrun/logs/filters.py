@@ -1,4 +1,4 @@
-"""Which of the ranks' lines are let through: those since a moment, those that match, the last state of a bar.
+"""Selects lines of the ranks: those since a moment, those that match, the last state of a progress bar.
 
 Pure; a piece without data says only that time has passed, and always passes.
 """
@@ -52,7 +52,7 @@ class Grep:
 
 
 @frozen
-class Sieve:
+class LineFilter:
     """What of the ranks' lines is wanted: from ``begin`` on (seconds since the epoch), and what matches.
 
     ``as_is`` wants their very bytes, the older states of bars too.

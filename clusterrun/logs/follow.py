@@ -1,4 +1,4 @@
-"""Growing log files, looked at again and again, as works on any shared file system; judges no run."""
+"""Growing log files, looked at again and again, as works on any shared file system."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
 from clusterrun.logs.selection import LogSelection
 from clusterrun.system import Clock
 
-PORTION = 1 << 20
+CHUNK_BYTES = 1 << 20
 LOOK_EVERY = 0.2
 LONGEST_WAIT = 3.0
-"""Seconds between two looks at a file that does not grow, where there are thousands."""
+"""Seconds between polls of a file that does not grow, where there are thousands."""
 FEW = 256
-"""So many files are all looked at each time; of more, the silent ones ever more seldom."""
+"""Up to this many files are all polled each time; of more, silent ones less and less often."""
 PARTIAL_SECONDS = 3.0
 """How long an unfinished line may lie unchanged, or a progress bar move, before it is shown as it is."""
 
@@ -81,7 +81,7 @@ class Growing:
             if found.st_size < self._offset or self._inode not in (0, found.st_ino):
                 self._offset, self._rest = 0, b""  # truncated or replaced: another file from its start
             self._inode = found.st_ino
-            data = os.pread(handle, PORTION, self._offset) if found.st_size > self._offset else b""
+            data = os.pread(handle, CHUNK_BYTES, self._offset) if found.st_size > self._offset else b""
         finally:
             os.close(handle)
         self._offset += len(data)
@@ -100,7 +100,7 @@ class Follower:
         self._list_at = 0.0
 
     def so_far(self, tail: int | None) -> Iterator[Piece]:
-        """What is there already, merged by time; following goes on behind it."""
+        """What is there already, merged by time; following continues behind it."""
         files = attempt_logs.log_files(self._folder, self._selection)
         sizes = [attempt_logs.size_of(file.path) for file in files]
         ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]

@@ -1,4 +1,4 @@
-"""Pieces of rank output as text to print: headed, folded, made harmless; writes nothing itself."""
+"""Pieces of rank output as text to print: headed, folded, made harmless."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Headings:
         return head
 
     def _ask_for_names(self, now: float) -> None:
-        """At once, then ever more seldom: lines by the thousand may come before they are known."""
+        """At once, then less and less often: lines by the thousand may come before they are known."""
         if now >= self._ask_again:
             self._names = [visible(name) for name in self._ask()]
             self._width = max(map(len, self._names), default=0)

@@ -91,7 +91,7 @@ def _in_line(text: str, of_aim: bool) -> Iterator[tuple[str, str]]:
 
 
 def _ends(file: LogFile) -> bytes:
-    """The beginning and the end of a log; what is no plain file has neither."""
+    """The beginning and the end of a log; what is not a plain file has neither."""
     try:
         handle = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -102,7 +102,7 @@ class Look:
             node=self._node,
             pid=first.pid,
             state=moment.state,
-            waits_in=proc.waits_in(first.pid),
+            waits_in=proc.waiting_in(first.pid),
             busy=round(worked[1], 3),
             seconds=round(worked[0], 3),
             quiet=round(quiet(self._paths, rank), 1),
@@ -134,7 +134,7 @@ class Look:
                 moment.pid,
                 moment.name,
                 moment.state,
-                proc.waits_in(moment.pid),
+                proc.waiting_in(moment.pid),
                 stack_of_fork(first.door, moment.pid) if first.door and moment.pid in asked else (),
             )
             for moment in moments

@@ -166,14 +166,14 @@ def fork_ranks() -> int:
     from clusterrun import container_runtimes
     from clusterrun.agent import rank_forker
 
-    return rank_forker.main(container_runtimes.arrived(os.environ))
+    return rank_forker.main(container_runtimes.restored_environment(os.environ))
 
 
 def within(folder: str, *command: str) -> int:
     """Become a command in a container, with the variables that came for it. Raises ``ClusterrunError``."""
     from clusterrun import container_runtimes
 
-    environment = container_runtimes.arrived(os.environ)
+    environment = container_runtimes.restored_environment(os.environ)
     try:
         os.chdir(folder)
         os.execvpe(command[1], command[1:], environment)

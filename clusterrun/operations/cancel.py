@@ -1,4 +1,4 @@
-"""Ending runs: the word to the coordinator first, then to the scheduler, then seeing that nothing is left."""
+"""Ends runs: asks the coordinator, then the scheduler, then waits until no job and no process is left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
     before = context.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
-        _leave_word(context, run_id, tell)
+        _request_end(context, run_id, tell)
     records = [context.store.read(status.run_id) for status in before]
     queue = Queue(context, [one for one in records if one.run_id in alive or _goes_on(one)], began)
     silence = queue.end()
@@ -38,18 +38,18 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
         here = record.cluster == Cluster.LOCAL.value or record.in_allocation
         if record.run_id in alive and here and record.coordinator:
             processes.end(record.coordinator, context.clock, slow=partial(_say_waiting, record.run_id, tell))
-    _see_the_end(context, alive, tell, None if silence else queue)
+    _wait_for_the_end(context, alive, tell, None if silence else queue)
     after = context.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
         raise _unsure(silence, after)
     if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
-        raise _away(away)
+        raise _on_another_cluster(away)
     return list(zip(before, after))
 
 
-def _leave_word(context: Context, run_id: str, tell: Tell) -> None:
-    """A disk that is full must not keep a run alive: the scheduler, or a signal, ends it too."""
+def _request_end(context: Context, run_id: str, tell: Tell) -> None:
+    """Ask the coordinator through a file; on a full disk the scheduler or a signal still ends the run."""
     try:
         context.store.ask_cancel(run_id)
     except DiskRefused as error:
@@ -66,7 +66,7 @@ def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerErr
     )
 
 
-def _away(runs: Sequence[tuple[str, str]]) -> SchedulerError:
+def _on_another_cluster(runs: Sequence[tuple[str, str]]) -> SchedulerError:
     """Runs that live on because this cluster's Slurm cannot end another one's jobs."""
     words = " ".join(run_id for run_id, _ in runs)
     return SchedulerError(
@@ -95,7 +95,7 @@ class Queue:
 
     @property
     def may_hold(self) -> bool:
-        """Whether a job of the runs may wait there that was never heard of."""
+        """Whether Slurm may hold a job of the runs that no file here names yet."""
         return any(map(_goes_on, self._records))
 
     def end(self) -> SchedulerError | None:
@@ -110,7 +110,7 @@ class Queue:
         return self.silence
 
     def end_more(self) -> bool:
-        """End what was queued meanwhile, where nobody had heard the word; whether there was any."""
+        """End jobs that were queued meanwhile, before the request was seen; whether there were any."""
         if not self.may_hold:
             return False
         try:
@@ -151,7 +151,7 @@ def _say_waiting(names: str, tell: Tell) -> None:
     tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
 
 
-def _see_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
+def _wait_for_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
     """Wait for the end of the runs, and of the jobs that came into the ``queue`` meanwhile."""
     began, pause, said = context.clock.monotonic(), 0.2, False
     told = context.clock.now()  # what Slurm said before that is no news

@@ -58,7 +58,7 @@ def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Con
     """What the newest check found that says of these nodes what ``plan``'s would; None: one is to be made.
 
     ``records`` are the other runs of the allocation, newest first. A run that failed on one of the nodes
-    after the check, unless by its program's own mistake, or that needed another start, takes its word away.
+    after the check, unless by its program's own mistake, or that needed another start, makes that check void.
     """
     nodes = set(expand(plan.spec.nodelist))
     for record in records:
@@ -71,12 +71,12 @@ def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Con
             return None
         if not undisturbed(state):
             return None
-        if found and asked and asked.key == own_key and _says_as_much(found, plan, nodes):
+        if found and asked and asked.key == own_key and _covers(found, plan, nodes):
             return found if context.clock.now() - found.at <= COUNTS_SECONDS else None
     return None
 
 
-def _says_as_much(found: Report, plan: Plan, nodes: set[str]) -> bool:
+def _covers(found: Report, plan: Plan, nodes: set[str]) -> bool:
     enough = found.level in _ORDER and _ORDER.index(found.level) >= _ORDER.index(plan.orders.preflight.level)
     return enough and found.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(found.world)
 
@@ -100,7 +100,7 @@ def _own_mistake(failure: Failure) -> bool:
     return ended_itself and bool(raised) and raised <= _OWN_MISTAKES
 
 
-def relying(plan: Plan, check: Report, environ: Mapping[str, str]) -> Plan:
+def without_own_check(plan: Plan, check: Report, environ: Mapping[str, str]) -> Plan:
     """``plan`` without a check of its own; what the earlier one chose is for ranks whose user set nothing."""
     orders = plan.orders
     set_up = " ".join(plan.spec.setup)

@@ -19,12 +19,12 @@ from clusterrun.runs import disk_usage, removal
 from clusterrun.runs.disk_usage import Usage
 from clusterrun.runs.store import inferred
 from clusterrun.runs.sweep_records import Sweeps
-from clusterrun.system import said_late
+from clusterrun.system import notice_if_slow
 
 MEASURE_SECONDS = 60.0
 """For the sizes of all runs; a home of 10,000 runs on a busy file server may take longer."""
 SURE_SECONDS = 86400.0
-"""An end that the scheduler did not confirm counts after so long without a word."""
+"""An end that the scheduler did not confirm counts once the run has been silent for this long."""
 SPEAK_AFTER = 2.0
 
 
@@ -100,7 +100,7 @@ class Removed:
 
 
 def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
-    """What a clean would do; changes nothing."""
+    """What a clean would do."""
     listing = RunList(context, choice.named, Filter(choice.states), every=True)
     inquiry = context.inquiry(tell)
     found = listing.look(inquiry)
@@ -110,10 +110,10 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
     going = [one for one in _wanted(found, choice, sizes) if one.status.run_id not in listing.named]
     going = sorted(going, key=lambda one: one.at, reverse=True)[choice.keep :]
     going += [Ended(one, sizes.get(one.run_id)) for one in found if one.run_id in listing.named]
-    why_not = _WhyNot(context)
-    kept = [(one.status.run_id, why) for one in going if (why := why_not(one.status))]
+    reason_to_keep = _ReasonsToKeep(context)
+    kept = [(one.status.run_id, why) for one in going if (why := reason_to_keep(one.status))]
     unknown = [one for one in found if one.state is State.UNKNOWN and one.run_id not in listing.named]
-    kept += [(one.run_id, why_not(one)) for one in unknown]
+    kept += [(one.run_id, reason_to_keep(one)) for one in unknown]
     going = [one for one in going if one.status.run_id not in dict(kept)]
     return CleanPlan(
         going=tuple(sorted(going, key=lambda one: -1 if one.frees is None else one.frees, reverse=True)),
@@ -140,10 +140,10 @@ def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
             failures.append(error)
     ids = [one.status.run_id for one in planned.going]
     now = {status.run_id: status for status in context.inquiry(tell).statuses(ids, gone=True)}
-    why_not = _WhyNot(context)
+    reason_to_keep = _ReasonsToKeep(context)
     for one in planned.going:
         status = now.get(one.status.run_id)
-        if status is None or why_not(status):
+        if status is None or reason_to_keep(status):
             continue
         try:
             if context.store.remove(status.run_id):
@@ -176,7 +176,7 @@ def _measured(
         with suppress(FileNotFoundError):
             folders |= {one.path: one.path for one in os.scandir(folder) if one.path not in known}
     sentence = f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s"
-    with said_late(SPEAK_AFTER, tell, sentence):
+    with notice_if_slow(SPEAK_AFTER, tell, sentence):
         return disk_usage.measure(folders, MEASURE_SECONDS), folders
 
 
@@ -190,7 +190,7 @@ def _wanted(statuses: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str,
     ]
 
 
-class _WhyNot:
+class _ReasonsToKeep:
     """Why a run may not be removed; '' where it may."""
 
     def __init__(self, context: Context) -> None:

@@ -79,5 +79,5 @@ class Context:
         return max(1.0, float(value) if isinstance(value, int) else 0.0)
 
     def inquiry(self, tell: Tell = quiet) -> StatusQuery:
-        """One round of questions about runs; ``tell`` hears of a wait that gets long."""
+        """One round of questions about runs; ``tell`` reports a wait that gets long."""
         return StatusQuery(self.store, self.client, self.jobs, self.clock, tell, self.other_cluster)

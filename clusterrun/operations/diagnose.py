@@ -34,7 +34,7 @@ OWN = "diagnosis.json"
 def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
     """The diagnosis of a run, live or ended. Raises ``ClusterrunError``.
 
-    ``limit`` is how many seconds a live run may take to answer; ``tell`` hears what is waited for.
+    ``limit`` is how many seconds a live run may take to answer; ``tell`` receives what is waited for.
     """
     (status,) = context.inquiry(tell).statuses([run_id])
     state = context.store.state(run_id)
@@ -43,7 +43,7 @@ def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = q
     halted = status.reason.startswith(tuple(job_states.read(word).said for word in job_states.HALTED))
     if state is None or state.phase is not Phase.TRAINING or status.state is State.PENDING or halted:
         return _not_yet(status)
-    return _Asking(context, status, state, tell).answer(limit)
+    return _DiagnosisRequest(context, status, state, tell).answer(limit)
 
 
 def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
@@ -69,7 +69,7 @@ def _kept(context: Context, status: RunStatus, state: RunState | None) -> Diagno
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
-    """A diagnosis that the coordinator wrote; None where there is none, or it is damaged."""
+    """A diagnosis that the coordinator wrote; None if there is none, or it is damaged."""
     try:
         content = own_content(paths.beside(name))
         return decode(Diagnosis, json.loads(content)) if content is not None else None
@@ -84,7 +84,7 @@ def _not_yet(status: RunStatus) -> Diagnosis:
     return Diagnosis(Verdict.NOT_RUNNING, f"no rank of this run is running now; it is {doing}", remedy=remedy)
 
 
-class _Asking:
+class _DiagnosisRequest:
     """One question to the coordinator of a live run, through files in its run directory."""
 
     def __init__(self, context: Context, status: RunStatus, state: RunState, tell: Tell) -> None:
@@ -104,10 +104,10 @@ class _Asking:
         finally:
             with suppress(OSError):
                 os.unlink(question)
-        return self._with_what_they_printed(found)
+        return self._with_printed_errors(found)
 
-    def _with_what_they_printed(self, diagnosis: Diagnosis) -> Diagnosis:
-        """A rank that has failed, but does not end, has mostly said so."""
+    def _with_printed_errors(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Add the errors that ranks printed: one that failed but does not exit has usually printed why."""
         ranks = frozenset(one.rank for one in diagnosis.culprits[:MOST_CULPRITS] if one.rank >= 0)
         if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
             return diagnosis

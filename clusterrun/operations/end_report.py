@@ -21,7 +21,7 @@ READ_SECONDS = 5.0
 
 
 def end_report(context: Context, status: RunStatus) -> EndReport | None:
-    """What became of the time and the resources of a run; None where it lives, or never began."""
+    """What became of the time and the resources of a run; None if it lives, or never began."""
     if not status.state.ended:
         return None
     try:
@@ -39,7 +39,7 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
 
 
 def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], ended_at: float) -> int | None:
-    """What Slurm measured of the run's jobs; None where it measures nothing, or is another cluster."""
+    """What Slurm measured of the run's jobs; None if it measures nothing, or is another cluster."""
     if record.cluster != Cluster.SLURM.value or context.other_cluster(record):
         return None
     jobs = sorted({one.job_id for one in attempts if one.job_id})

@@ -18,7 +18,7 @@ from clusterrun.runs.private_files import DiskRefused, own_content, private_fold
 from clusterrun.runs.store import Store
 
 WORTH_WRITING = 16
-"""Runs that were read and are not in the file: below this it is not written anew."""
+"""Runs that were read and are not in the file: below this it is not written again."""
 SETTLED_SECONDS = 5.0
 """What changed within the last seconds may change again within the same tick of a file system's clock."""
 
@@ -50,7 +50,7 @@ class EndedIndex:
         return found
 
     def keep(self, statuses: Iterable[RunStatus], now: float) -> None:
-        """Note what was read anew, as it was before it was read; runs that are gone are let go."""
+        """Note what was read again, as it was before it was read; runs that are gone are let go."""
         new = {
             status.run_id: {"key": self._keys[status.run_id], "status": encode(status)}
             for status in statuses

@@ -1,4 +1,4 @@
-"""Where a command beside a live run goes, and the argument list that takes it there; starts nothing."""
+"""Finds the node for a command inside a live job, and the argument list that runs it there."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ExecTarget:
     node: str = ""
 
 
-def beside(
+def exec_argv(
     context: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
 ) -> tuple[str, ...]:
     """The whole argument list that runs ``command`` (none: a shell) beside the run.
 
-    ``terminal``: give it one, on a node far away too. Raises ``BadInput`` where the run has no
+    ``terminal``: give it one, on a node far away too. Raises ``BadInput`` if the run has no
     nodes, or not the wanted one.
     """
     record, node = where(context, run_id, wish, tell)
@@ -42,7 +42,7 @@ def beside(
 
 
 def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:
-    """What stands in front of a program so that it runs on ``node``; nothing where that is this machine."""
+    """What stands in front of a program so that it runs on ``node``; nothing if that is this machine."""
     if record.cluster != Cluster.SLURM.value:
         return ()
     array = "_" in record.job_id  # srun knows no task of one
@@ -57,7 +57,7 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
 
 
 def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
-    """The run's record and the name of the wanted node. Raises ``BadInput`` as ``beside`` does."""
+    """The run's record and the name of the wanted node. Raises ``BadInput`` as ``exec_argv`` does."""
     (status,) = context.inquiry(tell).statuses([run_id])
     record = context.store.read(run_id)
     _refuse_absent(status, record)

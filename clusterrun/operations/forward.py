@@ -26,7 +26,7 @@ class NodePort:
 
 
 def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> NodePort:
-    """The port ``port`` of the node that ``wish`` means. Raises ``BadInput`` where the run has no nodes."""
+    """The port ``port`` of the node that ``wish`` means. Raises ``BadInput`` if the run has no nodes."""
     record, node = where(context, run_id, wish, tell)
     host = node if record.cluster == Cluster.SLURM.value else "127.0.0.1"
     return NodePort(run_id, host, port, _answers(host, port))

@@ -27,12 +27,12 @@ from clusterrun.slurm.queries import unfiltered
 from clusterrun.system import start_bound
 
 SILENT_SECONDS = 120.0
-"""Ranks whose coordinator was silent for so long are dead: far more than a lease and the kill after it."""
+"""Ranks are dead once their coordinator was silent for this long: far longer than a lease and the kill."""
 _KEPT = ("SLURM_RESTART_COUNT",)
 
 
 def allocation(context: Context) -> Allocation:
-    """The allocation that this process is in. Raises ``BadInput`` where there is none."""
+    """The allocation that this process is in. Raises ``BadInput`` if there is none."""
     job_id = context.environ.get("SLURM_JOB_ID", "")
     if not job_id:
         raise BadInput(
@@ -43,15 +43,15 @@ def allocation(context: Context) -> Allocation:
     return context.client().allocation(job_id)
 
 
-def fitted(
-    spec: JobSpec, said: Collection[str], there: Allocation, held: Mapping[str, str] | None = None
+def fit_to_allocation(
+    spec: JobSpec, explicit: Collection[str], there: Allocation, held: Mapping[str, str] | None = None
 ) -> JobSpec:
     """``spec`` on nodes of ``there`` that no other run has; ``held`` are run ids by node.
 
-    What is not ``said`` (``nodes``, ``gpus``) is the allocation's. Raises ``BadInput``.
+    What is not ``explicit`` (``nodes``, ``gpus``) is the allocation's. Raises ``BadInput``.
     """
     held = held or {}
-    if "gpus" not in said and not spec.ranks_per_node:
+    if "gpus" not in explicit and not spec.ranks_per_node:
         spec = replace(spec, gpus=there.gpus, gpu_type="")
     if spec.gpus > there.gpus > 0:
         raise BadInput(
@@ -59,7 +59,7 @@ def fitted(
             f"give --gpus {there.gpus} or fewer",
         )
     pool = _pool(spec, there)
-    wanted = spec.allocated if "nodes" in said else max(len(pool), 1 + spec.spares)
+    wanted = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
     if spec.min_nodes:
         room = sum(name not in held for name in pool)
         wanted = max(spec.least_allocated, min(wanted, room))
@@ -125,23 +125,23 @@ def _of_job(context: Context, job_id: str, ids: Iterable[str]) -> Iterable[RunRe
             yield record
 
 
-def planned(spec: JobSpec, said: Collection[str], context: Context) -> tuple[Draft, Allocation]:
+def planned(spec: JobSpec, explicit: Collection[str], context: Context) -> tuple[Draft, Allocation]:
     """What ``begin`` would start; makes no file. Raises ``ClusterrunError``."""
     there = allocation(context)
-    return _drafted(spec, said, context, there)[0], there
+    return _drafted(spec, explicit, context, there)[0], there
 
 
 def _drafted(
-    spec: JobSpec, said: Collection[str], context: Context, there: Allocation
+    spec: JobSpec, explicit: Collection[str], context: Context, there: Allocation
 ) -> tuple[Draft, Files]:
     """The run, without a check of its own where an earlier one counts, and what is put into its directory."""
-    made = draft(fitted(spec, said, there, held(context, there)), context, there.job_id)
+    made = draft(fit_to_allocation(spec, explicit, there, held(context, there)), context, there.job_id)
     planned = made.plan
     level, nodes = planned.orders.preflight.level, planned.spec.nodelist
     if level is Level.OFF:
         return made, ()
     key, check = checked_before.key(planned, context.environ), None
-    if "preflight" not in said and not planned.spec.restarts and not planned.spec.spares:
+    if "preflight" not in explicit and not planned.spec.restarts and not planned.spec.spares:
         ids = checked_before.recent_ids(context.store.ids(), context.clock.now())
         others = (one for one in _of_job(context, there.job_id, ids) if one.in_allocation)
         check = checked_before.earlier(planned, key, others, context)
@@ -151,18 +151,18 @@ def _drafted(
             f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago;"
             f" --preflight {level} makes it again"
         )
-        planned = checked_before.relying(planned, check, context.environ)
+        planned = checked_before.without_own_check(planned, check, context.environ)
         made = replace(made, plan=planned, notices=(*made.notices, notice))
     asked = CheckedFor(key, check.run_id if check else "")
     path = RunPaths(planned.run_dir).checked_for
     return made, ((path, json.dumps(encode_set(asked)).encode() + b"\n"),)
 
 
-def begin(spec: JobSpec, said: Collection[str], context: Context, tell: Tell) -> RunRecord:
+def begin(spec: JobSpec, explicit: Collection[str], context: Context, tell: Tell) -> RunRecord:
     """Start ``spec`` in the allocation around us; it ends with this process. Raises ``ClusterrunError``."""
     there = allocation(context)
     with turn(os.path.join(context.store.cache, f"allocation-{there.job_id}"), context.clock):
-        made, files = _drafted(spec, said, context, there)
+        made, files = _drafted(spec, explicit, context, there)
         record = prepare(made, context, files=files)
     environment = batch_environment(context.environ, there.job_id, expand(made.plan.spec.nodelist))
     try:

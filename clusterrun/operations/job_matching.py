@@ -1,4 +1,4 @@
-"""Which of Slurm's jobs are a run's, and which of them speaks for it; asks nobody, decides from rows.
+"""Which of Slurm's jobs are a run's, and which of them speaks for it.
 
 A number alone proves nothing: Slurm gives it away again, after its last one or when a controller lost
 its state, and what stands in a run directory may be anything. The comment of a job holds its run's token;
@@ -79,7 +79,7 @@ class Jobs:
         return sorted(named.values(), key=lambda row: _number(row.job_id))
 
     def speaking(self, files: RunFiles) -> MatchedJob | None:
-        """The job that tells how the run is: its own, or the one that goes on where that one is over.
+        """The job that tells how the run is: its own, or the one that continues where that one is over.
 
         Where its own is not known (the answer to the submission was lost, Slurm has forgotten the
         job, what the run directory names is none of the run's), the oldest that is not over is.

@@ -1,4 +1,4 @@
-"""What a live run uses of its nodes, asked for often while somebody looks; changes nothing of the run."""
+"""What a live run uses of its nodes, asked for often while somebody looks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LiveUsage:
         self._withdraw()
 
     def look(self) -> bool:
-        """Look again; False where the run has ended. Raises ``Unreadable`` where samples may not be read."""
+        """Look again; False if the run has ended. Raises ``Unreadable`` if samples may not be read."""
         self.status = self._status()
         self.uses = tuple(use for use in self._newest() if self._node in ("", use.node))
         return not self.status.state.ended
@@ -95,7 +95,7 @@ class LiveUsage:
 
 
 def refuse_absent(status: RunStatus) -> None:
-    """Raises ``BadInput`` where nothing can be seen: the run has not started, or has ended."""
+    """Raises ``BadInput`` if nothing can be seen: the run has not started, or has ended."""
     if status.state.ended:
         raise BadInput(
             f"{status.run_id} has ended ({status.state.value})",

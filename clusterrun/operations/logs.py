@@ -40,7 +40,7 @@ class RunLogs:
         self._wanted = wanted
         self._tell = tell
         self._paths = context.store.paths(run_id)
-        self.watch = RunWait(context, run_id, tell, heard=True)
+        self.watch = RunWait(context, run_id, tell, logs_are_shown=True)
 
     @property
     def shape(self) -> tuple[int, int]:

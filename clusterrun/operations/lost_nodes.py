@@ -13,8 +13,8 @@ BEGUN_AGAIN_SECONDS = 120.0
 """A coordinator that died, or hung, is begun again on its node well within this time, and writes at once."""
 
 
-def words(state: RunState | None, row: JobRow) -> str:
-    """Which nodes the job of a run has lost whose coordinator never said its end; '' where none."""
+def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
+    """Which nodes the job lost, if its coordinator never recorded an end; '' if none."""
     nodes = _lost(state, row) if state is not None and state.state is State.RUNNING else []
     if not nodes or state is None:
         return ""
@@ -22,14 +22,14 @@ def words(state: RunState | None, row: JobRow) -> str:
     return f"{said}, with the coordinator of the run" if _host(state) in nodes else said
 
 
-def of_running(
+def describe_silent_run(
     state: RunState | None, row: JobRow, left: LeftBehind | None, silent: float, now: float, goes_on: str
 ) -> str:
     """What is known of a job that runs, whose coordinator is ``silent``, and what to type where nobody acts.
 
-    ``left``: the newest word of its agents; ``goes_on``: how the run goes on in another job.
+    ``left``: the newest word of its agents; ``goes_on``: how the run continues in another job.
     """
-    lost = words(state, row) if state else ""
+    lost = describe_lost_nodes(state, row) if state else ""
     out = state is not None and bool(_nodes(row)) and _host(state) not in _nodes(row)
     if out and not lost and state is not None:
         # Before its first attempt is formed nothing but the coordinator's own host is known.
@@ -63,7 +63,7 @@ def given_back(state: RunState | None, left: LeftBehind | None, row: JobRow) -> 
 
 
 def first_of(row: JobRow) -> str:
-    """The node of a job's script; empty where it has none yet, or no list that can be read."""
+    """The node of a job's script; empty if it has none yet, or no list that can be read."""
     nodes = _nodes(row)
     return nodes[0] if nodes else ""
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Dial = Callable[[], socket.socket]
 
 HELLO, OPEN, DATA, END, CLOSE, CREDIT = range(1, 7)
-"""Frames: the far end is there; a connection begins, says something, says no more, is gone, takes more."""
+"""Frame kinds: relay ready; connection opened, data, end of data, closed, more credit."""
 HEAD = struct.Struct(">BII")
 WINDOW = 256 * 1024
 """Bytes that one connection may have on the way, so that a slow one does not hold up the others."""
-PORTION, MOST_WAITING, MOST_CHANNELS = 64 * 1024, 1024 * 1024, 256
+CHUNK_BYTES, MOST_WAITING, MOST_CHANNELS = 64 * 1024, 1024 * 1024, 256
 DIAL_SECONDS = 2.0
 
 
@@ -32,7 +32,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.credit, self.waiting = WINDOW, bytearray()
-        self.heard_all = self.said_all = self.passed_on = False
+        self.peer_finished = self.own_finished = self.passed_on = False
 
 
 class Relay:
@@ -69,14 +69,14 @@ class Relay:
         """Carry what is there, after at most ``seconds`` without anything."""
         self._watch(self._outgoing, selectors.EVENT_WRITE if self._leaving else 0)
         for number, one in self._channels.items():
-            takes = not one.said_all and one.credit > 0 and len(self._leaving) < MOST_WAITING
+            takes = not one.own_finished and one.credit > 0 and len(self._leaving) < MOST_WAITING
             events = (selectors.EVENT_READ if takes else 0) | (selectors.EVENT_WRITE if one.waiting else 0)
             self._watch(one.connection, events, number)
         for key, events in self._selector.select(seconds):
             if key.fileobj == self._incoming:
-                self._hear()
+                self._read_frames()
             elif key.fileobj == self._outgoing:
-                self._speak()
+                self._write_frames()
             elif key.fileobj is self._listener:
                 self._accept()
             elif key.data in self._channels:
@@ -97,9 +97,9 @@ class Relay:
         elif known.events != events:
             self._selector.modify(what, events, number)
 
-    def _hear(self) -> None:
+    def _read_frames(self) -> None:
         try:
-            found = os.read(self._incoming, PORTION)
+            found = os.read(self._incoming, CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -108,16 +108,16 @@ class Relay:
         self._arrived += found
         while len(self._arrived) >= HEAD.size:
             kind, number, size = HEAD.unpack_from(self._arrived)
-            if size > PORTION:
+            if size > CHUNK_BYTES:
                 self.over = True  # no relay speaks there
                 return
             if len(self._arrived) < HEAD.size + size:
                 return
             content = bytes(self._arrived[HEAD.size : HEAD.size + size])
             del self._arrived[: HEAD.size + size]
-            self._understand(kind, number, content)
+            self._on_frame(kind, number, content)
 
-    def _understand(self, kind: int, number: int, content: bytes) -> None:
+    def _on_frame(self, kind: int, number: int, content: bytes) -> None:
         one = self._channels.get(number)
         if kind == HELLO:
             self.greeting = content.decode("utf-8", "replace")
@@ -130,7 +130,7 @@ class Relay:
         elif kind == CREDIT:
             one.credit += struct.unpack(">I", content)[0]
         elif kind == END:
-            one.heard_all = True
+            one.peer_finished = True
             self._flush(number)
         elif kind == CLOSE:
             self.refused = content.decode("utf-8", "replace") or self.refused
@@ -143,7 +143,7 @@ class Relay:
                 raise OSError(f"more than {MOST_CHANNELS} connections at once")
             connection = self._dial()
         except OSError as error:
-            self.send(CLOSE, number, str(error).encode()[:PORTION])
+            self.send(CLOSE, number, str(error).encode()[:CHUNK_BYTES])
             return
         connection.setblocking(False)
         self._channels[number] = Channel(connection)
@@ -162,9 +162,9 @@ class Relay:
         self._channels[self._count] = Channel(connection)
         self.send(OPEN, self._count)
 
-    def _speak(self) -> None:
+    def _write_frames(self) -> None:
         try:
-            del self._leaving[: os.write(self._outgoing, self._leaving[:PORTION])]
+            del self._leaving[: os.write(self._outgoing, self._leaving[:CHUNK_BYTES])]
         except BlockingIOError:
             pass
         except OSError:
@@ -174,9 +174,9 @@ class Relay:
         one = self._channels[number]
         try:
             if events & selectors.EVENT_READ:
-                found = one.connection.recv(min(PORTION, one.credit))
+                found = one.connection.recv(min(CHUNK_BYTES, one.credit))
                 one.credit -= len(found)
-                one.said_all = not found
+                one.own_finished = not found
                 self.send(DATA if found else END, number, found)
             if events & selectors.EVENT_WRITE:
                 sent = one.connection.send(one.waiting)
@@ -193,9 +193,9 @@ class Relay:
     def _flush(self, number: int) -> None:
         """Pass the end of what the other side says on, once all of it is out."""
         one = self._channels[number]
-        if not one.heard_all or one.waiting:
+        if not one.peer_finished or one.waiting:
             return
-        if one.said_all:
+        if one.own_finished:
             self._drop(number)
             return
         if one.passed_on:

@@ -1,4 +1,4 @@
-"""Reads what a run has left: its errors, its last records, words about its memory; judges nothing."""
+"""Reads what a run has left: its errors, its last records, words about its memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL_LINES = 150
 """Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
 TAIL_OF_THE_FIRST = 5000
 """Of the rank that failed first: much may be printed after the error."""
-MOST_FAREWELLS = 512
+MOST_FINAL_RECORDS = 512
 MOST_BYTES = 1 << 20
 MOST_OF_A_NODE = 8 << 20
 _FAREWELL = re.compile(r"(\d{5,})\.farewell\.json")
@@ -45,8 +45,8 @@ def remains(context: Context, status: RunStatus) -> Remains:
     nodes = tuple(name for name in names for _ in range(each))
     files = paths.attempt(attempt.epoch) if attempt else None
     printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
-    said = list(farewells(files, nodes)) if files else []
-    still = tuple(stood(files, nodes)) if files else ()
+    said = list(final_records(files, nodes)) if files else []
+    still = tuple(last_stacks(files, nodes)) if files else ()
     warned = state.warnings if state else ()
     told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
     thrown = {one.rank for one, _, thrown in said if thrown}
@@ -66,12 +66,12 @@ def remains(context: Context, status: RunStatus) -> Remains:
 
 
 def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
-    """Of a run that ended well: that its ranks trained alone, where they left word and nobody has told it."""
+    """The warning that ranks of a successful run trained separately, unless it was given already."""
     told = any(one.startswith(Verdict.ALONE.value) for one in state.warnings)
     if told or not state.attempts:
         return ()
     files = paths.attempt(state.attempts[-1].epoch)
-    return tuple(_alone(list(farewells(files, ())), failed=False))
+    return tuple(_alone(list(final_records(files, ())), failed=False))
 
 
 def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt | None:
@@ -107,7 +107,7 @@ def errors(
     return heard(texts, per_node)
 
 
-def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool, bool]]:
+def final_records(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool, bool]]:
     """What ranks left at their end: their last records, whether they trained alone, whether they failed."""
     for match in _files(paths, _FAREWELL):
         try:
@@ -117,8 +117,8 @@ def farewells(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[Ran
             continue  # or not ours: the rest tells enough
 
 
-def stood(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
-    """Where ranks stood when they were told to end."""
+def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
+    """The stacks of ranks when they were asked to end."""
     for match in _files(paths, _STACKS):
         try:
             told = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
@@ -134,7 +134,7 @@ def _files(paths: AttemptPaths, pattern: re.Pattern[str]) -> list[re.Match[str]]
         names = sorted(os.listdir(paths.folder))
     except OSError:
         return []
-    return [match for match in map(pattern.fullmatch, names) if match][:MOST_FAREWELLS]
+    return [match for match in map(pattern.fullmatch, names) if match][:MOST_FINAL_RECORDS]
 
 
 def _seen(

@@ -1,4 +1,4 @@
-"""When which shape of a run is expected to start, by the queue and by earlier runs; queues nothing.
+"""When which shape of a run is expected to start, by the queue and by earlier runs.
 
 Three things are told beside each other: what the nodes' calendar says (``slurm.node_calendar``), how long
 this user's runs of about that size waited, and how far the forecasts were off that a run followed.
@@ -81,7 +81,7 @@ def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
     runs, earlier = list(_runs(context)), _remembered(context)
     found, fresh = [], []
     for word, one in _shapes(spec):
-        offer = partition_limits.meant(one, offers)
+        offer = partition_limits.target_partition(one, offers)
         if offer is None:
             known = ", ".join(sorted({each.name for each in offers}))
             raise BadInput(f"{word}: which partition it goes to is not known", f"say --partition: {known}")

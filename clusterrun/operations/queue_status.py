@@ -1,4 +1,4 @@
-"""What is said of a run that waits in Slurm's queue, for its first job or its next; asks nobody."""
+"""What is said of a run that waits in Slurm's queue, for its first job or its next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def words(row: JobRow, state: RunState | None, now: float) -> str:
     if state.state is State.PENDING:
         return f"{state.reason}; {why}" if state.reason and why else state.reason or why
     before = state.attempts[-1].job_id if state.attempts else ""
-    return f"goes on in job {row.job_id}: {why}" if before not in ("", row.job_id) else f"queued again: {why}"
+    return (
+        f"continues in job {row.job_id}: {why}" if before not in ("", row.job_id) else f"queued again: {why}"
+    )
 
 
 def waiting(row: JobRow, now: float) -> str:

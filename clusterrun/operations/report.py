@@ -1,4 +1,4 @@
-"""The pre-flight report of a run, or why there is none; judges no node."""
+"""The pre-flight report of a run, or why there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report_of(context: Context, run_id: str, attempt: int | None = None) -> Repo
 
 
 def attempts_with_report(context: Context, run_id: str) -> list[int]:
-    """The attempts of which there is a report; a restart inside the allocation is not checked anew."""
+    """The attempts of which there is a report; a restart inside the allocation is not checked again."""
     paths = context.store.paths(run_id)
     try:
         return [n for n in attempts(paths.attempts) if os.path.exists(paths.attempt(n).preflight)]

@@ -1,4 +1,4 @@
-"""What the disk alone says about one run: its record, its state, the last word on it; judges nothing."""
+"""What the files of one run say: its record, its state, how it ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
 
 
 def _ended(store: Store, run_id: str) -> EndedRun | None:
-    """A last word that is damaged is none: it is found out again."""
+    """A damaged record of the end counts as none: the end is determined again."""
     try:
         return store.ended(run_id)
     except BadDocument:

@@ -1,7 +1,7 @@
 """What state a run is in, from all that was said about it; decides from values alone, asks nobody.
 
-Four may have spoken: the record (what was asked), the coordinator (``state.json``), the scheduler (a
-row of squeue, or the life of a local process), and whoever cancelled. They can disagree: a node
+There are four sources: the record (what was asked), the coordinator (``state.json``), the scheduler (a row of
+squeue, or a local process), and a request to cancel. They can disagree: a node
 dies with its coordinator, Slurm forgets a job after minutes, a controller does not answer.
 """
 
@@ -129,9 +129,11 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
         return _without_row(evidence)
     over = state is not None and state.state.ended and not _older(evidence, state, row)
     if state and over and state.state is State.COMPLETED:
-        return _by_state(evidence, state)  # whatever Slurm says of the nodes that were lost on the way
+        return _by_state(evidence, state)  # whatever Slurm reports about nodes that were lost meanwhile
     if row.state in SCHEDULER_KNOWS_BEST:
-        why = _joined(lost_nodes.words(state, row) or row.explained, _did_not(state) or _why(evidence))
+        why = _joined(
+            lost_nodes.describe_lost_nodes(state, row) or row.explained, _did_not(state) or _why(evidence)
+        )
         return _Verdict(row.state, Phase.ENDED, why, row.end)
     if queue_status.in_queue(row, state) and not _started_since(evidence):
         never = evidence.answered and explain(row.reason).never
@@ -152,7 +154,7 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
 
 
 def halted(row: JobRow) -> str:
-    """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it go on."""
+    """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it continue."""
     return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
@@ -185,7 +187,7 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(evidence.state), row.end)
     nodes, given_back = (
-        lost_nodes.words(evidence.state, row),
+        lost_nodes.describe_lost_nodes(evidence.state, row),
         lost_nodes.given_back(evidence.state, evidence.left, row),
     )
     if nodes or given_back:
@@ -212,7 +214,7 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
 
 
 def _did_not(state: RunState | None) -> str:
-    """A run that was to go on, and whose last job is over all the same."""
+    """A run that should have continued, but whose last job has ended."""
     if state is None or state.state is not State.PENDING:
         return ""
     return f"it did not continue: {state.reason}" if state.reason else ""
@@ -223,7 +225,7 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
     if state and state.state.ended:
         return _by_state(evidence, state)
     if not evidence.answered or evidence.elsewhere:
-        return _unheard(evidence)
+        return _without_answer(evidence)
     if state and state.state is State.RUNNING and evidence.now - state.updated_at <= STALE_SECONDS:
         return _running(evidence, False)  # its coordinator wrote a moment ago: that outranks silence
     if evidence.cancel_asked:
@@ -233,7 +235,7 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
     return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, FORGOTTEN))
 
 
-def _unheard(evidence: RunEvidence) -> _Verdict:
+def _without_answer(evidence: RunEvidence) -> _Verdict:
     state, row = evidence.state, evidence.row
     fresh = state is not None and evidence.now - state.updated_at <= STALE_SECONDS
     if state is not None and fresh and state.state is State.RUNNING:
@@ -263,13 +265,21 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
     goes_on = evidence.record.spec.goes_on
     if state is None or restarted or state.state.ended:
         age = evidence.now - row.start if row and row.start else 0.0
-        more = lost_nodes.of_running(None, row, evidence.left, age, evidence.now, goes_on) if row else ""
+        more = (
+            lost_nodes.describe_silent_run(None, row, evidence.left, age, evidence.now, goes_on)
+            if row
+            else ""
+        )
         since = f", in {spoken(age)}" if more else ""
         words = f"the coordinator has sent no heartbeat yet{since}"
         return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
     age = evidence.now - state.updated_at
     if age > STALE_SECONDS:
-        nodes = lost_nodes.of_running(state, row, evidence.left, age, evidence.now, goes_on) if row else ""
+        nodes = (
+            lost_nodes.describe_silent_run(state, row, evidence.left, age, evidence.now, goes_on)
+            if row
+            else ""
+        )
         silence = f"no heartbeat from its coordinator for {spoken(age)}"
         return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
     return _Verdict(State.RUNNING, state.phase, _why(evidence))
@@ -315,7 +325,7 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
             return _Verdict(word, Phase.ENDED, why, row.end)
         seen = "its coordinator is gone" if evidence.alive is False else FORGOTTEN
         return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, seen))
-    return _running(replace(evidence, row=None), False) if told else _unheard(evidence)
+    return _running(replace(evidence, row=None), False) if told else _without_answer(evidence)
 
 
 def _elsewhere(evidence: RunEvidence) -> _Verdict:
@@ -346,10 +356,10 @@ def _why(evidence: RunEvidence) -> str:
     well = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
     warnings = evidence.state.warnings if evidence.state and well else ()
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-    return _joined(_told(evidence), *(f"warning: {one}{more}" for one in warnings[-1:]))
+    return _joined(_coordinator_reason(evidence), *(f"warning: {one}{more}" for one in warnings[-1:]))
 
 
-def _told(evidence: RunEvidence) -> str:
+def _coordinator_reason(evidence: RunEvidence) -> str:
     """The coordinator's reason, or which rank failed first and how."""
     state = evidence.state
     if state is None:

@@ -1,4 +1,4 @@
-"""Asks everyone who knows about runs, once for all of them, and lets the judge answer; changes no run."""
+"""Asks each source about all runs at once, and derives their status with ``run_state``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from clusterrun.operations.run_state import NEVER, QUEUEING_SECONDS, STALE_SECON
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
-from clusterrun.slurm.job_cache import News, SharedJobs
+from clusterrun.slurm.job_cache import JobsAnswer, SharedJobs
 from clusterrun.slurm.queries import JobRow
-from clusterrun.system import Clock, said_late
+from clusterrun.system import Clock, notice_if_slow
 
 SPEAK_AFTER = 2.0
 
@@ -52,7 +52,7 @@ class StatusQuery:
         tell: Callable[[str], None],
         other_cluster: Callable[[RunRecord], str],
     ) -> None:
-        """``tell`` hears of a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
+        """``tell`` reports a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
         self._other_cluster = other_cluster
         self._store = store
         self._tell = tell
@@ -77,7 +77,7 @@ class StatusQuery:
         """
         found = [case for one in ids if (case := self._case(one, gone))]
         heard = (
-            self._heard([c for c in found if isinstance(c, RunFiles)], oldest, since)
+            self._scheduler_reply([c for c in found if isinstance(c, RunFiles)], oldest, since)
             if ask
             else SchedulerReply(answered=False)
         )
@@ -91,13 +91,13 @@ class StatusQuery:
                 return None
             raise
 
-    def _heard(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
+    def _scheduler_reply(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         """What the scheduler says of the runs that it could say something of."""
         asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
         if not asked:
             return SchedulerReply()
         sentence = f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question"
-        with said_late(SPEAK_AFTER, self._tell, sentence):
+        with notice_if_slow(SPEAK_AFTER, self._tell, sentence):
             return self._asked(asked, oldest, since)
 
     def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
@@ -132,7 +132,7 @@ class StatusQuery:
             return False
         return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
 
-    def _silence(self, news: News) -> str:
+    def _silence(self, news: JobsAnswer) -> str:
         known = "what the run directories say"
         if news.at:
             known += f", and what Slurm said {spoken(max(0.0, self._clock.now() - news.at))} ago"
@@ -143,7 +143,9 @@ class StatusQuery:
 
         Of jobs of one number it knows the newest: the one that the ``queue`` has already told of.
         """
-        missing = [c for c in cases if c.record.run_id not in rows and c.record.job_id and not _told(c)]
+        missing = [
+            c for c in cases if c.record.run_id not in rows and c.record.job_id and not _end_is_known(c)
+        ]
         numbers = (job for c in missing for job in (c.record.job_id, c.waiting) if job and job not in queue)
         wanted = dict.fromkeys(numbers)
         if not wanted:
@@ -241,7 +243,7 @@ def _silent(files: RunFiles, now: float) -> bool:
     return files.state is None or now - files.state.updated_at > STALE_SECONDS
 
 
-def _told(files: RunFiles) -> bool:
+def _end_is_known(files: RunFiles) -> bool:
     """Whether the accounting need not be asked about the run: its end is known, or it was asked before."""
     return bool((files.state and files.state.state.ended) or (files.ended and files.ended.inferred))
 

@@ -33,7 +33,7 @@ from clusterrun.script.plan import (
     default_name,
     marked,
     plan,
-    wished,
+    sbatch_arguments,
 )
 from clusterrun.slurm import node_calendar, partition_limits, submit_once
 from clusterrun.slurm.client import SlurmClient
@@ -55,7 +55,7 @@ OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 class SubmitFacts:
     """What was found out before anything is planned; ``spec`` is settled, ``said`` is for the person.
 
-    ``of_launch`` is what is said of a launch by srun. ``offered`` is None where no scheduler is asked.
+    ``of_launch`` is what is said of a launch by srun. ``offered`` is None if no scheduler is asked.
     """
 
     spec: JobSpec
@@ -65,7 +65,7 @@ class SubmitFacts:
     offered: Offered | None
 
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Notices about a plan that is made of it. Raises ``BadInput`` where it can never run."""
+        """Notices about a plan that is made of it. Raises ``BadInput`` if it can never run."""
         said = (*self.said, *self.of_launch, *about_python(planned, self.site))
         said += check(planned, environ=environ)
         if self.offered:
@@ -105,7 +105,7 @@ def submit_facts(
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     offered = (known or Offered(context)) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
-    spec, avoided = _keeping_off(spec, context, site, offered)
+    spec, avoided = _without_unfit_nodes(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
     few = _few_ports(spec, context) if site.slurm else ()
     return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered)
@@ -155,7 +155,7 @@ def allocation_argv(
 
 
 class Offered:
-    """What the partitions offer, asked for while everything else is made ready, so that it takes no time."""
+    """What the partitions offer; queried in a thread while the rest is prepared."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client()
@@ -170,21 +170,21 @@ class Offered:
             pass  # sbatch will say what is wrong
 
     def check(self, spec: JobSpec) -> None:
-        """Refuse what can never run; silent where no answer came in time. Raises ``BadInput``."""
+        """Refuse what can never run; silent if no answer came in time. Raises ``BadInput``."""
         partition_limits.check(spec, self._answer())
 
     def cpus_per_gpu(self, spec: JobSpec) -> int:
-        """A GPU's share of its node's CPUs; 0 where that is not known."""
+        """A GPU's share of its node's CPUs; 0 if that is not known."""
         return partition_limits.cpus_per_gpu(spec, self._answer())
 
     def nodes_for(self, spec: JobSpec) -> int:
-        """How many nodes the partition has that the job goes to; 0 where that is not known."""
-        offer = partition_limits.meant(spec, self._answer())
+        """How many nodes the partition has that the job goes to; 0 if that is not known."""
+        offer = partition_limits.target_partition(spec, self._answer())
         return offer.nodes if offer else 0
 
     def partition_for(self, spec: JobSpec) -> str:
         """The partition that the job goes to; '' where that is not known."""
-        offer = partition_limits.meant(spec, self._answer())
+        offer = partition_limits.target_partition(spec, self._answer())
         return offer.name if offer else ""
 
     def _answer(self) -> tuple[PartitionOffer, ...]:
@@ -217,7 +217,7 @@ def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
     )
 
 
-def _keeping_off(
+def _without_unfit_nodes(
     spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[JobSpec, tuple[str, ...]]:
     """``spec`` without nodes that were lately unfit, where that is wanted, and what to say about it."""
@@ -231,7 +231,7 @@ def _keeping_off(
 def _sharing_cpus(
     spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[MachineFacts, tuple[str, ...]]:
-    """``site`` with the CPUs that a rank on a GPU gets where nobody says, and what to say about it.
+    """``site`` with the CPUs that a rank on a GPU gets by default, and what to say about it.
 
     Slurm is asked whether it could start such a job: cores that are kept for the system, limits of a
     partition, memory that is counted by CPU stand in no list of nodes.
@@ -243,7 +243,7 @@ def _sharing_cpus(
     settled = replace(spec, name=spec.name or default_name(spec.command))
 
     def refused(facts: MachineFacts) -> str:
-        return context.client().could_not_start(wished(settled, "x", "x", "/", facts), spec.cwd)
+        return context.client().could_not_start(sbatch_arguments(settled, "x", "x", "/", facts), spec.cwd)
 
     why = refused(wider)
     if not why:

@@ -4,7 +4,7 @@ A sweep is a table of ordinary runs. Each point has a run directory with its ord
 before anything is queued, and as a job it is a task of an array: ``41_7``. What makes that work:
 
 - The array's script holds the list of run ids; a task becomes the run at its number (``array_script``).
-  A task that Slurm queues again has the same number and goes on with the same run.
+  A task that Slurm queues again has the same number and continues with the same run.
 - The array is submitted once, as any run is (``submit_once``): its token stands in the comment, which all
   tasks share. A run's token is the array's with its number, so that a row of Slurm finds its run.
 - On the nodes and here a task goes by ``41_7`` alone: its plain number may be that of the whole array.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from clusterrun.config.sweep_points import Point, at, check_places, said
+from clusterrun.config.sweep_points import Point, at, check_places, point_text
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
@@ -40,7 +40,7 @@ LONGEST_NAME = 24
 """Characters: with the number of its point the name of a run still fits its id."""
 LOOK_EVERY = 0.5
 WAVE_SECONDS = 10.0
-"""Seconds between two looks at how many runs have ended, where a limit on jobs holds the others back."""
+"""Seconds between polls of how many runs have ended, where a limit on jobs holds the others back."""
 CALL = "call.pkl"
 """In the run directory of a function: the function and its arguments (clusterrun.training.function)."""
 POLICY = "accounting/qos policy"
@@ -102,7 +102,9 @@ def start(
     if sweep.spec.snapshot:
         sweep, found = _copied(sweep, found, context)
     Sweeps(context.store).save(sweep)
-    feeder = (_Here if first.spec.cluster is Cluster.LOCAL else _Arrays)(sweep, found, context, tell, files)
+    feeder = (_LocalQueue if first.spec.cluster is Cluster.LOCAL else _ArrayQueue)(
+        sweep, found, context, tell, files
+    )
     return feeder.run(patient)
 
 
@@ -119,7 +121,7 @@ def _copied(
     return replace(sweep, spec=inside), replace(found, spec=there)
 
 
-class _Feeder:
+class _SweepQueue:
     """What both ways have in common: the record of the sweep, and the runs that are made of its points."""
 
     def __init__(
@@ -143,12 +145,12 @@ class _Feeder:
 
     def _prepare(self, place: int, planned: Plan, sync: bool) -> RunRecord:
         files = self._files[place] if self._files else self._of_before(self._sweep.points[place])
-        point = said(self._sweep.points[place].values)
+        point = point_text(self._sweep.points[place].values)
         sweep_id, program = self._sweep.sweep_id, self._program
         return submit.prepare(submit.Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
 
     def _of_before(self, point: SweepPoint) -> submit.Files:
-        """The call (``CALL``) of a point that is run again; nothing where its run is no function."""
+        """The call (``CALL``) of a point that is run again; nothing if its run is not a function."""
         path = (
             os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL) if point.earlier else ""
         )
@@ -177,7 +179,7 @@ class _Feeder:
         return f"Ctrl-C leaves the others; to queue them later: clusterrun sweep continue {self._sweep.name}"
 
 
-class _Here(_Feeder):
+class _LocalQueue(_SweepQueue):
     """Runs on this machine: nobody keeps a queue here but the process that starts them."""
 
     def run(self, patient: bool) -> SweepRecord:
@@ -204,7 +206,7 @@ class _Here(_Feeder):
         return self._sweep
 
 
-class _Arrays(_Feeder):
+class _ArrayQueue(_SweepQueue):
     """Runs as the tasks of arrays."""
 
     def run(self, patient: bool) -> SweepRecord:
@@ -303,7 +305,7 @@ class _Arrays(_Feeder):
 
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
-    """``sweep`` with each point waiting again whose run has ended otherwise than well; queues nothing."""
+    """``sweep`` with each point waiting again whose run has ended otherwise than well."""
     if sweep.search:
         seen = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
         more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"

@@ -19,7 +19,7 @@ LAST_BYTES = 65536
 MOST_BYTES = 1 << 20
 
 Value = Any
-"""What JSON has but objects and lists."""
+"""A JSON scalar."""
 
 
 @frozen
@@ -63,7 +63,7 @@ class SweepResults:
         ]
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints; a number that is none is null."""
+        """What ``--json`` prints; NaN and infinity become null."""
         rows = [
             {
                 "name": one.name,
@@ -83,7 +83,7 @@ class SweepResults:
 
 
 def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
-    """The results of all points. Raises ``BadInput`` where no run reported ``by``."""
+    """The results of all points. Raises ``BadInput`` if no run reported ``by``."""
     statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
     found = []
     for place, point in enumerate(sweep.points):
@@ -142,7 +142,7 @@ def _is_odd(value: Value) -> bool:
 
 
 def _place(value: Value, largest: bool) -> tuple[bool, float]:
-    """By which a result is sorted: what is no number, and NaN, comes last."""
+    """By which a result is sorted: what is not a number, and NaN, comes last."""
     if not is_number(value) or math.isnan(value):
         return True, 0.0
     return False, -float(value) if largest else float(value)

@@ -1,6 +1,6 @@
 """A sweep whose points Optuna asks for: asked and told here, queued as runs; ranks know nothing of it.
 
-Trial n of the study is point n of the sweep. Both are on disk before a run is queued, so whoever goes on
+Trial n of the study is point n of the sweep. Both are on disk before a run is queued, so whoever continues
 later finds what was asked, and asks for nothing twice.
 """
 
@@ -37,7 +37,7 @@ def new_search(spec: JobSpec, search: SweepSearch, context: Context) -> SweepRec
 
 
 def foreseen(sweep: SweepRecord) -> SweepRecord:
-    """``sweep`` with points that Optuna might ask for first; touches nothing."""
+    """``sweep`` with points that Optuna might ask for first."""
     assert sweep.search is not None
     study = _optuna().create_study(sampler=_optuna().samplers.TPESampler(seed=0))
     count = min(sweep.search.at_once, sweep.search.trials)
@@ -49,10 +49,10 @@ def searched(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
     """Ask, queue and tell until every point that is wanted has ended. Raises ``ClusterrunError``."""
     assert sweep.search is not None
     with _alone(Sweeps(context.store).paths(sweep.sweep_id).run_dir, sweep.name):
-        return _Asking(sweep, sweep.search, context, tell).run()
+        return _SearchLoop(sweep, sweep.search, context, tell).run()
 
 
-class _Asking:
+class _SearchLoop:
     def __init__(self, sweep: SweepRecord, search: SweepSearch, context: Context, tell: Tell) -> None:
         self._sweep, self._search = replace(sweep, cancelled=False), search
         self._context, self._tell = context, tell
@@ -72,7 +72,7 @@ class _Asking:
         """Keep as many runs alive as are wanted at once, as long as points are wanted."""
         self._known.save(self._sweep)
         while not self._known.read(self._sweep.sweep_id).cancelled:
-            live = self._hear()
+            live = self._report_ended()
             room = min(self._search.at_once - len(live), self._search.trials - len(self._sweep.points))
             if room > 0 or self._sweep.waiting:
                 self._ask(max(room, 0))
@@ -83,7 +83,7 @@ class _Asking:
                 self._context.clock.sleep(WAVE_SECONDS if there else LOOK_EVERY)
         return self._known.read(self._sweep.sweep_id)
 
-    def _hear(self) -> list[RunStatus]:
+    def _report_ended(self) -> list[RunStatus]:
         """Tell the study which runs have ended; those that have not."""
         trials = self._study.get_trials(deepcopy=False)
         places = {
@@ -94,7 +94,7 @@ class _Asking:
         live = []
         for status in self._context.inquiry(self._tell).statuses(list(places), gone=True):
             if status.state.ended:
-                self._told(places[status.run_id], status)
+                self._report_result(places[status.run_id], status)
             else:
                 live.append(status)
         if not self._good and self._failed >= max(FIRST, self._search.at_once):
@@ -106,7 +106,7 @@ class _Asking:
             raise ClusterrunError(seen, remedy)
         return live
 
-    def _told(self, place: int, status: RunStatus) -> None:
+    def _report_result(self, place: int, status: RunStatus) -> None:
         by, name = self._search.by, run_name(self._sweep, place)
         value = reported(self._context.store.paths(status.run_id)).get(by)
         if not is_number(value):

@@ -1,4 +1,4 @@
-"""Waiting for the end of a run: its own files often, the scheduler seldom; says what it waits for."""
+"""Waits for the end of a run: polls its files often and the scheduler rarely, and reports why it waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CERTAIN_SECONDS = 4.0
 SPEAK_AFTER = 2.0
 SPEAK_AGAIN = 300.0
 COUNTS = re.compile(r"\d+ (?:s left|answers?|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
-"""What runs down by itself is no news."""
+"""Counts, durations and times: a change in them alone is not reported."""
 SECOND_THOUGHTS = 3
 """A run cancelled by nobody here may have met a time limit that Slurm has yet to name."""
 
@@ -30,18 +30,17 @@ def gist(sentence: str) -> str:
 
 
 class RunWait:
-    """The state of one run over time, asked as seldom as will do."""
+    """The state of one run over time, asked as rarely as will do."""
 
-    def __init__(self, context: Context, run_id: str, tell: Tell, heard: bool = False) -> None:
-        """``heard``: what the ranks print is shown beside, so while they train nothing needs saying.
-
-        Raises what reading the record raises: of a run that nothing is known of no end is ever seen.
+    def __init__(self, context: Context, run_id: str, tell: Tell, logs_are_shown: bool = False) -> None:
+        """With ``logs_are_shown`` it reports nothing while ranks train. Raises what reading the record
+        raises.
         """
         context.store.read(run_id)
         self._context = context
         self._run_id = run_id
         self._tell = tell
-        self._heard = heard
+        self._heard = logs_are_shown
         self._status: RunStatus | None = None
         self._looked_at = self._asked_at = self._said_at = -1e9
         self._pause = FIRST_PAUSE

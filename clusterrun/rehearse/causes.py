@@ -1,4 +1,4 @@
-"""What a rehearsal found: the cause, named by what differs first, and what to write instead; pure.
+"""Names the cause of what a rehearsal found, by what differs first, and what to write instead; pure.
 
 An accusation needs a proof in the traces. What is not proven is UNKNOWN, never a guess.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
 from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.notices import came_to_its_end, complete, notice_met
 from clusterrun.rehearse.part_differences import loaded_beside, what_differs
-from clusterrun.rehearse.rank_trace import Life
+from clusterrun.rehearse.rank_trace import Start
 from clusterrun.rehearse.resumed_step import left_out, weights_of_no_step, wrong_step
 from clusterrun.rehearse.resumption import (
     FirstDifference,
@@ -29,7 +29,7 @@ CLOSE = 0.05
 RESTORED = ("weights", "state", "rates", "scheduler", "data")
 
 
-def expected(first: Life, differs: str, start: Life) -> Reference:
+def expected(first: Start, differs: str, start: Start) -> Reference:
     """What a restart after ``start`` should compute; ``differs``: in what undisturbed runs differ, or ''.
 
     Of runs that differ by themselves, each can be compared with its own past alone.
@@ -38,7 +38,7 @@ def expected(first: Life, differs: str, start: Life) -> Reference:
 
 
 def judge(
-    first: Life, differs: str, seen: Observed, second: Life | None = None, known: Reference | None = None
+    first: Start, differs: str, seen: FaultRun, second: Start | None = None, known: Reference | None = None
 ) -> tuple[Discovery, ...]:
     """What a fault showed, the cause first.
 
@@ -59,7 +59,7 @@ def judge(
     if wrong:
         if wrong.cause is Cause.PARAMETERS and (path := read_in_part(seen)):
             wrong = loaded_in_part(path, seen)
-        return (wrong,)  # what that loses is no fault of how the notice was met
+        return (wrong,)  # what that loses is not a fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
         size = f"{len(last.ranks)} rank{'s' if len(last.ranks) > 1 else ''}"
@@ -82,7 +82,7 @@ def judge(
 
 
 def _differences(
-    known: Reference, seen: Observed, at: int, found: Sequence[FirstDifference]
+    known: Reference, seen: FaultRun, at: int, found: Sequence[FirstDifference]
 ) -> list[Discovery]:
     """What each difference proves, the first in time first."""
     last = seen.restarted
@@ -92,7 +92,7 @@ def _differences(
     return [what_differs(one, head if not i else "", seen, count, at) for i, one in enumerate(found)]
 
 
-def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Discovery:
+def _rounded(first: Start, seen: FaultRun, at: int, one: FirstDifference) -> Discovery:
     """Forward equal to the bit, weights not: the sum over more than two ranks; the losses must stay close."""
     for rank, trace in seen.restarted.ranks.items():
         right = {step.n: step.loss for step in first.ranks[rank].steps} if rank in first.ranks else {}
@@ -113,9 +113,9 @@ def _rounded(first: Life, seen: Observed, at: int, one: FirstDifference) -> Disc
 
 
 def _equal(
-    seen: Observed,
+    seen: FaultRun,
     at: int,
-    last: Life,
+    last: Start,
     deterministic: bool,
     notice: Sequence[Discovery],
     apart: LossSpread | None,

@@ -7,14 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile, pattern
 
 ALIKE = 0.01
 """By how much the sizes of such files differ at most: numbers in them take more digits, names are longer."""
 
 
-def no_step_taken(seen: Observed) -> Discovery:
+def no_step_taken(seen: FaultRun) -> Discovery:
     """The restarted ranks made no step."""
     last = seen.restarted
     torn = [path for path, _ in last.loaded if path in seen.damaged]
@@ -38,7 +38,7 @@ def no_step_taken(seen: Observed) -> Discovery:
     return _torn(seen, os.path.basename(torn[-1]), line, words)
 
 
-def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
+def _torn(seen: FaultRun, name: str, line: str, words: str) -> Discovery:
     """The restarted script loads a file that is cut off, and makes no step."""
     if _whole_before(seen):
         return Discovery(
@@ -52,7 +52,7 @@ def _torn(seen: Observed, name: str, line: str, words: str) -> Discovery:
     return _no_other(name, words, line, seen)
 
 
-def read_in_part(seen: Observed) -> str:
+def read_in_part(seen: FaultRun) -> str:
     """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint.
 
     What else it read in that folder may be one: an older file under another name.
@@ -65,7 +65,7 @@ def read_in_part(seen: Observed) -> str:
     return "" if others else next((path for path in read if path in seen.damaged), "")
 
 
-def loaded_in_part(path: str, seen: Observed) -> Discovery:
+def loaded_in_part(path: str, seen: FaultRun) -> Discovery:
     """The restarted script trains on with what it could read of a file that is cut off."""
     said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
     remedy = (
@@ -76,7 +76,7 @@ def loaded_in_part(path: str, seen: Observed) -> Discovery:
     return Discovery(Cause.TORN, said, remedy, lines)
 
 
-def _no_other(name: str, words: str, line: str, seen: Observed) -> Discovery:
+def _no_other(name: str, words: str, line: str, seen: FaultRun) -> Discovery:
     """The checkpoint that is cut off was the only one."""
     if seen.fault == "damaged":
         return Discovery(
@@ -104,7 +104,7 @@ def _raises(line: str) -> tuple[str, ...]:
     return (f"{line} raises it",) if line else ()
 
 
-def _whole_before(seen: Observed) -> bool:
+def _whole_before(seen: FaultRun) -> bool:
     """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
     kinds = {pattern(path) for path in seen.damaged}
     life = seen.lives[0]
@@ -115,7 +115,7 @@ def _whole_before(seen: Observed) -> bool:
     )
 
 
-def _spoilt(seen: Observed) -> Callable[[SavedFile], bool]:
+def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
     """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is.
 
     So is one of a save that was cut off before the last of its files had its name.
@@ -155,7 +155,7 @@ def _incomplete(saves: Sequence[SavedFile]) -> set[int]:
     }
 
 
-def newest_whole(seen: Observed) -> SavedFile | None:
+def newest_whole(seen: FaultRun) -> SavedFile | None:
     """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
     read = {path for path, _ in seen.restarted.loaded}
     saves = [save for life in seen.lives[:1] for save in life.saves]

@@ -10,7 +10,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
 from clusterrun.rehearse.part_differences import WORDS
-from clusterrun.rehearse.rank_trace import Life, SavedFile, pattern
+from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
 from clusterrun.rehearse.resumption import FirstDifference, differences, reference
 
 MANY_KEPT = 4
@@ -22,7 +22,7 @@ NO_NETWORK = (
 """Exceptions of scripts that load something from a network, by the names that libraries give them."""
 
 
-def control(first: Life, second: Life) -> tuple[Discovery, ...]:
+def control(first: Start, second: Start) -> tuple[Discovery, ...]:
     """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
     differs = divergence(first, second)
     n = first.last
@@ -47,7 +47,7 @@ UNDISTURBED = {
 }
 
 
-def divergence(first: Life, second: Life) -> FirstDifference | None:
+def divergence(first: Start, second: Start) -> FirstDifference | None:
     """What differs first between two undisturbed runs."""
     known = reference(first)
     for rank, trace in sorted(second.ranks.items()):
@@ -58,7 +58,7 @@ def divergence(first: Life, second: Life) -> FirstDifference | None:
     return found[0] if found else None
 
 
-def files(life: Life) -> tuple[Discovery, ...]:
+def files(life: Start) -> tuple[Discovery, ...]:
     saves = [save for save in life.saves if save.size]
     if not saves:
         return (
@@ -90,7 +90,7 @@ def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
     return None
 
 
-def _never_dropped(life: Life, saves: Sequence[SavedFile]) -> Discovery | None:
+def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     kinds: dict[str, set[str]] = {}
     sizes = {save.path: save.size for save in saves}
     for save in saves:
@@ -117,7 +117,7 @@ def amount(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
+def no_steps(life: Start, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
     """Why nothing can be rehearsed: what was seen, and what to do."""
     if life.errors:
         line, kind, said = life.errors[0]
@@ -146,7 +146,7 @@ def no_steps(life: Life, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
     )
 
 
-def too_slow(life: Life, budget: float) -> Discovery:
+def too_slow(life: Start, budget: float) -> Discovery:
     """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
     if life.last < 1:
         said = f"no optimizer step within --budget {budget:g} s"

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.rank_trace import Life
+from clusterrun.rehearse.rank_trace import Start
 
 
 class Severity(enum.Enum):
@@ -75,7 +75,7 @@ class Discovery:
 
 
 @frozen
-class Observed:
+class FaultRun:
     """What one fault did: every start of the ranks, in order, and how the run ended.
 
     ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
@@ -83,7 +83,7 @@ class Observed:
     """
 
     fault: str
-    lives: tuple[Life, ...]
+    lives: tuple[Start, ...]
     struck_at: int
     until: float = 0.0
     took: float | None = None
@@ -92,7 +92,7 @@ class Observed:
     tail: str = ""
 
     @property
-    def restarted(self) -> Life:
+    def restarted(self) -> Start:
         """The start that is judged: the first after the fault that took a step, or the first that did not."""
         after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
         stepped = (life for life in after if any(one.before for one in life.ranks.values()))

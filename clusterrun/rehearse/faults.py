@@ -1,4 +1,4 @@
-"""The faults of a rehearsal: when each comes, by what the control showed, and who brings it about; pure."""
+"""The faults of a rehearsal: when each is injected, as the control run showed, and by whom; pure."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.rehearse.rank_trace import Life, SavedFile
+from clusterrun.rehearse.rank_trace import SavedFile, Start
 
 SHORT_NOTICE = 2.0
 """Seconds of a preemption that comes almost without notice."""
 AFTER_NOTICE = 24
-"""Steps after a notice by which a script that heeds it has ended."""
+"""Steps after a notice within which a script that reacts to it has ended."""
 LATEST = 8
 """Steps of a restart after which it is killed again at the latest."""
 INSIDE = ("after-save", "kill", "twice", "mid-save", "disk-full")
-"""What ranks do to themselves. In this order a restart takes steps again that the start before it took:
+"""Injected by the ranks. In this order a restart takes steps again that the start before it took:
 with more than two ranks only these can be compared by bits."""
 OUTSIDE = ("time-limit", "preemption", "node")
-"""What comes from outside while all ranks wait; the first has a past that nothing disturbed."""
+"""Faults injected from outside while all ranks wait; before the first, nothing has disturbed the run."""
 
 
 @frozen
-class Strike:
+class FaultCase:
     """One fault: its name, its head in the table, and what it does in a sentence."""
 
     name: str
@@ -31,25 +31,25 @@ class Strike:
 
 
 FAULTS = (
-    Strike("kill", "killed rank", "a rank is killed between two steps"),
-    Strike(
+    FaultCase("kill", "killed rank", "a rank is killed between two steps"),
+    FaultCase(
         "mid-save", "killed in save", "the rank that writes a checkpoint is killed when half of it is written"
     ),
-    Strike("after-save", "killed after save", "a rank is killed right after a checkpoint"),
-    Strike("node", "lost node", "all processes of the last node are killed, its agent too"),
-    Strike("time-limit", "time limit", "the run is told that its time is up, with --notice"),
-    Strike("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
-    Strike(
+    FaultCase("after-save", "killed after save", "a rank is killed right after a checkpoint"),
+    FaultCase("node", "lost node", "all processes of the last node are killed, its agent too"),
+    FaultCase("time-limit", "time limit", "the run is told that its time is up, with --notice"),
+    FaultCase("preemption", "preemption", f"the run is told to make room within {SHORT_NOTICE:g} s"),
+    FaultCase(
         "disk-full",
         "disk full",
         "half of a checkpoint is written, the rest is refused; later a rank is killed",
     ),
-    Strike("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
-    Strike("twice", "killed twice", "a rank is killed, and again soon after the restart"),
+    FaultCase("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
+    FaultCase("twice", "killed twice", "a rank is killed, and again soon after the restart"),
 )
 ELASTIC = (
-    Strike("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
-    Strike("more", "one node more", "the run is ended, and goes on with one node more"),
+    FaultCase("fewer", "one node fewer", "the run is ended, and goes on with one node fewer"),
+    FaultCase("more", "one node more", "the run is ended, and goes on with one node more"),
 )
 
 
@@ -89,12 +89,12 @@ class Schedule:
         return max(self.saved_at + 1, min(self.steps - 2, self.saved_at + third))
 
     @property
-    def soon(self) -> int:
+    def second_kill_step(self) -> int:
         """After how many steps the second kill comes, soon after the restart: before its first save."""
         return self.saved_at + min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
-def schedule(control: Life, limit: int) -> Schedule:
+def schedule(control: Start, limit: int) -> Schedule:
     """By what an undisturbed run did."""
     groups: dict[int, list[SavedFile]] = {}
     for save in control.saves:
@@ -107,8 +107,8 @@ def schedule(control: Life, limit: int) -> Schedule:
     return Schedule(steps, len(control.ranks), natural, found, min(2, len(found)))
 
 
-def runs_of(wanted: Sequence[Strike], plan: Schedule) -> tuple[tuple[Strike, ...], ...]:
-    """Which faults follow each other in one run: a restart proves the one before it, and meets the next."""
+def runs_of(wanted: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
+    """Which faults follow each other in one run: a restart proves one and is hit by the next."""
     names = {fault.name: fault for fault in wanted}
     parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
     runs = [tuple(names.pop(name) for name in part if name in names) for part in parts]
@@ -116,40 +116,40 @@ def runs_of(wanted: Sequence[Strike], plan: Schedule) -> tuple[tuple[Strike, ...
 
 
 @frozen
-class PlacedStrike:
-    """A fault in a run of several, which its ranks bring about in the starts ``first`` to ``last``."""
+class ScheduledFault:
+    """A fault in a run that has several; its ranks inject it in the starts ``first`` to ``last``."""
 
-    fault: Strike
+    fault: FaultCase
     first: int
     last: int
     plan: Schedule
     orders: tuple[dict[str, Any], ...]
 
 
-def placed(faults: Sequence[Strike], plan: Schedule) -> tuple[PlacedStrike, ...]:
+def schedule_faults(faults: Sequence[FaultCase], plan: Schedule) -> tuple[ScheduledFault, ...]:
     """Where each of these faults comes, in a run that all of them share."""
-    found: list[PlacedStrike] = []
+    found: list[ScheduledFault] = []
     start = 0
     for fault in faults:
         before = {one.fault.name for one in found}
         late = fault.name in INSIDE[3:] and before & set(INSIDE[:3])
         here = plan.later if late and plan.later else plan
-        orders = strikes(fault, here)
+        orders = rank_orders(fault, here)
         if fault.name == "twice" and "kill" in before:
             orders = [{**orders[1], "attempt": 0}]
         moved = tuple({**one, "attempt": one["attempt"] + start} for one in orders)
-        found.append(PlacedStrike(fault, start, moved[-1]["attempt"], here, moved))
+        found.append(ScheduledFault(fault, start, moved[-1]["attempt"], here, moved))
         start = found[-1].last + 1
     return tuple(found)
 
 
-def chosen(names: Sequence[str], elastic: bool) -> tuple[Strike, ...]:
+def select_faults(names: Sequence[str], elastic: bool) -> tuple[FaultCase, ...]:
     """The faults by these names, all where there are none."""
     known = (*FAULTS, *(ELASTIC if elastic else ()))
     return tuple(fault for fault in known if not names or fault.name in names)
 
 
-def strikes(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
+def rank_orders(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
     """What the ranks themselves are to do, or where they are to wait for the fault."""
     last = plan.ranks - 1
     if fault.name == "kill":
@@ -159,14 +159,14 @@ def strikes(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
     if fault.name == "twice":
         return [
             {"attempt": 0, "kind": "kill", "rank": last, "step": plan.between},
-            {"attempt": 1, "kind": "kill", "rank": 0, "step": plan.soon},
+            {"attempt": 1, "kind": "kill", "rank": 0, "step": plan.second_kill_step},
         ]
     if fault.name in ("mid-save", "disk-full"):
         return _in_save(fault, plan)
     return [{"attempt": 0, "kind": "hold", "step": plan.between}]
 
 
-def _in_save(fault: Strike, plan: Schedule) -> list[dict[str, Any]]:
+def _in_save(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
     """In the middle of the largest file that the rank with the most bytes writes."""
     files = plan.saves[plan.group - 1][1]
     most = max(files, key=lambda save: save.size)

@@ -8,7 +8,7 @@ from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.hostlist import expand
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import quiet
-from clusterrun.operations.exec_in_job import ExecTarget, beside
+from clusterrun.operations.exec_in_job import ExecTarget, exec_argv
 from clusterrun.operations.interactive import allocation, begin
 from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 
@@ -51,7 +51,7 @@ class AllocationRuns(RehearsedRuns):
     at_once = 1
 
     def fit(self, nodes: int) -> None:
-        """Raises ``BadInput`` where the allocation has too few nodes for the largest run."""
+        """Raises ``BadInput`` if the allocation has too few nodes for the largest run."""
         there = allocation(self._context)
         if len(there.nodes) < nodes:
             raise BadInput(
@@ -65,7 +65,7 @@ class AllocationRuns(RehearsedRuns):
     def kill_node(self, run: Run, node: int) -> None:
         name = expand(run.record.spec.nodelist)[node]
         command = (self.spec.python or "python3", "-c", KILL, run.run_dir, str(node))
-        argv = beside(self._context, run.run_id, ExecTarget(node=name), command, False, quiet)
+        argv = exec_argv(self._context, run.run_id, ExecTarget(node=name), command, False, quiet)
         done = system.run(argv, KILL_SECONDS, env=dict(self._context.environ))
         if done.out.split()[:1] in ([], ["0"]):
             raise SchedulerError(

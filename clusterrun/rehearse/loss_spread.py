@@ -6,7 +6,7 @@ import math
 import statistics
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.rank_trace import Life
+from clusterrun.rehearse.rank_trace import Start
 
 LOOKED_AT = 12
 """Steps after a restart: what was not restored shows there, if anywhere."""
@@ -45,8 +45,8 @@ class LossSpread:
         return f"{self.steps} losses are within {within}"
 
 
-def spread(first: Life, second: Life, last: Life, at: int) -> LossSpread | None:
-    """The losses of ``last``, which goes on after step ``at``; None where too few can be compared."""
+def spread(first: Start, second: Start, last: Start, at: int) -> LossSpread | None:
+    """The losses of ``last``, which continues after step ``at``; None if too few can be compared."""
     undisturbed = {(rank, n): pair for rank in first.ranks for n, pair in _pairs(first, second, rank).items()}
     everywhere = [abs(one - two) for one, two in undisturbed.values()]
     here, own, level, steps = [], [], [], set()
@@ -64,12 +64,12 @@ def spread(first: Life, second: Life, last: Life, at: int) -> LossSpread | None:
     return LossSpread(statistics.median(own), between, statistics.median(level), len(steps))
 
 
-def _pairs(first: Life, second: Life, rank: int) -> dict[int, tuple[float, float]]:
+def _pairs(first: Start, second: Start, rank: int) -> dict[int, tuple[float, float]]:
     """By step: the losses of both undisturbed runs."""
     one, two = (_losses(life, rank) for life in (first, second))
     return {n: (one[n], two[n]) for n in one.keys() & two.keys()}
 
 
-def _losses(life: Life, rank: int) -> dict[int, float]:
+def _losses(life: Start, rank: int) -> dict[int, float]:
     steps = life.ranks[rank].steps if rank in life.ranks else ()
     return {step.n: step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)}

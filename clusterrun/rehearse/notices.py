@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
-from clusterrun.rehearse.rank_trace import Life
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
+from clusterrun.rehearse.rank_trace import Start
 from clusterrun.rehearse.resumption import Reference, resumed
 
 
-def complete(seen: Observed) -> bool:
+def complete(seen: FaultRun) -> bool:
     """The run that had notice came to the end of its training: the next one finds nothing left to do."""
     last = seen.restarted
     return bool(seen.until and not last.errors and all(one.end == "exit" for one in last.ranks.values()))
 
 
-def came_to_its_end(life: Life) -> Discovery:
+def came_to_its_end(life: Start) -> Discovery:
     """The script may have ended because it was done: nothing is said of the notice but whether it listens."""
     hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
     said = f"the script came to its end at step {life.last}, soon after the notice"
@@ -28,7 +28,7 @@ def _unheard(lost: str) -> Discovery:
     return Discovery(Cause.NOTICE_UNHEARD, said, remedy)
 
 
-def notice_met(known: Reference, seen: Observed) -> tuple[Discovery, ...]:
+def notice_met(known: Reference, seen: FaultRun) -> tuple[Discovery, ...]:
     """How the script met the notice, where there was one."""
     life, after = seen.lives[0], seen.restarted
     at = max((step for step in resumed(known, after).values() if step is not None), default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.resumption import LOST_GRADIENT, OTHERS, SAME_LOSS, FirstDifference
 
 WORDS = {
@@ -49,7 +49,7 @@ RESTORE_RANDOM = (
 
 
 def what_differs(
-    one: FirstDifference, head: str, seen: Observed, count: tuple[int, int], at: int
+    one: FirstDifference, head: str, seen: FaultRun, count: tuple[int, int], at: int
 ) -> Discovery:
     """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
@@ -81,7 +81,7 @@ def what_differs(
     return _unexplained(one, head, seen)
 
 
-def _order(one: FirstDifference, what: str, seen: Observed, count: tuple[int, int]) -> Discovery:
+def _order(one: FirstDifference, what: str, seen: FaultRun, count: tuple[int, int]) -> Discovery:
     """The samples are others, or come in another order."""
     repeated, left_out = count
     counts = f"; over the run {repeated} samples are repeated, {left_out} left out" if any(count) else ""
@@ -93,7 +93,7 @@ def _order(one: FirstDifference, what: str, seen: Observed, count: tuple[int, in
     return Discovery(Cause.DATA, what + counts, remedy, seen.made(), one.step)
 
 
-def _unexplained(one: FirstDifference, head: str, seen: Observed) -> Discovery:
+def _unexplained(one: FirstDifference, head: str, seen: FaultRun) -> Discovery:
     """Of all that can be seen the weights alone are others after a step: its loss tells where to look."""
     said = f"{head}{WORDS[one.part]} after it (rank {one.rank})"
     remedy = f"{OWN_STATE}, {OWN_GRADIENTS}"
@@ -102,7 +102,7 @@ def _unexplained(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     return unknown(f"{said}; all else that can be seen is equal", remedy, seen.made())
 
 
-def _random(one: FirstDifference, head: str, seen: Observed) -> Discovery:
+def _random(one: FirstDifference, head: str, seen: FaultRun) -> Discovery:
     """Random numbers differ: nobody set their state, or it was set, and then it is of another place."""
     of = one.detail if one.part == "random" else "of the workers that load data"
     said = f"{head}random state ({of}) not restored (rank {one.rank})"
@@ -117,11 +117,11 @@ def _random(one: FirstDifference, head: str, seen: Observed) -> Discovery:
     return Discovery(Cause.RANDOM, said, remedy, seen.made(), one.step)
 
 
-def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: Observed) -> Discovery:
+def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: FaultRun) -> Discovery:
     return Discovery(cause, said, remedy, seen.made(), one.step)
 
 
-def _unsaved(one: FirstDifference, head: str, seen: Observed, late: bool) -> Discovery:
+def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Discovery:
     """A part that has a state_dict: whether it was not saved, or not loaded."""
     name, cause, said = SAVED_AS[one.part]
     saved = seen.lives[0].called(name, "state_dict")
@@ -168,6 +168,6 @@ def _one_of_many(one: FirstDifference, head: str, loaded: str, lines: tuple[str,
     return Discovery(Cause.OPTIMIZER, said, remedy, lines, one.step)
 
 
-def loaded_beside(seen: Observed, one: FirstDifference) -> bool:
+def loaded_beside(seen: FaultRun, one: FirstDifference) -> bool:
     """Whether a part of a later step was loaded where the weights are those of step 0."""
     return one.part in SAVED_AS and bool(seen.restarted.called(SAVED_AS[one.part][0], "load_state_dict"))

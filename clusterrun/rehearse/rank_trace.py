@@ -114,8 +114,8 @@ class RankTrace:
 
 
 @frozen
-class Life:
-    """All ranks from one start to their end."""
+class Start:
+    """The traces of all ranks from one start to their end."""
 
     ranks: Mapping[int, RankTrace]
 
@@ -251,11 +251,11 @@ def traces(attempt: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(attempt), "*.rehearsal.jsonl")))
 
 
-def read(attempt: str) -> Life:
+def read(attempt: str) -> Start:
     """The traces in an attempt's folder."""
     ranks = {}
     for path in traces(attempt):
         number = int(os.path.basename(path).split(".")[0])
         with open(path, encoding="utf-8", errors="replace") as file:
             ranks[number] = parsed(number, file)
-    return Life(ranks)
+    return Start(ranks)

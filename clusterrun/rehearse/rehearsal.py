@@ -1,4 +1,4 @@
-"""Rehearses: faults that follow each other in few runs, here, each in a copy of the working directory."""
+"""Runs a rehearsal: several faults in each of a few runs, each run in a copy of the working directory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.rehearse import causes, control_runs
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, Severity, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
 from clusterrun.rehearse.faults import (
     AFTER_NOTICE,
     INSIDE,
     LATEST,
     SHORT_NOTICE,
+    FaultCase,
     Schedule,
-    Strike,
-    chosen,
-    placed,
     runs_of,
     schedule,
+    schedule_faults,
+    select_faults,
 )
-from clusterrun.rehearse.rank_trace import Life, SavedFile, read
+from clusterrun.rehearse.rank_trace import SavedFile, Start, read
 from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import made, moved
@@ -64,7 +64,7 @@ class Rehearsal:
         self._runs, self._tell, self._steps, self._notice = runs, tell, steps, notice
         self._first_run: Run | None = None
         self._second_run: Run | None = None
-        self.control: tuple[Life, Life] | None = None
+        self.control: tuple[Start, Start] | None = None
         self.plan: Schedule | None = None
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
@@ -79,7 +79,7 @@ class Rehearsal:
         try:
             result = self._control(began)
         except BudgetSpent:
-            seen = read(self._first_run.paths.attempt(0).folder) if self._first_run else Life({})
+            seen = read(self._first_run.paths.attempt(0).folder) if self._first_run else Start({})
             late = control_runs.too_slow(seen, self._runs.budget)
             yield Result("control", "control", (late,), time.monotonic() - began)
             return
@@ -87,10 +87,10 @@ class Rehearsal:
         plan = self.plan
         if plan is None:
             return
-        wanted = [fault for fault in chosen(names, elastic) if plan.saves or fault.name == "kill"]
+        wanted = [fault for fault in select_faults(names, elastic) if plan.saves or fault.name == "kill"]
         found: dict[str, Future[Result]] = {fault.name: Future() for fault in wanted}
 
-        def work(together: Sequence[Strike]) -> None:
+        def work(together: Sequence[FaultCase]) -> None:
             try:
                 for result in self._faults(together, plan):
                     found[result.name].set_result(result)
@@ -143,7 +143,7 @@ class Rehearsal:
             "control", "control", findings, time.monotonic() - began, (curve(cut, 0), curve(second, 0))
         )
 
-    def _first(self, folder: str) -> tuple[Life, RunStatus]:
+    def _first(self, folder: str) -> tuple[Start, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
         run = self._first_run = self._runs.begin("control-1", folder, {"steps": self._steps}, restarts=0)
         attempt = run.paths.attempt(0).folder
@@ -158,7 +158,7 @@ class Rehearsal:
         self._runs.finish(run)
         return read(attempt), run.status()
 
-    def _refuse_escapes(self, life: Life) -> None:
+    def _refuse_escapes(self, life: Start) -> None:
         """Files outside of the copy would be shared by all runs. Raises ``BadInput``."""
         inside = os.path.realpath(self._runs.folder) + os.sep
         for save in life.saves:
@@ -171,7 +171,7 @@ class Rehearsal:
 
     # --- a fault ---
 
-    def _faults(self, together: Sequence[Strike], plan: Schedule) -> Iterator[Result]:
+    def _faults(self, together: Sequence[FaultCase], plan: Schedule) -> Iterator[Result]:
         """The results of faults that follow each other in one run.
 
         One that is not well there begins a run of its own, so that no fault before it explains that.
@@ -201,7 +201,7 @@ class Rehearsal:
             finally:
                 chain.close()
 
-    def _judged(self, fault: Strike, seen: Observed, began: float) -> Result:
+    def _judged(self, fault: FaultCase, seen: FaultRun, began: float) -> Result:
         assert self.control is not None
         first, second = self.control
         different = control_runs.divergence(first, second)
@@ -211,7 +211,7 @@ class Rehearsal:
         curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
-    def _chain(self, faults: Sequence[Strike], plan: Schedule) -> Generator[Observed, None, None]:
+    def _chain(self, faults: Sequence[FaultCase], plan: Schedule) -> Generator[FaultRun, None, None]:
         """What each of these faults did, the first at least: the start after it has met the next one."""
         if self._runs.is_late():
             raise BudgetSpent
@@ -222,9 +222,9 @@ class Rehearsal:
         else:
             yield from self._outside(faults, plan)
 
-    def _inside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
+    def _inside(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
         """Faults that the ranks bring about: each start after one of them is struck by the next."""
-        folder, places = self._runs.copy(faults[0].name), placed(faults, plan)
+        folder, places = self._runs.copy(faults[0].name), schedule_faults(faults, plan)
         strikes = [one for place in places for one in place.orders]
         starts = places[-1].last + 2
         orders = {"steps": 0 if plan.natural else plan.steps, "strikes": strikes}
@@ -245,10 +245,10 @@ class Rehearsal:
         finally:
             self._runs.end(run)
 
-    def _outside(self, faults: Sequence[Strike], plan: Schedule) -> Iterator[Observed]:
+    def _outside(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
         """Faults that come from outside, while all ranks wait; then a further run goes on in that folder."""
         folder = self._runs.copy(faults[0].name)
-        past: tuple[Life, ...] = ()
+        past: tuple[Start, ...] = ()
         runs: list[Run] = []
         at = plan.between
         run = self._held(faults[0], plan, at, folder, runs)
@@ -257,7 +257,7 @@ class Rehearsal:
                 if fault.name == "node":
                     self._runs.kill_node(run, self._runs.spec.nodes - 1)
                     self._runs.finish(run, 2)
-                    held, *after = self._runs.lives(run) or (Life({}),)
+                    held, *after = self._runs.lives(run) or (Start({}),)
                     yield self._seen(fault, plan, (self._past(*past, held), *after), run, folder)
                     return
                 until = {"time-limit": self._notice, "preemption": SHORT_NOTICE}.get(fault.name, 0.0)
@@ -270,7 +270,7 @@ class Rehearsal:
                 damaged = cut_newest(past[0]) if fault.name == "damaged" else ()
                 nodes = self._runs.spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
                 after_it = past[0].last + LATEST
-                goes_on: tuple[Life, ...] = ()
+                goes_on: tuple[Start, ...] = ()
                 if following and after_it + LATEST <= plan.steps:
                     run = self._held(following, plan, after_it, folder, runs)
                     goes_on = self._runs.lives(run)
@@ -287,7 +287,7 @@ class Rehearsal:
         finally:
             self._runs.end(run)
 
-    def _held(self, fault: Strike, plan: Schedule, at: int, folder: str, before: Sequence[Run]) -> Run:
+    def _held(self, fault: FaultCase, plan: Schedule, at: int, folder: str, before: Sequence[Run]) -> Run:
         """A run whose ranks wait after step ``at``; it is over where they did not come that far."""
         told = fault.name in ("time-limit", "preemption")
         limit = at + AFTER_NOTICE if told else max(plan.steps, at + BEYOND)
@@ -301,7 +301,13 @@ class Rehearsal:
         return run
 
     def _gone_on(
-        self, fault: Strike, plan: Schedule, past: Life, folder: str, before: Sequence[Run], nodes: int = 0
+        self,
+        fault: FaultCase,
+        plan: Schedule,
+        past: Start,
+        folder: str,
+        before: Sequence[Run],
+        nodes: int = 0,
     ) -> Run:
         """A further run where others have ended, to its end."""
         limit = max(plan.steps, past.last + BEYOND)
@@ -310,10 +316,10 @@ class Rehearsal:
         self._runs.finish(run)
         return run
 
-    def _past(self, *lives: Life) -> Life:
+    def _past(self, *lives: Start) -> Start:
         """All that was done before a fault, as one start."""
         assert self.control is not None
-        return joined(self.control[0], lives or (Life({}),))
+        return joined(self.control[0], lives or (Start({}),))
 
     def _cut_off(self, plan: Schedule) -> bool:
         """Whether the second undisturbed run was ended by us: it would have gone on, so it still can."""
@@ -321,8 +327,9 @@ class Rehearsal:
         ends = {trace.end for trace in self.control[1].ranks.values()}
         return not plan.natural and ends == {"limit"}
 
-    def _damaged(self, fault: Strike, plan: Schedule) -> Observed:
-        """The second undisturbed run goes on, its newest checkpoint damaged; nobody needs its folder more."""
+    def _damaged(self, fault: FaultCase, plan: Schedule) -> FaultRun:
+        """Damage the second undisturbed run's newest checkpoint and continue it; no one else needs its
+        folder."""
         assert self.control is not None and self._second_run is not None
         past = self.control[1]
         damaged = cut_newest(past)
@@ -331,26 +338,26 @@ class Rehearsal:
         return replace(self._seen(fault, plan, (past, *self._runs.lives(run)), run, folder), damaged=damaged)
 
     def _seen(
-        self, fault: Strike, plan: Schedule, lives: tuple[Life, ...], run: Run, folder: str
-    ) -> Observed:
+        self, fault: FaultCase, plan: Schedule, lives: tuple[Start, ...], run: Run, folder: str
+    ) -> FaultRun:
         torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
         damaged = torn_paths(torn, os.path.join(self._runs.folder, "control-1"), folder)
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
-        return Observed(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
+        return FaultRun(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
 
 
-def struck(life: Life) -> bool:
-    """Whether a rank of this start did to itself what it was told to."""
+def struck(life: Start) -> bool:
+    """Whether a rank of this start injected the fault that it was ordered to."""
     return any(trace.struck for trace in life.ranks.values())
 
 
-def unstruck(life: Life) -> Life:
+def unstruck(life: Start) -> Start:
     """The same start, as what proves the fault before the one that it met."""
-    return Life({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
+    return Start({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
 
 
-def cut_to(life: Life, steps: int) -> Life:
+def cut_to(life: Start, steps: int) -> Start:
     """The same life, as if it had ended after so many steps."""
     ranks = {
         rank: replace(
@@ -360,17 +367,17 @@ def cut_to(life: Life, steps: int) -> Life:
         )
         for rank, trace in life.ranks.items()
     }
-    return Life(ranks)
+    return Start(ranks)
 
 
-def curve(life: Life, begin: int | None) -> tuple[int, tuple[float, ...]]:
+def curve(life: Start, begin: int | None) -> tuple[int, tuple[float, ...]]:
     """The losses of the lowest rank, and after which step they begin."""
     trace = life.ranks[min(life.ranks)] if life.ranks else None
     losses = tuple(step.loss for step in trace.steps if step.loss is not None) if trace else ()
     return begin or 0, losses
 
 
-def cut_newest(life: Life) -> tuple[str, ...]:
+def cut_newest(life: Start) -> tuple[str, ...]:
     """Cut off half of the largest file of the newest checkpoint that is still there."""
     there = [save for save in life.saves if save.size and os.path.exists(save.path)]
     if not there:

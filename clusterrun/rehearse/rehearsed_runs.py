@@ -18,7 +18,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
-from clusterrun.rehearse.rank_trace import Life, read, traces
+from clusterrun.rehearse.rank_trace import Start, read, traces
 from clusterrun.rehearse.working_copy import copy_folder, moved
 from clusterrun.system import text_of
 
@@ -36,7 +36,7 @@ class RehearsedRuns:
     """``spec`` is the run as the user means it, ``folder`` takes all copies; no wait outlasts the budget."""
 
     at_once = 2
-    """Runs beside each other: part of a fault is waiting."""
+    """How many runs at once: part of a fault is waiting."""
 
     def __init__(self, spec: JobSpec, folder: str, environ: dict[str, str], budget: float) -> None:
         self.spec, self.folder, self.budget = spec, folder, budget
@@ -120,7 +120,7 @@ class RehearsedRuns:
             time.sleep(LOOK_EVERY)
 
     def notified(self, run: Run, seconds: float) -> float | None:
-        """Give notice; seconds until the run has ended by itself, or None where it had to be ended."""
+        """Give notice; seconds until the run has ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
         self._give_notice(run)
         began = time.monotonic()
@@ -156,12 +156,12 @@ class RehearsedRuns:
             self.end(run)
             raise BudgetSpent
 
-    def starts(self, run: Run) -> tuple[Life, ...]:
+    def starts(self, run: Run) -> tuple[Start, ...]:
         """What each start of its ranks has shown so far."""
         folder = run.paths.attempts
         return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
 
-    def lives(self, run: Run) -> tuple[Life, ...]:
+    def lives(self, run: Run) -> tuple[Start, ...]:
         """The same, without those in which no rank was seen."""
         return tuple(life for life in self.starts(run) if life.ranks)
 

@@ -1,4 +1,4 @@
-"""Whether the ranks go on from the step that they should; pure."""
+"""Whether the ranks continue from the step that they should; pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 
 from clusterrun.rehearse.checkpoint_damage import newest_whole
-from clusterrun.rehearse.discoveries import Cause, Discovery, Observed, unknown
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 from clusterrun.rehearse.resumption import Reference
 
 
-def wrong_step(seen: Observed, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
-    """What is wrong with the step from which the ranks go on; None where that is as it should be."""
+def wrong_step(seen: FaultRun, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
+    """What is wrong with the step from which the ranks continue; None if that is as it should be."""
     last = seen.restarted
     newest = newest_whole(seen)
     written = [save.path for save in seen.lives[0].saves]
@@ -45,7 +45,7 @@ def wrong_step(seen: Observed, known: Reference, steps: Mapping[int, int | None]
 
 
 def _of_no_step(
-    seen: Observed,
+    seen: FaultRun,
     known: Reference,
     steps: Mapping[int, int | None],
     newest: SavedFile | None,
@@ -67,8 +67,8 @@ def _of_no_step(
     return unknown("the weights before the first step are those of no step, and no checkpoint was seen read")
 
 
-def _all_lost(seen: Observed) -> Discovery | None:
-    """The damaged file was the only one, and the script begins anew; None where nothing was lost by that."""
+def _all_lost(seen: FaultRun) -> Discovery | None:
+    """The damaged file was the only one, and the script begins again; None if nothing was lost by that."""
     name = os.path.basename(seen.damaged[-1])
     if seen.fault == "damaged":
         said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
@@ -86,7 +86,7 @@ def _all_lost(seen: Observed) -> Discovery | None:
     return Discovery(Cause.TORN, said, remedy, seen.writes())
 
 
-def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discovery:
+def _never(newest: SavedFile, seen: FaultRun, lines: tuple[str, ...]) -> Discovery:
     name = os.path.basename(newest.path)
     read = f"{name} of step {newest.step} was there and was " + ("read" if lines else "not read")
     last = seen.restarted
@@ -100,7 +100,7 @@ def _never(newest: SavedFile, seen: Observed, lines: tuple[str, ...]) -> Discove
     return Discovery(Cause.NEVER_RESUMED, said, remedy, (*lines, *seen.writes()))
 
 
-def weights_of_no_step(seen: Observed, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
+def weights_of_no_step(seen: FaultRun, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
     if seen.elastic:
         return unknown(
             "the weights before the first step are those of no step (ranks may hold other pieces now)"
@@ -117,10 +117,10 @@ def weights_of_no_step(seen: Observed, steps: Mapping[int, int | None], lines: t
     )
 
 
-def left_out(seen: Observed) -> Discovery | None:
-    """The weights were loaded under names that the model does not have; None where that was not seen.
+def left_out(seen: FaultRun) -> Discovery | None:
+    """The weights were loaded under names that the model does not have; None if that was not seen.
 
-    What the first start left out too (a file of other weights to begin with) is no fault.
+    What the first start left out too (a file of other weights to begin with) is not a fault.
     """
     begun = {trace.partial for trace in seen.lives[0].ranks.values()}
     for rank, trace in sorted(seen.restarted.ranks.items()):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.rehearse.rank_trace import Life, RankTrace, Step
+from clusterrun.rehearse.rank_trace import RankTrace, Start, Step
 
 KNOWN_SHARE = 0.9
 """Of a batch's samples that the control had too: then it is another order, not other data."""
@@ -22,7 +22,7 @@ TWO = 2
 """Ranks whose gradients have one sum, to the bit.
 
 DDP sums those of more in another order in the first step of a process, after which it lays out its buckets
-anew: a restart differs then by rounding, whatever the script does.
+again: a restart differs then by rounding, whatever the script does.
 """
 LOST_GRADIENT = "the gradient of the others was accumulated before the checkpoint, and is lost"
 SAME_LOSS = "the loss is the same"
@@ -57,7 +57,7 @@ class Reference:
         return self.steps.get(rank, {}).get(n)
 
     def held(self, rank: int, optimizer: int, at: int) -> tuple[int, int] | None:
-        """Parameters and state of an optimizer after step ``at``; None where it is not known."""
+        """Parameters and state of an optimizer after step ``at``; None if it is not known."""
         mine = (
             step for n, step in self.steps.get(rank, {}).items() if n <= at and step.optimizer == optimizer
         )
@@ -70,7 +70,7 @@ class Reference:
         return min(mine, default=1) - 1
 
 
-def reference(control: Life, first: Life | None = None) -> Reference:
+def reference(control: Start, first: Start | None = None) -> Reference:
     """The control; as far as the disturbed run's own first start went, that one."""
     steps: dict[int, dict[int, Step]] = {}
     initial: dict[int, dict[int, tuple[int, int]]] = {}
@@ -96,7 +96,7 @@ def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
     }
 
 
-def _ends_as(control: Life, life: Life) -> bool:
+def _ends_as(control: Start, life: Start) -> bool:
     """Whether every rank's last weights are those that the control had after so many steps."""
     for rank, trace in life.ranks.items():
         right = (
@@ -108,13 +108,13 @@ def _ends_as(control: Life, life: Life) -> bool:
     return True
 
 
-def joined(control: Life, lives: Sequence[Life]) -> Life:
+def joined(control: Start, lives: Sequence[Start]) -> Start:
     """Several starts of one run as if they were one: each step as it was last taken."""
     past, *after = lives
     for life in after:
         at = begins(reference(control, past), life) or 0
         both = past.ranks.keys() & life.ranks.keys()
-        past = Life({rank: _gone_on(past.ranks[rank], at, life.ranks[rank]) for rank in sorted(both)})
+        past = Start({rank: _gone_on(past.ranks[rank], at, life.ranks[rank]) for rank in sorted(both)})
     return past
 
 
@@ -136,8 +136,8 @@ def _gone_on(before: RankTrace, at: int, after: RankTrace) -> RankTrace:
     )
 
 
-def resumed(known: Reference, life: Life) -> dict[int, int | None]:
-    """After how many steps each rank goes on: 0 from the beginning, None where the weights are of no step.
+def resumed(known: Reference, life: Start) -> dict[int, int | None]:
+    """After how many steps each rank continues: 0 from the beginning, None if the weights are of no step.
 
     Steps that leave the weights as they are (a learning rate of 0) leave several places. Then that one counts
     which all ranks may have, and after which most is as it was.
@@ -185,7 +185,7 @@ def _as_before(known: Reference, trace: RankTrace, at: int) -> int:
     return len(trace.steps)
 
 
-def moves(life: Life) -> bool:
+def moves(life: Start) -> bool:
     """Whether any step changes the weights: where none does, nobody can say from which a restart goes on."""
     return any(
         step.parameters != trace.before[trace.leads][0]
@@ -195,8 +195,8 @@ def moves(life: Life) -> bool:
     )
 
 
-def begins(known: Reference, life: Life) -> int | None:
-    """After which step a start of the ranks goes on, by its lowest rank."""
+def begins(known: Reference, life: Start) -> int | None:
+    """After which step a start of the ranks continues, by its lowest rank."""
     return next(iter(resumed(known, life).values()), None)
 
 
@@ -210,8 +210,8 @@ class FirstDifference:
     detail: str = ""
 
 
-def differences(known: Reference, life: Life, at: int) -> tuple[FirstDifference, ...]:
-    """What differs first in ``life``, which goes on after step ``at``; empty where nothing does.
+def differences(known: Reference, life: Start, at: int) -> tuple[FirstDifference, ...]:
+    """What differs first in ``life``, which continues after step ``at``; empty if nothing does.
 
     The cause comes first, then what differs by itself beside it.
     """
@@ -266,7 +266,7 @@ def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
     return one is first or (j == 1 and one.part in ("rates", "scaler") and one.part != first.part)
 
 
-def _matters(known: Reference, life: Life, at: int) -> bool:
+def _matters(known: Reference, life: Start, at: int) -> bool:
     """Whether the weights are others after any step: a state that is laid out in another way changes none."""
     pairs = [
         (step.parameters, known.at(rank, at + step.n))
@@ -277,7 +277,7 @@ def _matters(known: Reference, life: Life, at: int) -> bool:
     return not compared or any(mine != right for mine, right in compared)
 
 
-def _state_before(known: Reference, life: Life, at: int) -> FirstDifference | None:
+def _state_before(known: Reference, life: Start, at: int) -> FirstDifference | None:
     """What each optimizer has before its first step, against what it had after step ``at``."""
     for rank, trace in sorted(life.ranks.items()):
         for place, (optimizer, (parameters, state)) in enumerate(trace.before.items()):
@@ -468,7 +468,7 @@ def _data_words(
     return "unseen", "got data that the control never had"
 
 
-def counted(known: Reference, lives: Sequence[Life], at: int, until: int) -> tuple[int, int]:
+def counted(known: Reference, lives: Sequence[Start], at: int, until: int) -> tuple[int, int]:
     """Samples that were repeated, and left out, over all ranks; (0, 0) where they are not seen."""
     right: Counter[int] = Counter()
     real: Counter[int] = Counter()

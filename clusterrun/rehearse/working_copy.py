@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
-from clusterrun.rehearse.rank_trace import Life
+from clusterrun.rehearse.rank_trace import Start
 
 LINKED_BYTES = 32 << 20
 """A larger file is linked to, not copied."""
@@ -15,7 +15,7 @@ MOST_BYTES = 2 << 30
 """Of a working directory that is copied."""
 LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
 MADE_BYTES = 10 << 20
-"""A file as large as that, which is no checkpoint, was probably downloaded."""
+"""A file as large as that, which is not a checkpoint, was probably downloaded."""
 
 
 def moved(word: str, root: str, folder: str) -> str:
@@ -32,7 +32,7 @@ def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a working directory; large files are linked to. Raises ``BadInput`` where it is too large."""
+    """Copy a working directory; large files are linked to. Raises ``BadInput`` if it is too large."""
     total = 0
     for folder, names, files in os.walk(source):
         names[:] = [
@@ -61,7 +61,7 @@ def copy_folder(source: str, target: str) -> None:
                 shutil.copy2(path, os.path.join(here, name))
 
 
-def made(source: str, copy: str, life: Life) -> Iterator[tuple[str, int]]:
+def made(source: str, copy: str, life: Start) -> Iterator[tuple[str, int]]:
     """The large files that a run made in its copy and that are no checkpoints, with their sizes."""
     saved = {os.path.dirname(save.path) for save in life.saves}
     for folder, _, files in os.walk(copy):

@@ -1,4 +1,4 @@
-"""The code as it stands here, sent to the cluster as a snapshot; knows no command."""
+"""The code as it stands here, sent to the cluster as a snapshot."""
 
 from __future__ import annotations
 

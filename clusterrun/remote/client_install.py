@@ -102,7 +102,7 @@ def compatible(version: str) -> bool:
 def suited(machine: Machine, needs: Mapping[str, str], cluster: str) -> list[str]:
     """The packages to carry: ``needs`` by name, without those that only a newer Python runs.
 
-    Of these the cluster has its own. Raises ``BadInput`` where it has not.
+    Of these the cluster has its own. Raises ``BadInput`` if it has not.
     """
     least = {name: re.search(r">=\s*(\d+)\.(\d+)", text) for name, text in needs.items()}
     newer = {name for name, one in least.items() if one and (int(one[1]), int(one[2])) > machine.version}

@@ -89,7 +89,7 @@ class SharedConnection:
         )
 
     def control(self, *words: str) -> system.Completed:
-        """Ask the master: ``-O check`` and its like. Raises ``ProgramTimeout`` where it does not answer."""
+        """Ask the master: ``-O check`` and its like. Raises ``ProgramTimeout`` if it does not answer."""
         return system.run(("ssh", "-S", self.socket, *words, "--", self.host.host), CHECK_SECONDS)
 
     def alive(self) -> bool:
@@ -125,7 +125,7 @@ class SharedConnection:
     def again(self, code: int, log: str, began: float) -> bool:
         """Whether to try once more what ended with ``code``: another session has the only place.
 
-        Raises ``NotConnected`` where it has it for too long, and where there is no connection.
+        Raises ``NotConnected`` if it has it for too long, and where there is no connection.
         """
         if code != LOST:
             return False
@@ -166,7 +166,7 @@ def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> Shar
     ours = _place(host, environ)
     if ours.alive():
         return ours
-    if theirs := _users_own(ours):
+    if theirs := _users_master(ours):
         return theirs
     if not terminal:
         raise NotConnected(
@@ -211,7 +211,7 @@ def _digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _users_own(ours: SharedConnection) -> SharedConnection | None:
+def _users_master(ours: SharedConnection) -> SharedConnection | None:
     """The master of the user's own ssh_config (ControlPath), where one is open."""
     asked = ("ssh", "-G", *_options(ours.host.options), "--", ours.host.host)
     for line in system.run(asked, CHECK_SECONDS).out.splitlines():

@@ -1,6 +1,6 @@
-"""The end of a session on the cluster: a command whose reader has gone is ended, as a terminal would end it.
+"""Ends a remote command once its reader has gone, as closing a terminal would.
 
-Without a terminal sshd tells nobody that the other side is gone: `logs -f` would stay for ever.
+Without a terminal sshd does not report that the client is gone: `logs -f` would run forever.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import select
 import signal
 import time
 
-PATIENCE = (("INT", 5.0), ("TERM", 10.0), ("KILL", 10.0))
+KILL_STEPS = (("INT", 5.0), ("TERM", 10.0), ("KILL", 10.0))
 """What is sent after how many seconds: a submission comes to its end by itself before the first of them."""
 
 
-def stand_by() -> None:
-    """Go on as a child; this process waits for it and ends with its exit code. Returns in the child alone."""
+def supervise_child() -> None:
+    """Fork; the parent waits for the child and exits with its code. Returns in the child alone."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -34,12 +34,12 @@ def stand_by() -> None:
 
 
 def _code(child: int, woken: int) -> int:
-    """The exit code of ``child``, which is ended some time after nobody reads what it prints any more."""
+    """The exit code of ``child``, which is ended some time after nobody reads its output."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     for stream in (1, 2):
         poll.register(stream, 0)  # an error alone: the reader is gone
-    steps = list(PATIENCE)
+    steps = list(KILL_STEPS)
     end = 0.0
     while True:
         found, status = os.waitpid(child, os.WNOHANG)

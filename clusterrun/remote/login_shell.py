@@ -1,4 +1,5 @@
-"""Words for a login shell far away: a text that sh, bash, zsh, ksh, csh and fish hand on unchanged; pure."""
+"""Encodes a command so that any remote login shell (sh, bash, zsh, ksh, csh, fish) passes it on unchanged;
+pure."""
 
 from __future__ import annotations
 

@@ -33,10 +33,12 @@ class PortThere:
         return f"port {self.port} of {self.node}"
 
 
-def bring(connection: SharedConnection, command: str, wanted: PortThere, tell: Callable[[str], None]) -> None:
+def forward_port(
+    connection: SharedConnection, command: str, wanted: PortThere, tell: Callable[[str], None]
+) -> None:
     """Have the port here until Ctrl-C; ``command`` is what starts its relay there.
 
-    Raises ``ClusterrunError`` where that ends by itself.
+    Raises ``ClusterrunError`` if that ends by itself.
     """
     here = f"127.0.0.1:{wanted.local}"
     try:

@@ -1,4 +1,4 @@
-"""What became of the time and the resources of a run that has ended; pure, and what was not measured is None.
+"""Computes how an ended run used its time and resources; pure, None stands for what was not measured.
 
 The coordinator's history tells when attempts began, their ranks ran and they ended, samples of the nodes
 what ranks used, the script's own word when it took its first step and saved its newest checkpoint.

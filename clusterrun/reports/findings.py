@@ -1,4 +1,4 @@
-"""What a report blames: nodes with the same findings together, links, the set; worst first, draws nothing."""
+"""Groups the findings of a report: nodes that share them, links, all nodes; worst first."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[
     return sorted(found, key=lambda one: WORST_FIRST.index(one.grade))
 
 
-def told(node: NodeReport) -> tuple[Finding, ...]:
-    """What is said of a node beside that all is well, worst first."""
+def node_findings(node: NodeReport) -> tuple[Finding, ...]:
+    """The findings of a node that are not passes, worst first."""
     found = (finding for finding in node.findings if finding.verdict is not Grade.PASS)
     return tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict)))
 
@@ -45,8 +45,8 @@ def told(node: NodeReport) -> tuple[Finding, ...]:
 def _nodes(report: Report) -> Iterator[NodeBlame]:
     groups: dict[tuple[Grade, str, tuple[Finding, ...]], list[str]] = {}
     for node in report.nodes:
-        if node.verdict is not Grade.PASS or told(node):
-            groups.setdefault((node.verdict, node.role, told(node)), []).append(node.node)
+        if node.verdict is not Grade.PASS or node_findings(node):
+            groups.setdefault((node.verdict, node.role, node_findings(node)), []).append(node.node)
     for (grade, role, said), names in groups.items():
         words = [grade.value, *filter(None, [WORDS.get(role, role)])]
         yield NodeBlame(fold(names), grade, ", ".join(words), said)

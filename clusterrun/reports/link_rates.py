@@ -42,7 +42,7 @@ class NodeRate:
 
 @frozen
 class Rates:
-    """``nodes`` in the report's order; medians are over nodes, None where nothing was timed."""
+    """``nodes`` in the report's order; medians are over nodes, None if nothing was timed."""
 
     nodes: Mapping[str, NodeRate]
     links: Mapping[Ends, LinkRate]

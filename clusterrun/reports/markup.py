@@ -1,4 +1,4 @@
-"""HTML made of values: everything foreign is made visible and escaped on its way in; knows no report."""
+"""HTML made of values: everything foreign is made visible and escaped on its way in."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _labels(labels: Iterable[tuple[str, str]]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A label's value: backslash, quote and newline are escaped, what is no character is replaced."""
+    """A label's value: backslash, quote and newline are escaped, what is not a character is replaced."""
     clean = value.encode("utf-8", "replace").decode("utf-8")
     return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -1,4 +1,4 @@
-"""How the page of a report looks, light and dark; knows nothing of its content."""
+"""How the page of a report looks, light and dark."""
 
 STYLE = """
 :root{color-scheme:light dark;--paper:#f7f7f5;--card:#fff;--ink:#1c2126;--soft:#5b6670;--line:#e2e5e7;

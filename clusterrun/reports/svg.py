@@ -199,7 +199,7 @@ def _labels(names: Sequence[str], margin: float, cell: float) -> Markup:
 
 
 def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
-    """The links of the ring that trains, each a bar as high as its rate; None where none was timed.
+    """The links of the ring that trains, each a bar as high as its rate; None if none was timed.
 
     Of many links, several share a bar, which shows the worst.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterrun.model.preflight_report import WORST_FIRST, Measurement, NodeReport, Report
-from clusterrun.reports.findings import told
+from clusterrun.reports.findings import node_findings
 from clusterrun.reports.link_rates import Rates
 from clusterrun.reports.markup import Content, Markup, number, tag
 from clusterrun.reports.svg import band, meter
@@ -57,7 +57,7 @@ def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
         rank,
         "–" if numbers.rate is None else number(numbers.rate),
         f"{numbers.tests}{failed}",
-        ", ".join(dict.fromkeys(finding.check for finding in told(node))),
+        ", ".join(dict.fromkeys(finding.check for finding in node_findings(node))),
     )
 
 

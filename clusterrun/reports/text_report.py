@@ -20,7 +20,7 @@ MOST_WORDS = 3
 
 @frozen
 class ReportLine:
-    """One line; ``grade`` is that of what it is the heading of (None: it is no heading)."""
+    """One line; ``grade`` is that of what it is the heading of (None: it is not a heading)."""
 
     text: str
     grade: Grade | None = None

@@ -78,7 +78,7 @@ def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
     """What a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
 
     ``include`` are paths (relative to ``cwd``) of which it has what git ignores too: copied, or linked to
-    where the whole would be too much. Raises ``BadInput`` where the code alone is more than ``LIMIT`` bytes
+    where the whole would be too much. Raises ``BadInput`` if the code alone is more than ``LIMIT`` bytes
     or ``MOST`` files, and for a path that is not there.
     """
     wanted = [os.path.normpath(os.path.join(cwd, path)) for path in include]

@@ -1,4 +1,4 @@
-"""Measures what folders hold on their disk, within a limit of time; opens no file and follows no link."""
+"""Measures what folders hold on their disk, within a limit of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier pre-flights found out about the nodes of a cluster, as files; judges no node.
+"""What earlier pre-flights found out about the nodes of a cluster, as files.
 
 ``$CLUSTERRUN_HOME/findings/<cluster>/`` holds a copy of each report that found something, written
 by the coordinators, and a ``<node>.forgotten`` for each node whose past no longer counts: it has the
@@ -36,7 +36,7 @@ class NodeRecords:
 
 
 def findings_folder(home: str, cluster: str) -> str:
-    """Where the findings of a cluster lie; a name is no path."""
+    """Where the findings of a cluster lie; a name is not a path."""
     return os.path.join(home, "findings", _safe(cluster or "cluster"))
 
 
@@ -90,7 +90,7 @@ def _moment_in(path: str) -> float:
 
 
 def forgotten_at(memory: NodeRecords, node: str) -> float:
-    """Up to when the past of ``node`` does not count; 0 where nobody said so."""
+    """Up to when the past of ``node`` does not count; 0 by default."""
     return dict(memory.forgotten).get(_safe(node), 0.0)
 
 

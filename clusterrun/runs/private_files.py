@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may touch, written whole; knows nothing of what stands in them."""
+"""Files and folders that only their owner may touch, written whole."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def removed(path: str) -> None:
 
 
 def names_in(folder: str) -> list[str]:
-    """What lies in a folder of ours; nothing where there is none. Raises ``DiskRefused``."""
+    """What lies in a folder of ours; nothing if there is none. Raises ``DiskRefused``."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +160,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def own_content(path: str) -> bytes | None:
-    """What stands in a file that is ours alone (0600, no link); None where there is no such file."""
+    """What stands in a file that is ours alone (0600, no link); None if there is no such file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

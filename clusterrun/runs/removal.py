@@ -32,7 +32,7 @@ def leftovers(runs: str) -> list[str]:
 
 
 def remove_run(run_dir: str) -> bool:
-    """Remove a run directory; False where somebody else has done so. Raises ``Unremoved``."""
+    """Remove a run directory; False if somebody else has done so. Raises ``Unremoved``."""
     runs, name = os.path.split(run_dir)
     aside = os.path.join(runs, ASIDE + name)
     try:

@@ -12,11 +12,11 @@ from clusterrun.runs.private_files import refusal
 
 T = TypeVar("T")
 
-PORTION = 1 << 16
+CHUNK_BYTES = 1 << 16
 
 
 def read_document(cls: type[T], path: str) -> T | None:
-    """The document at ``path``; None where there is none. Raises ``BadDocument`` and ``DiskRefused``.
+    """The document at ``path``; None if there is none. Raises ``BadDocument`` and ``DiskRefused``.
 
     Of a newer format what this version knows is read, so that such a run can be shown and cancelled.
     """
@@ -37,8 +37,8 @@ def read_document(cls: type[T], path: str) -> T | None:
 
 def _content(handle: int) -> bytes:
     """All that stands in a file; without Python's own layers, which cost more than small files do."""
-    content = os.read(handle, PORTION)
-    while len(content) >= PORTION and (more := os.read(handle, PORTION)):
+    content = os.read(handle, CHUNK_BYTES)
+    while len(content) >= CHUNK_BYTES and (more := os.read(handle, CHUNK_BYTES)):
         content += more
     return content
 

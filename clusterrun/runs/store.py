@@ -1,4 +1,4 @@
-"""The runs on disk: their ids, records and states below one home; knows no scheduler and judges no run.
+"""The runs on disk: their ids, records and states below one home.
 
 ``$CLUSTERRUN_HOME/runs/<run id>/`` holds each run whole. ``live/<run id>`` is an empty file from
 before a run is queued until it was first seen ended: with it, ``status`` looks at the live runs
@@ -67,7 +67,7 @@ LAST_BYTES = 4096
 
 @frozen
 class EndedRun:
-    """``ended.json``: the client's last word on a run, kept because Slurm forgets a job after minutes."""
+    """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes."""
 
     at: float
     status: RunStatus
@@ -126,7 +126,7 @@ class Store:
         self._forget_live(run_id)
 
     def remove(self, run_id: str) -> bool:
-        """Remove a run that has ended; False where somebody else has. Raises ``ClusterrunError``."""
+        """Remove a run that has ended; False if somebody else has. Raises ``ClusterrunError``."""
         from clusterrun.runs.removal import remove_run  # for this alone
 
         removed = remove_run(self.paths(run_id).run_dir)
@@ -183,7 +183,7 @@ class Store:
         return read_document(RunState, self.paths(run_id).state)
 
     def ended(self, run_id: str) -> EndedRun | None:
-        """The client's last word, if there was one. Raises ``BadDocument``."""
+        """How the run ended, if the client recorded it. Raises ``BadDocument``."""
         return read_document(EndedRun, self.paths(run_id).ended)
 
     def report(self, run_id: str, attempt: int) -> Report | None:
@@ -195,7 +195,7 @@ class Store:
         return read_document(CheckedFor, self.paths(run_id).checked_for)
 
     def settle(self, status: RunStatus, now: float) -> None:
-        """Keep ``status`` as the last word on a run that was seen ended. Raises ``DiskRefused``.
+        """Record ``status`` as the end of a run. Raises ``DiskRefused``.
 
         Not made to outlive a crash of this machine: one that is damaged is found out again, and
         thousands may be seen ended at once.
@@ -206,12 +206,12 @@ class Store:
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:
-        """Take back the last word on a run: it lives. Raises ``DiskRefused``."""
+        """Remove the record of a run's end: it is still live. Raises ``DiskRefused``."""
         private_files.empty_file(os.path.join(self.live, run_id))
         private_files.removed(self.paths(run_id).ended)
 
     def left_behind(self, run_id: str) -> LeftBehind | None:
-        """The newest word of agents whose coordinator is gone; None where there is none that can be read."""
+        """The newest message of agents whose coordinator is gone; None if none can be read."""
         try:
             return read_document(LeftBehind, self.paths(run_id).left)
         except (BadDocument, ClusterrunError):
@@ -224,7 +224,7 @@ class Store:
         return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
     def ask_cancel(self, run_id: str) -> None:
-        """Leave the word for the coordinator that its run is to end."""
+        """Ask the coordinator, through a file, to end its run."""
         private_files.write_whole(self.paths(run_id).cancel, "")
 
     def cancel_asked(self, run_id: str) -> bool:

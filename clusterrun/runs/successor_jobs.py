@@ -1,4 +1,4 @@
-"""The jobs that a run has queued itself, from the two files that say so; asks no scheduler.
+"""The jobs that a run has queued itself, from the two files that say so.
 
 Ranks may write into the run directory too, so what stands there is a hint: a number, or nothing.
 Whether a job is the run's is told by the comment that Slurm keeps with it.

@@ -1,4 +1,4 @@
-"""The sweeps below one home: which runs their points have become; asks no scheduler, judges no run.
+"""The sweeps below one home: which runs their points have become.
 
 ``$CLUSTERRUN_HOME/sweeps/<sweep id>/`` holds ``sweep.json``, the script of each array that was queued, and
 the copy of the code where one was asked for. The runs are ordinary ones.

@@ -25,7 +25,7 @@ def newest(attempt: AttemptPaths, nodes: int) -> tuple[NodeUse, ...]:
 
 
 def _last(path: str) -> NodeUse | None:
-    """The last whole line; None where there is none, or none that can be read."""
+    """The last whole line; None if there is none, or none that can be read."""
     for line in reversed(end_of(path, LAST_BYTES)[0].split(b"\n")[:-1]):
         try:
             return decode(NodeUse, json.loads(line))

@@ -38,7 +38,7 @@ def marked(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[p
     """What carries the mark of ``target`` or belongs to one of ``sessions``, whoever its parent is."""
     spared = {os.getpid(), *proc.ancestors(os.getpid())}
     found = []
-    for process in proc.everyone():
+    for process in proc.processes():
         if process.pid in spared or process.state in proc.GONE_STATES:
             continue
         if process.session in sessions or _is_marked(process.pid, target):

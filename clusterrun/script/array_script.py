@@ -1,6 +1,6 @@
 """The batch script of a whole array: each task becomes the run whose place in the list is its number.
 
-A task that is queued again has the same number, so it goes on with the same run. The script of a run is
+A task that is queued again has the same number, so it continues with the same run. The script of a run is
 read from its run directory; Slurm keeps a copy of this one, list included.
 """
 

@@ -74,7 +74,7 @@ def check_directory(cwd: str) -> None:
 
 
 def check_word(command: tuple[str, ...], cwd: str) -> None:
-    """Refuse a first word that is no program anywhere: a folder, a notebook, a whole command line."""
+    """Refuse a first word that is not a program anywhere: a folder, a notebook, a whole command line."""
     first = command[0]
     path = os.path.join(cwd, first)
     parts = first.split()
@@ -169,7 +169,7 @@ def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
 
 
 def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """The Python that ranks run in where nobody says, why, and what to tell about it ('': nothing).
+    """The Python that ranks run in by default, why, and what to tell about it ('': nothing).
 
     It is that of the active virtual or conda environment, which ``python`` means in this shell, else our
     own; that too where only ours has torch, for a base environment may be active by itself.

@@ -106,7 +106,7 @@ def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
             )
 
 
-def in_words(container: Container) -> str:
+def description(container: Container) -> str:
     """What a dry run says."""
     runtime = TABLE[container.runtime]
     how = "one container per node" if runtime.programs else "an option of srun, the agent runs inside"

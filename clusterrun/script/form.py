@@ -3,7 +3,7 @@
 A form is ``templates/job.sbatch.j2`` rendered ahead of time, with a place where each value goes
 and the rule by which it is written there: starting the template engine costs a fifth of the time
 that a whole submission takes. The form's first line holds the checksum of the templates that it was
-made from; where they were edited since, the template engine renders them. ``make form`` writes it anew.
+made from; where they were edited since, the template engine renders them. ``make form`` writes it again.
 """
 
 from __future__ import annotations

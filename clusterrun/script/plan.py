@@ -1,4 +1,4 @@
-"""From a spec to all that a submission is: script, argument list, orders; starts nothing, writes nothing."""
+"""Plans a submission from a spec: script, argument list, orders."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class MachineFacts:
     ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
     matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
     folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
-    ranks run in where nobody says, ``why_python`` why, ``about_python`` what to tell of it then.
+    ranks run in by default, ``why_python`` why, ``about_python`` what to tell of it then.
     ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
-    ``cpus_per_gpu`` is what a rank on a GPU gets where nobody says; 0: not known, one CPU. ``runtimes`` are
+    ``cpus_per_gpu`` is what a rank on a GPU gets by default; 0: not known, one CPU. ``runtimes`` are
     those for containers that were found here; ``inside`` is the container of the ranks, whose Python is
     ``python`` then. ``allocation`` is the job id of that in which the run starts at once ('': a job of its
     own is queued).
@@ -155,7 +155,7 @@ def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 
 def interpreter(spec: JobSpec) -> str:
-    """The ranks' Python; empty where they are another program, which may bring its own."""
+    """The ranks' Python; empty if they are another program, which may bring its own."""
     first = rank_command(spec.command, spec.python)[0]
     named = re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(first))
     return spec.python if spec.alone else first if named or first == spec.python else ""
@@ -197,18 +197,20 @@ def marked(token: str, shape: int = -1) -> str:
     return f"{token} {SHAPE_MARK}{shape}" if shape >= 0 else token
 
 
-def wished(
+def sbatch_arguments(
     spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1
 ) -> list[str]:
     """All that sbatch is asked for, as it stands on a command line."""
     said, paths = comment(run_id, token, shape), RunPaths(run_dir)
-    wanted = sbatch_options.job_options(spec, said, paths, requeue_options.words(spec), site.cpus_per_gpu)
+    wanted = sbatch_options.job_options(
+        spec, said, paths, requeue_options.sbatch_words(spec), site.cpus_per_gpu
+    )
     return [sbatch_options.word(option) for option in wanted]
 
 
 def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int) -> Plan:
     paths = RunPaths(run_dir)
-    words = wished(spec, run_id, token, run_dir, site, shape)
+    words = sbatch_arguments(spec, run_id, token, run_dir, site, shape)
     own = paths.shape(shape) if shape >= 0 else paths
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     values["run_dir"] = own.run_dir  # what the job begins as tells its shape
@@ -371,7 +373,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
 
 
 def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
-    """Whoever says what only Slurm knows means a cluster; on its login node no ranks may start instead."""
+    """Refuse to run here if options need Slurm, or if this looks like a login node."""
     if not site.why:
         return
     remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"

@@ -1,4 +1,4 @@
-"""How a value is written into script text, one rule for each way to use it; knows no template, no option."""
+"""How a value is written into script text, one rule for each way to use it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sbatch(value: Value) -> str:
     """``#SBATCH`` lines, one for each option (``--key=value``).
 
     Written for sbatch's own reading of them, which is not the shell's: a backslash escapes
-    everywhere, also between single quotes. Raises ``BadInput`` where no line can carry an option.
+    everywhere, also between single quotes. Raises ``BadInput`` if no line can carry an option.
     """
     options = [str(value)] if isinstance(value, (str, int)) else value
     return "\n".join("#SBATCH " + _directive(option) for option in options)
@@ -70,7 +70,7 @@ def sbatch(value: Value) -> str:
 def carries(option: str) -> bool:
     """Whether an ``#SBATCH`` line can carry ``option`` unchanged; the command line must carry the others.
 
-    Such a line ends at a line break come what may, and sbatch blanks the words "packjob" and
+    Such a line always ends at a line break, and sbatch blanks the words "packjob" and
     "hetjob" wherever they stand in it.
     """
     return not (_CONTROL.search(option) or _BLANKED.search(option) or len(option) > LONGEST)

@@ -1,4 +1,4 @@
-"""How a run is to outlive its job: the orders, what sbatch is told for it, and what to say; runs nothing."""
+"""How a run outlives its job: the orders, the options of sbatch, and the notices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUDGETS = ("max_preemptions", "max_time_limits", "notice")
 def settled(spec: JobSpec) -> JobSpec:
     """``spec`` with what ``--sbatch requeue`` means for it, and with its notice inside its time limit.
 
-    Raises ``BadInput`` where what is passed on to sbatch contradicts the rest.
+    Raises ``BadInput`` if what is passed on to sbatch contradicts the rest.
     """
     if spec.alone:
         return replace(spec, requeue=False, requeue_by="")
@@ -55,7 +55,7 @@ def _notice(spec: JobSpec) -> int:
     return min(said, minutes * MINUTE // 2) if minutes and spec.goes_on and not own else said
 
 
-def words(spec: JobSpec) -> tuple[Option, ...]:
+def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
     """The options of sbatch: whether Slurm may queue the job again, and when it gives notice of the end.
 
     In a chain the next job waits already: one that came back beside it would be one too many.
@@ -65,7 +65,7 @@ def words(spec: JobSpec) -> tuple[Option, ...]:
 
 
 def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
-    """What the coordinator is told; ``argv`` is what queues the run, empty where no scheduler does."""
+    """What the coordinator is told; ``argv`` is what queues the run, empty if no scheduler does."""
     kept = Survival(no_progress=spec.no_progress, on_event=spec.on_event)
     if not argv or not spec.goes_on:
         return kept

@@ -1,4 +1,4 @@
-"""Which option of ours becomes which of sbatch and srun; knows no template and runs nothing."""
+"""Which option of ours becomes which of sbatch and srun."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def job_options(
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
-    given_way = {key for name, value in own.items() for key in _gives_way(name, value)}
-    return (*(option for option in ours if option[0] not in given_way), *own.items())
+    overridden = {key for name, value in own.items() for key in _overridden_by(name, value)}
+    return (*(option for option in ours if option[0] not in overridden), *own.items())
 
 
 def _nodes(spec: JobSpec) -> str:
@@ -101,7 +101,7 @@ def _nodes(spec: JobSpec) -> str:
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
-    """Notices: which of our own options gave way to one that the user passed on."""
+    """Notices: our own options that an option of the user overrides."""
     ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {"exclusive"} if spec.gpus_from_node else set()
@@ -109,7 +109,7 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
         for key, value in passed(spec.sbatch, "--sbatch")
-        for ours_key in _gives_way(key, value)
+        for ours_key in _overridden_by(key, value)
         if ours_key in ours
     )
 
@@ -129,8 +129,8 @@ def _as_sbatch_writes(option: option_table.Option, value: Any) -> str:
     return duration.slurm_form(value) if option.kind in DURATIONS else str(value)
 
 
-def _gives_way(key: str, value: str) -> tuple[str, ...]:
-    """Which of our options must go when the user passes ``key`` on. Another gres gives no way."""
+def _overridden_by(key: str, value: str) -> tuple[str, ...]:
+    """Our options that the user's ``key`` overrides; a gres other than GPUs overrides none."""
     if key in _OF_ANYTHING and "gpu" not in value:
         return (key,)
     alike = {
@@ -207,7 +207,7 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
-    """The nodes that ``spec`` excludes by itself. Raises ``BadInput`` where ``option`` cannot add to them."""
+    """The nodes that ``spec`` excludes by itself. Raises ``BadInput`` if ``option`` cannot add to them."""
     if any(key == "exclude" for key, _ in passed(spec.sbatch, "--sbatch")):
         raise BadInput(f"{option} cannot add to --sbatch exclude", "say --exclude instead")
     if "/" in spec.exclude:

@@ -1,4 +1,4 @@
-"""Where the folders that come with the package lie, installed or in a checkout; knows not what is in them."""
+"""Where the folders that come with the package lie, installed or in a checkout."""
 
 from __future__ import annotations
 

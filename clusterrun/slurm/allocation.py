@@ -1,4 +1,4 @@
-"""What an allocation of the user's holds: its nodes and their GPUs, as scontrol tells; runs nothing."""
+"""What an allocation of the user's holds: its nodes and their GPUs, as scontrol tells."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def argv(job_id: str) -> tuple[str, ...]:
 
 
 def read(job_id: str, out: str) -> Allocation:
-    """The answer. Raises ``BadInput`` where the job holds no nodes."""
+    """The answer. Raises ``BadInput`` if the job holds no nodes."""
     states, nodes = _STATE.findall(out), _NODES.findall(out)
     if len(states) != 1 or states != ["RUNNING"] or len(nodes) != 1:
         seen = f"is {' and '.join(states)}, not one that is RUNNING" if states else "is not known to Slurm"

@@ -1,4 +1,4 @@
-"""The only caller of Slurm's programs: asks once for all jobs, every wait limited; judges no run."""
+"""The only caller of Slurm's programs: asks once for all jobs, every wait limited."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME_SECONDS = 5.0
 TEST_SECONDS = 3.0
 ENERGY_SECONDS = 5.0
 LARGEST_ARRAY, LARGEST_INDEX = 1001, 4_000_001
-"""What Slurm takes where nobody says, and at most."""
+"""What Slurm takes by default, and at most."""
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
@@ -47,7 +47,7 @@ ProgramRunner = Callable[..., system.Completed]
 
 @frozen
 class SubmitAnswer:
-    """What came of one ``sbatch``: what is known, Slurm's words, and the job's id where it was told."""
+    """The result of one ``sbatch``: what is known, Slurm's message, and the job's id if it gave one."""
 
     kind: SbatchAnswer
     said: str
@@ -115,22 +115,22 @@ class SlurmClient:
         return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
 
     def allocation(self, job_id: str) -> Allocation:
-        """The nodes and GPUs of a job that runs. Raises ``BadInput`` where it does not, and as ``jobs``."""
+        """The nodes and GPUs of a job that runs. Raises ``BadInput`` if it does not, and as ``jobs``."""
         done = self._tried(allocation.argv(job_id))
         if done.code != 0 and "invalid job id" not in done.err.lower():
             raise _failure("scontrol", done.err)
         return allocation.read(job_id, done.out)
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
-        """What the accounting knows of ``job_ids``; nothing where a site has no accounting.
+        """What the accounting knows of ``job_ids``; nothing if a site has no accounting.
 
-        Raises ``SchedulerError`` where it has one that failed to answer.
+        Raises ``SchedulerError`` if it has one that failed to answer.
         """
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
     def energy(self, job_ids: Sequence[str], since: float, until: float) -> int | None:
-        """The joules that ``job_ids`` consumed on all their nodes; None where the site measures none.
+        """The joules that ``job_ids`` consumed on all their nodes; None if the site measures none.
 
         Jobs that had these numbers wholly before ``since`` or after ``until`` are others.
 
@@ -194,7 +194,7 @@ class SlurmClient:
         return f"{name}@{controller}" if name and controller else ""
 
     def _cluster(self) -> tuple[str, str]:
-        """The cluster's name and its first controller's; empty where they are not known."""
+        """The cluster's name and its first controller's; empty if they are not known."""
         text = self._configuration
         return _setting(text, "ClusterName"), _controller(text)
 

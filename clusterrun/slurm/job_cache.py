@@ -1,7 +1,7 @@
-"""One answer of squeue for all processes of a user: a file, a lock, a floor; judges no run.
+"""Shares one answer of squeue among all processes of a user: a file, a lock, a minimum interval.
 
 Twenty ``status`` at once, or ``watch -n1``, are one question to the controller. One that fails is
-kept too and asked again ever more seldom, and what was answered before it stays known, with its age.
+kept too and asked again less and less often, and what was answered before it stays known, with its age.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SKEW_SECONDS = 2.0
 
 
 @frozen
-class News:
+class JobsAnswer:
     """What Slurm said of this user's jobs at ``at``; ``failed_at`` and why, where it was asked in vain since.
 
-    Times are seconds since the epoch; ``at`` is 0 where it has never answered.
+    Times are seconds since the epoch; ``at`` is 0 if it has never answered.
     """
 
     at: float
@@ -66,7 +66,7 @@ class SharedJobs:
         self._clock = clock
         self._floor = floor
 
-    def jobs(self, oldest: float = 0.0, since: float = 0.0) -> News:
+    def jobs(self, oldest: float = 0.0, since: float = 0.0) -> JobsAnswer:
         """An answer at most ``oldest`` seconds old (or as the floor lets it be), from ``since`` or later.
 
         Where Slurm does not answer, what it said before comes back with ``failure``.
@@ -80,16 +80,16 @@ class SharedJobs:
             waited = self._clock.now() - began
             return known if self._new(known, max(wanted, waited), since) else self._asked(known)
 
-    def _new(self, known: News, oldest: float, since: float) -> bool:
+    def _new(self, known: JobsAnswer, oldest: float, since: float) -> bool:
         now = self._clock.now()
         if known.failure:
             pause: float = min(LONGEST_PAUSE, self._floor * 2 ** min(known.failures, 10))
             return -SKEW_SECONDS <= now - known.failed_at < pause
         return -SKEW_SECONDS <= now - known.at <= oldest and known.at >= since
 
-    def _asked(self, known: News) -> News:
+    def _asked(self, known: JobsAnswer) -> JobsAnswer:
         try:
-            news = News(self._clock.now(), self._ask())
+            news = JobsAnswer(self._clock.now(), self._ask())
         except SchedulerError as error:
             news = replace(
                 known,
@@ -101,14 +101,14 @@ class SharedJobs:
         self._write(news)
         return news
 
-    def _read(self) -> News:
+    def _read(self) -> JobsAnswer:
         try:
             content = own_content(self._path)
-            return decode(News, json.loads(content)) if content else News(0.0)
+            return decode(JobsAnswer, json.loads(content)) if content else JobsAnswer(0.0)
         except (OSError, ValueError, RecursionError, ClusterrunError):
-            return News(0.0)
+            return JobsAnswer(0.0)
 
-    def _write(self, news: News) -> None:
+    def _write(self, news: JobsAnswer) -> None:
         try:
             private_folder(self._folder)
             write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
@@ -118,7 +118,7 @@ class SharedJobs:
 
 @contextmanager
 def turn(path: str, clock: Clock) -> Iterator[None]:
-    """One process at a time, as far as the file system knows locks; never waited for without a limit."""
+    """Hold the lock, if the file system has locks; waits for it a limited time."""
     import fcntl
 
     try:

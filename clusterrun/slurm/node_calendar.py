@@ -1,4 +1,4 @@
-"""When how many nodes are free, from the jobs that run and the starts that Slurm has planned; asks nobody.
+"""When how many nodes are free, from the jobs that run and the starts that Slurm has planned.
 
 A node on which any job runs counts as taken until the last of them reaches its time limit: jobs that end
 earlier, or share nodes, let others start sooner than this says.
@@ -36,7 +36,7 @@ class NodeCalendar:
     unplanned: int
 
     def earliest(self, nodes: int, seconds: float, now: float) -> tuple[float, int] | None:
-        """When so many nodes are first free for so long, and how many are; None where that is not seen."""
+        """When so many nodes are first free for so long, and how many are; None if that is not seen."""
         ends = {end for _, times in self.taken for _, end in times if now < end < ENDLESS}
         for at in sorted({now, *ends}):
             until = at + seconds

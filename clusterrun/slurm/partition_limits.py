@@ -1,4 +1,4 @@
-"""Whether a partition could ever give what is asked; asks nobody."""
+"""Whether a partition could ever give what is asked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.slurm.submit_once import describe
 
 
-def meant(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
+def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
     """The partition that the job goes to, where that can be seen."""
     fitting = [
         one for one in partitions if one.name == spec.partition or (not spec.partition and one.default)
@@ -20,12 +20,12 @@ def meant(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer
 
 
 def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
-    """Refuse more nodes, or more GPUs or CPUs per node, than the partition has: it might wait for ever.
+    """Refuse more nodes, or more GPUs or CPUs per node, than the partition has: it might wait forever.
 
     Silent where that cannot be seen: an unknown partition, several of them, GPUs that Slurm does
     not count. Raises ``BadInput``.
     """
-    offer = meant(spec, partitions)
+    offer = target_partition(spec, partitions)
     if offer is None:
         return
     if 0 < offer.gpus < spec.gpus and not spec.gpus_from_node:
@@ -43,7 +43,7 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
 
 
 def cpus_per_gpu(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> int:
-    """A GPU's share of the CPUs of every kind of node that the job may get; 0 where that cannot be seen."""
-    offer = meant(spec, partitions)
+    """A GPU's share of the CPUs of every kind of node that the job may get; 0 if that cannot be seen."""
+    offer = target_partition(spec, partitions)
     fitting = [(cpus, gpus) for gpus, cpus in offer.kinds if gpus >= spec.gpus > 0] if offer else []
     return min((cpus // gpus for cpus, gpus in fitting), default=0)

@@ -1,4 +1,4 @@
-"""Questions to Slurm, each beside the reading of its answer; runs nothing.
+"""Questions to Slurm, each beside the reading of its answer.
 
 A field is the column asked for and its reader, and the argument list is derived from the fields,
 so question and answer cannot drift. Cells are separated by a word made at random for each query:
@@ -134,7 +134,7 @@ def number(cell: str) -> int:
 
 
 def joules(cell: str) -> int | None:
-    """The energy in a cell; None where none was measured: nothing, 0, or Slurm's number for no value."""
+    """The energy in a cell; None if none was measured: nothing, 0, or Slurm's number for no value."""
     count = int(cell) if cell.isascii() and cell.isdecimal() else 0
     return count if 0 < count < 2**63 else None
 
@@ -271,7 +271,7 @@ def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
 
 
 def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
-    """The joules of all ``job_ids``, from the answer to ``energy_argv``; None where some are not known."""
+    """The joules of all ``job_ids``, from the answer to ``energy_argv``; None if some are not known."""
     rows = list(_counted_rows(ENERGY, out, mark))
     measured: list[int | None] = [row["joules"] for row in rows]
     known = [one for one in measured if one is not None]

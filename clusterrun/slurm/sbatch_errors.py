@@ -1,4 +1,4 @@
-"""What Slurm's programs say when all is not well, and what then is known; runs nothing."""
+"""Interprets error messages of Slurm's programs: what is known then, and what to do."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from clusterrun.slurm import sbatch_errors
 from clusterrun.slurm.client import SlurmClient, SubmitAnswer
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
-from clusterrun.system import Clock, said_late
+from clusterrun.system import Clock, notice_if_slow
 
 LOOK_SECONDS = 90.0
 """How long the queue is searched before the question is left to a later ``status``."""
@@ -54,7 +54,7 @@ def _asked(slurm: SlurmClient, argv: Sequence[str], cwd: str, log: Log) -> Submi
     """One sbatch; a long wait for it is said, and what an interrupted one means."""
     waiting = "waiting for Slurm to accept the job (sbatch itself tries for up to 3 minutes)"
     try:
-        with said_late(QUIET_SECONDS, log, waiting):
+        with notice_if_slow(QUIET_SECONDS, log, waiting):
             return slurm.sbatch(argv, cwd)
     except KeyboardInterrupt:
         log("interrupted while Slurm was asked: the job may be queued, and `clusterrun status` finds out")

@@ -1,8 +1,9 @@
-"""What a training script may import: when to stop, how far it is, whole checkpoints; knows no launcher.
+"""What a training script may import: when to stop, how far it is, whole checkpoints.
 
     from clusterrun.training import Checkpoints, accumulation, progress, report, should_stop
 
-Everything works without clusterrun too (alone, under torchrun): then nobody asks and nobody is told. Every
+Everything works without clusterrun too (alone, under torchrun): then these functions neither read nor write
+anything. Every
 rank must call these functions, in the same order: where there is a process group they agree through it.
 """
 
@@ -49,7 +50,7 @@ def progress(step: int, checkpoint: int | None = None) -> None:
 def accumulation(global_batch: int, batch: int = 1) -> int:
     """How many batches of ``batch`` samples each rank adds up for one step of ``global_batch`` samples.
 
-    So the step stays the same on any number of ranks. Raises ``ValueError`` where that does not divide.
+    So the step stays the same on any number of ranks. Raises ``ValueError`` if that does not divide.
     """
     from .batches import steps_of
 

@@ -1,4 +1,4 @@
-"""How all ranks come to one answer: a tiny collective where they form a group; knows no question.
+"""How all ranks come to one answer: a tiny collective where they form a group.
 
 torch is used where the script has loaded it, and never loaded for this.
 """
@@ -28,7 +28,7 @@ def rank(otherwise: int) -> int:
     return otherwise if distributed is None else int(distributed.get_rank())
 
 
-def highest(*numbers: int) -> tuple[int, ...]:
+def max_over_ranks(*numbers: int) -> tuple[int, ...]:
     """Each number's maximum over all ranks; every rank must ask."""
     distributed = group()
     if distributed is None:
@@ -39,7 +39,7 @@ def highest(*numbers: int) -> tuple[int, ...]:
     return tuple(tensor.tolist())
 
 
-def of_leader(value: Any) -> Any:
+def from_rank_zero(value: Any) -> Any:
     """What rank 0 passed, on every rank; every rank must ask."""
     distributed = group()
     if distributed is None:

@@ -1,4 +1,4 @@
-"""Checkpoints of a whole training: rank 0 writes, all ranks agree; knows no model and no launcher."""
+"""Checkpoints of a whole training: rank 0 writes, all ranks agree."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Checkpoints:
     def save(self, state: Any, step: int) -> bool:
         """Write ``state`` after ``step`` steps; only rank 0's is looked at. Every rank must call it.
 
-        True once it is on the disk. False where the disk refused (full, away): the last good checkpoint
-        is as it was, stderr says why, and training may go on. Raises CheckpointRefused on every rank where
+        True once it is on the disk. False if the disk refused (full, away): the last good checkpoint
+        is as it was, stderr says why, and training may continue. Raises CheckpointRefused on every rank where
         the first checkpoint of this process cannot be written for a reason that lasts, and OldAttempt.
         """
         outcome, why, error = WriteOutcome.WRITTEN, "", None
         if here().leads:
             outcome, why, error = self._attempt(state, step)
-        (agreed,) = agreement.highest(outcome)
+        (agreed,) = agreement.max_over_ranks(outcome)
         if agreed == WriteOutcome.WRITTEN:
             here().progress(None, step)
         if error is not None:
@@ -86,14 +86,14 @@ class Checkpoints:
         path = self.latest_path()
         if not path:
             return None
-        (missing,) = agreement.highest(int(not os.path.isfile(path)))
+        (missing,) = agreement.max_over_ranks(int(not os.path.isfile(path)))
         if not missing:
             return self._load(path)
-        return agreement.of_leader(self._load(path) if here().leads else None)
+        return agreement.from_rank_zero(self._load(path) if here().leads else None)
 
     def latest_path(self) -> str:
-        """Where the newest whole checkpoint is, empty where there is none. Every rank must call it."""
-        return str(agreement.of_leader(self._newest_whole() if here().leads else ""))
+        """Where the newest whole checkpoint is, empty if there is none. Every rank must call it."""
+        return str(agreement.from_rank_zero(self._newest_whole() if here().leads else ""))
 
     def _attempt(self, state: Any, step: int) -> tuple[WriteOutcome, str, BaseException | None]:
         """Write on rank 0. Whatever happens comes back, and is not raised: the others wait for the answer."""
@@ -157,10 +157,10 @@ class Checkpoints:
         return torch.load(path, map_location="cpu", weights_only=not self._trusted)
 
 
-def dumping(state: Any) -> Callable[[files.Summed], object]:
+def dumping(state: Any) -> Callable[[files.ChecksummedFile], object]:
     """What writes the state into a file that is only appended to."""
 
-    def dump(file: files.Summed) -> object:
+    def dump(file: files.ChecksummedFile) -> object:
         import torch
 
         return torch.save(state, file)
@@ -169,7 +169,7 @@ def dumping(state: Any) -> Callable[[files.Summed], object]:
 
 
 def latest_checkpoint(folder: str | os.PathLike[str]) -> str:
-    """Where the newest whole checkpoint in ``folder`` is, empty where there is none; needs no torch.
+    """Where the newest whole checkpoint in ``folder`` is, empty if there is none; needs no torch.
 
     Every rank must call it, and gets the same answer; a damaged one is named on stderr and passed over.
     """

@@ -1,4 +1,4 @@
-"""Checkpoint files in a folder: named, written whole, proven, dropped; knows no torch and no ranks.
+"""Checkpoint files in a folder: named, written whole, proven, dropped.
 
 step-000000120.a2.3fe1c09b52d4aa07.pt     step 120, written by attempt 2, with its checksum
 .step-000000120.a2.9c41b7.part            one that is being written, or was when its writer died
@@ -40,7 +40,7 @@ class CheckpointFile:
         return self.name.split(".")[-2]
 
 
-class Summed:
+class ChecksummedFile:
     """A file that is written from its beginning to its end, and the checksum of what went into it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -69,7 +69,11 @@ class Summed:
 
 
 def write(
-    folder: str, step: int, attempt: int, dump: Callable[[Summed], object], permit: Callable[[], None]
+    folder: str,
+    step: int,
+    attempt: int,
+    dump: Callable[[ChecksummedFile], object],
+    permit: Callable[[], None],
 ) -> CheckpointFile:
     """Let ``dump`` write a checkpoint; a reader finds all of it or nothing, also after a power cut.
 
@@ -80,7 +84,7 @@ def write(
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(handle, "wb", buffering=PIECE) as file:
-            summed = Summed(file)
+            summed = ChecksummedFile(file)
             dumped(dump, summed)
             file.flush()
             os.fsync(handle)
@@ -94,7 +98,7 @@ def write(
     return found
 
 
-def dumped(dump: Callable[[Summed], object], summed: Summed) -> None:
+def dumped(dump: Callable[[ChecksummedFile], object], summed: ChecksummedFile) -> None:
     """Run ``dump``; a disk that is full is an OSError, whatever torch calls it."""
     try:
         dump(summed)

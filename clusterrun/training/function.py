@@ -96,7 +96,7 @@ class ClusterrunJobEnvironment(job_environment.JobEnvironment):
 
 
 def check_ours(path: Path) -> None:
-    """Refuse a pickle that is no plain file of ours, or that others may write. Raises ``NotOurs``."""
+    """Refuse a pickle that is not a plain file of ours, or that others may write. Raises ``NotOurs``."""
     found = os.lstat(path)
     ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
     if not ours:

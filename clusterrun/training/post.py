@@ -1,7 +1,7 @@
-"""Carries words between a script and its run directory in a thread; knows no torch, decides nothing.
+"""Exchanges messages between a script and its run directory in a thread.
 
 The run directory lies on a file system that many machines share, and that may be slow or gone: the
-training never waits for it longer than ``PATIENCE``.
+training never waits for it longer than ``WRITE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from .surroundings import Surroundings
 
 EVERY = 1.0
-"""Seconds between two looks at the run directory, and between two words once ``AT_FIRST`` are used up."""
-AT_FIRST = 10
-"""So many words go out at once, whatever the time: of a script that crashes at step 3 it is known."""
-PATIENCE = 0.05
+"""Seconds between polls of the run directory, and between messages once ``BURST`` are used up."""
+BURST = 10
+"""This many messages are written at once, so that a script that crashes at step 3 has reported it."""
+WRITE_SECONDS = 0.05
 AT_THE_END = 2.0
 
 
-class Post:
-    """The words of one process; ``leads`` says whether it is the one that writes."""
+class MessageWriter:
+    """The messages of one process; ``leads`` tells whether it is the one that writes."""
 
     def __init__(self, place: Surroundings, leads: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.place = place
@@ -32,7 +32,7 @@ class Post:
         self._leads = leads
         self._clock = clock
         self._news: dict[str, Mapping[str, object]] = {}
-        self._allowed, self._counted = float(AT_FIRST), clock()
+        self._allowed, self._counted = float(BURST), clock()
         self._looked = -EVERY
         self._wake, self._idle = threading.Event(), threading.Event()
         self._idle.set()
@@ -45,10 +45,10 @@ class Post:
         self._thread.start()
 
     def send(self, news: Mapping[str, object], now: bool = False, path: str = "") -> None:
-        """Let the newest word stand in its file (that of progress, if not said): if ``now`` at once."""
+        """Write the newest message to its file (by default that of progress), with ``now`` at once."""
         self._news[path or self.place.progress] = news
         if self._may_go() or now:
-            self._hand_over(PATIENCE)
+            self._hand_over(WRITE_SECONDS)
 
     def close(self) -> None:
         """Send what has not been sent, and end: an interpreter that ends should find no thread awake."""
@@ -61,7 +61,7 @@ class Post:
 
     def _may_go(self) -> bool:
         now = self._clock()
-        self._allowed = min(float(AT_FIRST), self._allowed + (now - self._counted) / EVERY)
+        self._allowed = min(float(BURST), self._allowed + (now - self._counted) / EVERY)
         self._counted = now
         if self._allowed < 1:
             return False
@@ -72,7 +72,7 @@ class Post:
         was_idle = self._idle.is_set()
         self._idle.clear()
         self._wake.set()
-        if was_idle or patience > PATIENCE:
+        if was_idle or patience > WRITE_SECONDS:
             self._idle.wait(patience)
 
     def _serve(self) -> None:

@@ -1,4 +1,4 @@
-"""What one training process was asked and what it said, and the signal that asks it; knows no checkpoint."""
+"""What one training process was asked and what it said, and the signal that asks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from . import agreement
-from .post import Post
+from .post import MessageWriter
 from .surroundings import Surroundings, surroundings
 
 NOTICE_SIGNAL = signal.SIGUSR2
@@ -66,7 +66,7 @@ class AgreedQuestion:
 
 
 class Script:
-    """The state behind the room's functions, made when one of them is first called."""
+    """The state behind the package's functions, made when one of them is first called."""
 
     def __init__(self, place: Surroundings) -> None:
         self.pid = os.getpid()
@@ -79,16 +79,16 @@ class Script:
         self._before: object = None
         self._saves = self._wanted = 0
         self._results: dict[str, object] = {}
-        self._post = Post(place, self.leads)
+        self._post = MessageWriter(place, self.leads)
         if place.run_dir and (self.leads or agreement.group() is None):
             self._post.open()
-            atexit.register(self._leave)
-        self._stop = AgreedQuestion(self._room_wanted, agreement.highest, lambda: self.leads)
-        self._save = AgreedQuestion(self._save_wanted, agreement.highest, lambda: self.leads)
+            atexit.register(self._at_exit)
+        self._stop = AgreedQuestion(self._room_wanted, agreement.max_over_ranks, lambda: self.leads)
+        self._save = AgreedQuestion(self._save_wanted, agreement.max_over_ranks, lambda: self.leads)
 
     @property
     def leads(self) -> bool:
-        """Whether this process speaks for all; asked anew, since a group may be formed later."""
+        """Whether this process speaks for all; asked again, since a group may be formed later."""
         return agreement.rank(self.place.rank) == 0
 
     def should_stop(self, every: int) -> bool:
@@ -144,7 +144,7 @@ class Script:
             }
             self._post.send(said, now)
 
-    def _leave(self) -> None:
+    def _at_exit(self) -> None:
         if self.pid == os.getpid():
             self._post.close()
 
@@ -153,11 +153,11 @@ class Script:
         if self._listens or threading.current_thread() is not threading.main_thread():
             return  # in another thread it cannot be caught; the file says the same
         self._listens = True
-        self._before = signal.signal(NOTICE_SIGNAL, self._told)
-        # Libraries in C that wait in this process go on waiting.
+        self._before = signal.signal(NOTICE_SIGNAL, self._on_signal)
+        # Libraries in C that wait in this process continue waiting.
         signal.siginterrupt(NOTICE_SIGNAL, False)
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signalled = True
         if callable(self._before):
             self._before(number, frame)
@@ -177,7 +177,7 @@ _here: list[Script] = []
 
 
 def here() -> Script:
-    """The state of this very process; a forked child begins anew."""
+    """The state of this very process; a forked child begins again."""
     if not _here or _here[0].pid != os.getpid():
         _here[:] = [Script(surroundings(os.environ))]
     return _here[0]

@@ -1,6 +1,6 @@
-"""Where a training process stands: its run, attempt and rank, from the environment; knows no torch.
+"""Where a training process stands: its run, attempt and rank, from the environment.
 
-The names are those that `clusterrun.model` gives (a test compares them): this room imports nothing of
+The names are those that `clusterrun.model` gives (a test compares them): this package imports nothing of
 ours, so that the folder can be copied beside a script.
 """
 

@@ -303,7 +303,7 @@ def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> No
     )
     run = make([sys.executable, "-c", hidden])
     assert run.ended().state is State.COMPLETED
-    assert not [p for p in proc.everyone() if str(seconds).encode() in command_of(p.pid)]
+    assert not [p for p in proc.processes() if str(seconds).encode() in command_of(p.pid)]
 
 
 def command_of(pid: int) -> bytes:

@@ -83,7 +83,7 @@ class Stage:
     def mine(self) -> list[int]:
         """Every process that stands for this folder's sidecars."""
         marker = Lineage(ORDERS.run_id, "", self.paths.run_dir, 4, 0).run_dir
-        alive = [p for p in proc.everyone() if p.state not in proc.GONE_STATES and p.pid != os.getpid()]
+        alive = [p for p in proc.processes() if p.state not in proc.GONE_STATES and p.pid != os.getpid()]
         return [p.pid for p in alive if proc.environment(p.pid).get("CLUSTERRUN_RUN_DIR") == marker]
 
 
@@ -100,7 +100,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def uncollected() -> list[int]:
     """Our own children that have ended; the next test counts its children."""
-    return [p.pid for p in proc.everyone() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
+    return [p.pid for p in proc.processes() if p.parent == os.getpid() and p.state in proc.GONE_STATES]
 
 
 def said(number: int, body: str, name: str = "examiner") -> SidecarSaid:

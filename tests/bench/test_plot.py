@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from clusterrun.bench import plot
-from clusterrun.bench.notebook import Probed
 from clusterrun.bench.result import ResultRow, Table
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
+from clusterrun.bench.study_results import MachineInfo
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 
@@ -20,7 +20,7 @@ ROWS = (
     ResultRow(DDP, Shape(1, 4), 3, 17.0, 17.0, speed_up=1.7, spread=0.2, predicted=1.9),
     ResultRow(Cell("fsdp", 4), Shape(1, 4), 0, failed="no"),
 )
-TABLE = Table(ROWS, SINGLE, "steps/s", 100, 0, 0.1, Probed(device="cpu", cluster="local", cores=2))
+TABLE = Table(ROWS, SINGLE, "steps/s", 100, 0, 0.1, MachineInfo(device="cpu", cluster="local", cores=2))
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.bench import rates
-from clusterrun.bench.notebook import Measured, Notebook, Probed, Reduced
 from clusterrun.bench.reading import SpeedLine
-from clusterrun.bench.result import ResultRow, Table, tabled
-from clusterrun.bench.runner import NEVER_SAID, in_turn
+from clusterrun.bench.result import ResultRow, Table, build_table
+from clusterrun.bench.runner import NO_RATE_REPORTED, in_turn
 from clusterrun.bench.shape import Shape
 from clusterrun.bench.study import Cell
+from clusterrun.bench.study_results import AllReduceTiming, MachineInfo, Measured, StudyResults
 from clusterrun.model.frozen import replace
 
 SINGLE, TWO, FOUR = Cell("single", 1), Cell("ddp", 2), Cell("ddp", 4)
@@ -23,9 +23,11 @@ def runs(cell: Cell, *paces: float, **told: float) -> list[Measured]:
     ]
 
 
-def table(*found: Measured, growth: str = "strong", probed: Probed | None = None, **options: int) -> Table:
+def table(
+    *found: Measured, growth: str = "strong", probed: MachineInfo | None = None, **options: int
+) -> Table:
     cells = tuple(dict.fromkeys(run.cell for run in found))
-    return tabled(Notebook("x", "d", growth, found, probed), cells, 0, **options)
+    return build_table(StudyResults("x", "d", growth, found, probed), cells, 0, **options)
 
 
 def test_the_guides_table_comes_out_of_its_times():
@@ -60,7 +62,7 @@ def test_a_script_that_never_reports_is_timed_as_a_whole():
 
 def test_a_cell_that_alone_never_reports_has_failed():
     (_, row) = table(*runs(SINGLE, 10.0), Measured(TWO, 0, "b", seconds=8.0)).rows
-    assert row == ResultRow(TWO, Shape(1, 2), 0, failed=NEVER_SAID)
+    assert row == ResultRow(TWO, Shape(1, 2), 0, failed=NO_RATE_REPORTED)
 
 
 def test_a_failed_cell_is_a_row_and_the_next_good_one_the_baseline():
@@ -81,7 +83,11 @@ def test_what_ran_in_place_of_what_was_asked_is_said():
     assert row.notes == ("needs 2 GPUs", "ran as single")
 
 
-GPUS = Probed(device="NVIDIA H200", cluster="slurm", groups=(Reduced(2, 0.001, 1e9), Reduced(4, 0.001, 1e9)))
+GPUS = MachineInfo(
+    device="NVIDIA H200",
+    cluster="slurm",
+    groups=(AllReduceTiming(2, 0.001, 1e9), AllReduceTiming(4, 0.001, 1e9)),
+)
 CORES = replace(GPUS, device="cpu", cluster="local", cores=2)
 
 
@@ -109,7 +115,7 @@ def test_weak_scaling_is_predicted_in_work_not_in_steps():
 
 
 @pytest.mark.parametrize(
-    ("probed", "parameters"), [(None, 10**6), (Probed(failed="no torch"), 10**6), (CORES, 0)]
+    ("probed", "parameters"), [(None, 10**6), (MachineInfo(failed="no torch"), 10**6), (CORES, 0)]
 )
 def test_no_prediction_without_its_inputs(probed, parameters):
     found = table(*runs(SINGLE, 10.0), *runs(TWO, 18.0), probed=probed, parameters=parameters)

@@ -446,7 +446,7 @@ def test_cancel_tells_of_an_older_run_of_the_name_that_lives_and_leaves_it_alone
     older = clusterrun("submit", "--name", "same", "train.py", "wait").out.strip()
     newest = clusterrun("submit", "--name", "same", "--wait", "train.py").out.strip()
     done = clusterrun("cancel", "same")
-    said = f"an older run of that name lives: clusterrun cancel {older}\n"
+    said = f"an older run of that name is live: clusterrun cancel {older}\n"
     assert (done.code, done.out, done.err) == (1, f"{newest} had already ended: COMPLETED\n", said)
     assert clusterrun("cancel", older).out == f"{older} CANCELLED\n"
     again = clusterrun("cancel", "same", newest)

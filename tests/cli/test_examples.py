@@ -9,7 +9,7 @@ import click
 import pytest
 
 from clusterrun.cli.help import skill
-from clusterrun.cli.main import DOORS, root
+from clusterrun.cli.main import COMMANDS, root
 from tests.cli.conftest import CommandLine
 
 NOT_HERE = ("lab",)
@@ -88,9 +88,9 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         assert done.code == 0, done
 
 
-@pytest.mark.parametrize("name", [name for name in DOORS if name not in NOT_HERE])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_HERE])
 def test_the_one_line_of_a_command_is_how_its_help_begins(name: str, ended: CommandLine) -> None:
-    assert DOORS[name].help.rstrip(".").split()[0] in ended(name, "--help").out.split("\n\n")[1]
+    assert COMMANDS[name].help.rstrip(".").split()[0] in ended(name, "--help").out.split("\n\n")[1]
 
 
 def test_every_command_of_the_lab_has_examples_that_it_understands() -> None:

@@ -92,7 +92,7 @@ def test_a_submission_without_an_answer_is_not_made_again() -> None:
 
     tools = Tools(allowed=True, call=call)
     word = tools.submit(["train.py"])["confirm"]
-    with pytest.raises(ClusterrunError, match="may be queued all the same"):
+    with pytest.raises(ClusterrunError, match="may be queued anyway"):
         tools.submit(confirm=word)
     with pytest.raises(BadInput, match="submitted already"):
         tools.submit(confirm=word)

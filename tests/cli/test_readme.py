@@ -11,7 +11,7 @@ import click
 import pytest
 
 from clusterrun.cli import reference
-from clusterrun.cli.main import DOORS, root
+from clusterrun.cli.main import COMMANDS, root
 from clusterrun.cli.sweep import SweepGroup
 from clusterrun.config import profiles
 from clusterrun.model.limits import LIMITS
@@ -72,7 +72,7 @@ def test_no_mark_for_a_table_is_left_in_a_page() -> None:
 
 def test_the_commands_table_is_the_list_of_commands() -> None:
     told = re.findall(r"^\| `([a-z]+)", section('From "I have a script"'), re.MULTILINE)
-    assert told == list(DOORS)
+    assert told == list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", ["logs"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli.run_detail import far, lineage
+from clusterrun.cli.run_detail import lineage, progress_text
 from clusterrun.cli.runs_table import reason_of
 from clusterrun.cli.status_json import document
 from clusterrun.model.document import encode
@@ -68,7 +68,7 @@ def test_of_a_run_with_one_job_the_job_is_not_said_with_each_attempt() -> None:
 def test_how_far_a_script_came_is_said_as_far_as_it_reports_that(
     step: int, checkpoint: int, said: str
 ) -> None:
-    assert far(step, checkpoint) == said
+    assert progress_text(step, checkpoint) == said
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ class Run:
         """Every process that carries the mark of this run."""
         return [
             process
-            for process in proc.everyone()
+            for process in proc.processes()
             if process.state not in proc.GONE_STATES
             and proc.environment(process.pid).get(contract.MARKER_VARIABLE, "").startswith(self.orders.run_id)
         ]
@@ -132,7 +132,7 @@ class Run:
     def left(self) -> list[proc.Process]:
         """Whatever of this run lives, ranks or ours."""
         ours = [
-            p for p in proc.everyone() if str(self.folder) in _command_line(p.pid) and p.pid != os.getpid()
+            p for p in proc.processes() if str(self.folder) in _command_line(p.pid) and p.pid != os.getpid()
         ]
         return self.marked() + [p for p in ours if p.state not in proc.GONE_STATES]
 

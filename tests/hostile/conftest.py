@@ -89,7 +89,7 @@ def marked(run: Path) -> list[proc.Process]:
     """Every living process, on any host of the lab too, that carries the mark of a run."""
     return [
         process
-        for process in proc.everyone()
+        for process in proc.processes()
         if process.state not in proc.GONE_STATES
         and proc.environment(process.pid).get(contract.MARKER_VARIABLE, "").startswith(run.name)
     ]

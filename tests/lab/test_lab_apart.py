@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.lab.apart import run_apart
+from clusterrun.lab.apart import run_in_own_session
 
 APART = "import sys; from clusterrun.lab.apart import run_apart; sys.exit(run_apart(sys.argv[1:], {}))"
 LOOK = """
@@ -61,6 +61,6 @@ def test_without_a_terminal_it_has_a_session_of_its_own_and_its_exit_code_comes_
 ) -> None:
     told = tmp_path / "told"
     script = f"ps -o sid= -p $$ > {told}; echo $$ >> {told}; {script}"
-    assert run_apart(["sh", "-c", script], dict(os.environ)) == code
+    assert run_in_own_session(["sh", "-c", script], dict(os.environ)) == code
     session, pid = told.read_text().split()
     assert session == pid

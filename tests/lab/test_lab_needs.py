@@ -103,7 +103,7 @@ def test_a_release_that_is_not_here_is_named_with_its_suite(
     monkeypatch.setenv(roots.HOME_VARIABLE, str(tmp_path))
     monkeypatch.setattr(roots, "program", lambda name: None)
     with pytest.raises(BadInput) as caught:
-        roots.ground(version)
+        roots.choose_root(version)
     assert (caught.value.seen, caught.value.remedy) == (f"there is no Slurm {version} here", remedy)
 
 
@@ -114,8 +114,10 @@ def test_fetched_releases_are_found_by_what_they_are(monkeypatch: pytest.MonkeyP
         (tmp_path / suite).mkdir()
         (tmp_path / suite / roots.VERSION_FILE).write_text(version + "\n")
     (tmp_path / "old" / roots.GRAFT).mkdir()
-    assert roots.ground("24.11") == roots.Ground("24.11.5", root=str(tmp_path / "new"))
-    assert roots.ground("20.11.4") == roots.Ground("20.11.4", graft=str(tmp_path / "old" / roots.GRAFT))
+    assert roots.choose_root("24.11") == roots.RootChoice("24.11.5", root=str(tmp_path / "new"))
+    assert roots.choose_root("20.11.4") == roots.RootChoice(
+        "20.11.4", graft=str(tmp_path / "old" / roots.GRAFT)
+    )
 
 
 def test_the_tests_of_all_releases_fetch_what_is_not_here_and_name_what_cannot_be_had(

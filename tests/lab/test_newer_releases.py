@@ -17,7 +17,7 @@ pytestmark = pytest.mark.lab
 
 def since(release: str) -> None:
     """Skips where the labs of this session run an older Slurm."""
-    here = roots.ground(os.environ.get(SLURM_VARIABLE, "")).version
+    here = roots.choose_root(os.environ.get(SLURM_VARIABLE, "")).version
     if conf.release(here) < conf.release(release):
         pytest.skip(f"Slurm {release} brought it, this is {here}")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.logs.attempt_logs import log_files
-from clusterrun.logs.filters import SHOW_EVERY, Grep, Sieve, moving
+from clusterrun.logs.filters import SHOW_EVERY, Grep, LineFilter, moving
 from clusterrun.logs.follow import FEW, LONGEST_WAIT, Follower, spans
 from clusterrun.logs.format import headed, lines, plain
 from clusterrun.logs.merge import Piece
@@ -51,10 +51,10 @@ def test_a_pattern_is_looked_for_in_what_is_shown_not_in_colours_or_states_writt
 
 
 def test_what_was_looked_at_in_vain_is_counted() -> None:
-    sieve = Sieve(grep=Grep("nothing", plain))
-    assert list(sieve([Piece(1.0, 0, "out", b"x\n" * 1234)])) == []
-    assert sieve.in_vain == "the pattern was not found in any of 1,234 lines"
-    assert Sieve(grep=Grep("nothing", plain)).in_vain == Sieve().in_vain == ""
+    line_filter = LineFilter(grep=Grep("nothing", plain))
+    assert list(line_filter([Piece(1.0, 0, "out", b"x\n" * 1234)])) == []
+    assert line_filter.in_vain == "the pattern was not found in any of 1,234 lines"
+    assert LineFilter(grep=Grep("nothing", plain)).in_vain == LineFilter().in_vain == ""
 
 
 def test_a_pattern_that_is_none_is_refused_with_its_mistake() -> None:
@@ -64,7 +64,7 @@ def test_a_pattern_that_is_none_is_refused_with_its_mistake() -> None:
 
 def test_since_a_moment_leaves_out_what_was_printed_before_and_keeps_what_no_index_dates() -> None:
     given_ = [Piece(at, 0, "out", b"%d\n" % at) for at in (5.0, 9.9, 10.0, 0.0)]
-    assert [piece.at for piece in Sieve(begin=10.0)(given_)] == [10.0, 0.0]
+    assert [piece.at for piece in LineFilter(begin=10.0)(given_)] == [10.0, 0.0]
 
 
 def test_of_a_file_to_which_nothing_was_added_since_then_nothing_is_read(tmp_path: Path) -> None:

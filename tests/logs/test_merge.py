@@ -78,7 +78,7 @@ def test_a_line_without_end_is_shown_in_parts_of_bounded_size(tmp_path: Path, pa
     (tmp_path / "00000.out").write_bytes(part * 100)
     found = in_order(str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, len(part) * 100)])
     sizes = [len(piece.data) for piece in found]
-    assert max(sizes) <= LINE_LIMIT + attempt_logs.PORTION
+    assert max(sizes) <= LINE_LIMIT + attempt_logs.CHUNK_BYTES
     assert (sum(sizes) == 100 * len(part)) is (b"\r" not in part)
     exact = in_order(
         str(tmp_path), log_files(str(tmp_path), LogSelection()), [(0, len(part) * 100)], exact=True

@@ -22,7 +22,7 @@ from clusterrun.operations.checked_before import (
     earlier,
     key,
     recent_ids,
-    relying,
+    without_own_check,
 )
 from clusterrun.operations.context import Context
 from clusterrun.operations.report import NoReport, report_of
@@ -194,11 +194,11 @@ def test_another_python_container_environment_or_allocation_is_checked_anew(tmp_
 def test_ranks_get_what_the_earlier_check_chose_where_their_user_set_nothing() -> None:
     chosen = (*CHOSEN, ("GLOO_SOCKET_IFNAME", "ib0"))
     check = Report("x", "c", "full", Grade.PASS, NOW, 9, 60, 1, "", (), (), (), (), environment=chosen)
-    made = relying(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
+    made = without_own_check(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
     assert made.orders.environment == (("A", "1"), *CHOSEN)
     assert (made.orders.preflight, made.orders.preflight.level) == (Preflight(), Level.OFF)
     assert made.spec.level is Level.FULL, "the line that submits it again says nothing of a check"
-    in_setup = relying(planned(setup=("export NCCL_SOCKET_IFNAME=eth1",)), check, {})
+    in_setup = without_own_check(planned(setup=("export NCCL_SOCKET_IFNAME=eth1",)), check, {})
     assert in_setup.orders.environment == (("GLOO_SOCKET_IFNAME", "ib0"),)
 
 

@@ -15,9 +15,15 @@ from clusterrun.model.record import RunRecord, RunState
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.cancel import cancel
-from clusterrun.operations.clean import _WhyNot
+from clusterrun.operations.clean import _ReasonsToKeep
 from clusterrun.operations.context import Context
-from clusterrun.operations.interactive import SILENT_SECONDS, allocation, batch_environment, fitted, held
+from clusterrun.operations.interactive import (
+    SILENT_SECONDS,
+    allocation,
+    batch_environment,
+    fit_to_allocation,
+    held,
+)
 from clusterrun.operations.job_matching import Jobs
 from clusterrun.operations.run_state import RunEvidence, judge
 from clusterrun.slurm.allocation import Allocation, read
@@ -68,7 +74,7 @@ def test_a_run_takes_nodes_of_the_allocation_that_no_other_run_has(
     changes: dict[str, Any], said: str, taken: dict[str, str], answer: object
 ) -> None:
     try:
-        found = fitted(replace(PLAIN, **changes), said.split(), THERE, taken)
+        found = fit_to_allocation(replace(PLAIN, **changes), said.split(), THERE, taken)
     except BadInput as error:
         assert error.seen == answer
         return
@@ -242,7 +248,7 @@ def test_cancel_ends_the_run_and_leaves_the_allocation(context: Context) -> None
 def test_an_ended_run_may_be_removed_while_its_allocation_lives(context: Context) -> None:
     chosen = add(context, **changes(), said=state(State.COMPLETED))
     (status,) = context.inquiry().statuses([chosen])
-    assert _WhyNot(context)(status) == ""
+    assert _ReasonsToKeep(context)(status) == ""
 
 
 @pytest.mark.parametrize(

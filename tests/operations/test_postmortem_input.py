@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.operations.postmortem_input import last_records, stood
+from clusterrun.operations.postmortem_input import last_records, last_stacks
 
 STACK = [
     "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 all_reduce",
@@ -36,7 +36,7 @@ def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_re
     (tmp_path / "node-0000.stacks").write_text(json.dumps(kept))
     (tmp_path / "node-0001.stacks").write_text(json.dumps({"3": {"records": []}}))
     (tmp_path / "node-0002.stacks").write_text("{")
-    seen = tuple(stood(AttemptPaths(str(tmp_path)), ("a", "a", "b")))
+    seen = tuple(last_stacks(AttemptPaths(str(tmp_path)), ("a", "a", "b")))
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
     stack = tuple(STACK)
     assert seen == (

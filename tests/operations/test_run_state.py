@@ -261,7 +261,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row("PENDING", job_id="42", reason="Priority"), "state": BEFORE},
-            "goes on in job 42: waits: jobs with a higher priority",
+            "continues in job 42: waits: jobs with a higher priority",
         ),
         ({"row": row("PENDING", reason="BeginTime"), "state": BEFORE}, "queued again: waits for its begin"),
         (

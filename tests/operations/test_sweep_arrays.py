@@ -118,7 +118,7 @@ def test_calls_that_a_limit_holds_back_are_queued_as_others_end_and_none_is_lost
         (home / "limit").write_text("100")
         return 2
 
-    monkeypatch.setattr("clusterrun.operations.sweep._Arrays._room", room)
+    monkeypatch.setattr("clusterrun.operations.sweep._ArrayQueue._room", room)
     jobs = executor.map_array(abs, range(7))
     assert [job.submission().args for job in jobs] == [(number,) for number in range(7)]
     assert asked(context)[-2:] == ["--array=0-1", "--array=0-1"]

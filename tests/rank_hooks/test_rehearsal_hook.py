@@ -22,7 +22,7 @@ from clusterrun.rank_hooks.clusterrun_rehearsal.random_states import (
     python_words,
 )
 from clusterrun.rank_hooks.clusterrun_rehearsal.tensor_digest import TensorDigest
-from clusterrun.rehearse.rank_trace import Life, read
+from clusterrun.rehearse.rank_trace import Start, read
 
 HOOKS = Path(__file__).parents[2] / "clusterrun/rank_hooks"
 WATCHED = """
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_is_deleted_is_seen(tmp_path: Path, remove: str) -> No
     assert not path.exists() and told.dropped(str(path))
 
 
-def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Life:
+def watched(folder: Path, does: str, path: Path, number: int = 0, plan: str = "{}") -> Start:
     """What the ranks' trace says of a program that does this with ``path``."""
     attempt = folder / f"{number:03d}"
     attempt.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,9 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.rehearse import causes, control_runs
-from clusterrun.rehearse.discoveries import Cause, Observed, Severity
-from clusterrun.rehearse.faults import FAULTS, chosen, placed, runs_of, schedule, strikes
-from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile, Step, parsed, pattern
+from clusterrun.rehearse.discoveries import Cause, FaultRun, Severity
+from clusterrun.rehearse.faults import FAULTS, rank_orders, runs_of, schedule, schedule_faults, select_faults
+from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, parsed, pattern
 from clusterrun.rehearse.rehearsal import struck, unstruck
 from clusterrun.rehearse.resumption import counted, joined, reference, resumed
 
@@ -54,8 +54,8 @@ def trace(first: int, last: int, rank: int = 0, **changed: Any) -> RankTrace:
     return replace(made, **changed)
 
 
-def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Life:
-    return Life({rank: trace(first, last, rank, **changed) for rank in range(ranks)})
+def life(first: int, last: int, ranks: int = 2, **changed: Any) -> Start:
+    return Start({rank: trace(first, last, rank, **changed) for rank in range(ranks)})
 
 
 CONTROL = life(0, LAST)
@@ -63,17 +63,17 @@ BEFORE = life(0, KILLED, saves=(saved(5), saved(SAVED)))
 READ = ((PATH.format(SAVED), "train.py:75"),)
 
 
-def after(first: int = SAVED, **changed: Any) -> Life:
+def after(first: int = SAVED, **changed: Any) -> Start:
     """The restarted ranks, with fields of every step changed."""
     right = life(first, LAST, loads=READ)
     ranks = {
         rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
         for rank, one in right.ranks.items()
     }
-    return Life(ranks)
+    return Start(ranks)
 
 
-def shifted(by: int) -> Life:
+def shifted(by: int) -> Start:
     """Every restarted step gets the samples of another one."""
     right = after()
     ranks = {
@@ -83,14 +83,14 @@ def shifted(by: int) -> Life:
         )
         for rank, one in right.ranks.items()
     }
-    return Life(ranks)
+    return Start(ranks)
 
 
-def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Life:
+def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) -> Start:
     """Restarted ranks that begin with other weights or another state."""
     right = life(first, LAST, loads=loads)
     steps = tuple(replace(one, parameters=1) for one in right.ranks[0].steps)
-    return Life(
+    return Start(
         {
             rank: replace(one, before={0: (parameters, state)}, steps=steps)
             for rank, one in right.ranks.items()
@@ -98,8 +98,8 @@ def started(parameters: int, state: int, loads: Any = READ, first: int = SAVED) 
     )
 
 
-def judged(last: Life, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
-    seen = Observed(fault, (BEFORE, last), KILLED, **more)
+def judged(last: Start, fault: str = "kill", differs: str = "", **more: Any) -> list[tuple[str, str]]:
+    seen = FaultRun(fault, (BEFORE, last), KILLED, **more)
     return [(one.level.value, one.cause.value) for one in causes.judge(CONTROL, differs, seen)]
 
 
@@ -121,11 +121,11 @@ def judged(last: Life, fault: str = "kill", differs: str = "", **more: Any) -> l
         (shifted(2), [("FAIL", "data-order-not-restored")]),
     ],
 )
-def test_the_cause_is_what_differs_first(last: Life, found: list[tuple[str, str]]) -> None:
+def test_the_cause_is_what_differs_first(last: Start, found: list[tuple[str, str]]) -> None:
     assert judged(last) == found
 
 
-def with_random(parameters: int = 0, **states: int) -> Life:
+def with_random(parameters: int = 0, **states: int) -> Start:
     """Restarted ranks with other states of random numbers, the weights other ones too where that is said."""
     right = after()
     ranks = {}
@@ -135,7 +135,7 @@ def with_random(parameters: int = 0, **states: int) -> Life:
             for s in one.steps
         )
         ranks[rank] = replace(one, steps=steps)
-    return Life(ranks)
+    return Start(ranks)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def with_random(parameters: int = 0, **states: int) -> Life:
         after(parameters=1),
         with_random(parameters=1, python=1),  # a generator that nobody draws from explains nothing
         started(7, 99, ()),  # the weights are of no step, and no file was seen read
-        Life({rank: replace(one, before={}, steps=()) for rank, one in after().ranks.items()}),
+        Start({rank: replace(one, before={}, steps=()) for rank, one in after().ranks.items()}),
         life(SAVED, SAVED, loads=READ),
     ],
 )
-def test_what_nothing_explains_is_undetermined(last: Life) -> None:
+def test_what_nothing_explains_is_undetermined(last: Start) -> None:
     assert judged(last) == [("unknown", "undetermined")]
 
 
@@ -156,28 +156,28 @@ def test_what_nothing_explains_is_undetermined(last: Life) -> None:
     "last",
     [
         with_random(torch=1),  # restored or not, it changed nothing
-        Life({0: after().ranks[0], 1: after(averages=(1,), buffers=1).ranks[1]}),  # rank 1's own, never read
+        Start({0: after().ranks[0], 1: after(averages=(1,), buffers=1).ranks[1]}),  # rank 1's own, never read
         life(SAVED + 1, LAST, loads=READ),  # a save that nobody saw
-        Life({0: after().ranks[0], 1: trace(SAVED, SAVED, 1)}),  # ended before the first step of its own
+        Start({0: after().ranks[0], 1: trace(SAVED, SAVED, 1)}),  # ended before the first step of its own
         life(SAVED, LAST, loads=READ, before={0: (1000 + SAVED, 77)}),  # a state, laid out in another way
     ],
 )
-def test_what_changes_nothing_accuses_nobody(last: Life) -> None:
+def test_what_changes_nothing_accuses_nobody(last: Start) -> None:
     assert judged(last) == [("ok", "")]
 
 
-def averaged(first: int, last: int, **changed: Any) -> Life:
+def averaged(first: int, last: int, **changed: Any) -> Start:
     """A script that changes weights by itself after a step: those of step SAVED are 9 when it saves them."""
     right = life(first, last, loads=READ if first else (), **changed)
     ranks = {
         rank: replace(one, before={0: (9, 2000 + first)} if first else one.before)
         for rank, one in right.ranks.items()
     }
-    return Life({**ranks, 0: replace(ranks[0], moved=() if first else ((SAVED, 0, 9),))})
+    return Start({**ranks, 0: replace(ranks[0], moved=() if first else ((SAVED, 0, 9),))})
 
 
 def test_weights_that_the_script_changes_after_a_step_are_of_that_step_on_every_rank() -> None:
-    seen = Observed("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
+    seen = FaultRun("kill", (averaged(0, KILLED, saves=(saved(SAVED),)), averaged(SAVED, LAST)), KILLED)
     (one,) = causes.judge(averaged(0, LAST), "", seen)
     assert (one.level, one.step) == (Severity.OK, SAVED), one.said
     (one,) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, averaged(SAVED, LAST))))
@@ -191,18 +191,18 @@ def test_what_a_script_changed_is_read_and_joined() -> None:
     assert both.ranks[0].moved == ((5, 0, 9), (7, 0, 6))
 
 
-def with_calls(last: Life, *calls: tuple[str, str, str], **changed: Any) -> Life:
-    return Life({rank: replace(one, calls=calls, **changed) for rank, one in last.ranks.items()})
+def with_calls(last: Start, *calls: tuple[str, str, str], **changed: Any) -> Start:
+    return Start({rank: replace(one, calls=calls, **changed) for rank, one in last.ranks.items()})
 
 
 @pytest.mark.parametrize("first", [SAVED, 0])
 def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> None:
     partial = ("train.py:26", 4, 3, "module.0.weight")
     last = with_calls(started(7, 2000 + SAVED) if first else life(0, LAST, loads=READ), partial=partial)
-    seen = Observed("kill", (BEFORE, last), KILLED)
+    seen = FaultRun("kill", (BEFORE, last), KILLED)
     (one,) = causes.judge(CONTROL, "", seen)
     assert one.cause.value == "parameters-not-restored" and "strict=False) at train.py:26" in one.said
-    begun = Life({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
+    begun = Start({rank: replace(each, partial=partial) for rank, each in BEFORE.ranks.items()})
     (one,) = causes.judge(CONTROL, "", replace(seen, lives=(begun, last)))
     assert "strict=False" not in one.said  # so it begins each time
 
@@ -210,8 +210,8 @@ def test_weights_under_names_that_the_model_lacks_are_not_loaded(first: int) -> 
 def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weights() -> None:
     last = life(0, LAST, loads=READ, calls=(("scheduler", "load_state_dict", "train.py:28"),))
     steps = tuple(replace(one, rates=[[9.0]], parameters=1) for one in last.ranks[0].steps)
-    last = Life({rank: replace(one, steps=steps) for rank, one in last.ranks.items()})
-    cut = Observed("disk-full", (BEFORE, last), KILLED, damaged=(PATH.format(5), PATH.format(SAVED)))
+    last = Start({rank: replace(one, steps=steps) for rank, one in last.ranks.items()})
+    cut = FaultRun("disk-full", (BEFORE, last), KILLED, damaged=(PATH.format(5), PATH.format(SAVED)))
     (one, *_) = causes.judge(CONTROL, "", replace(cut, damaged=()))
     assert one.cause.value in ("never-resumed", "parameters-not-restored")
     lone = replace(cut, lives=(life(0, KILLED), last), damaged=())
@@ -219,7 +219,7 @@ def test_a_scheduler_of_a_later_step_beside_the_first_weights_accuses_the_weight
     assert one.cause.value == "parameters-not-restored" and "those of step 0" in one.said
 
 
-def drawn_by_hand(*calls: tuple[str, str, str]) -> Life:
+def drawn_by_hand(*calls: tuple[str, str, str]) -> Start:
     """The samples are others, of those that the control had too, and so is a state that draws them."""
     other = tuple(step(n).rows[0] for n in (3, 7, 11, 15))
     last = after(rows=other, parameters=1, random={"python": 5, "torch": 1})
@@ -234,19 +234,19 @@ def test_a_generator_whose_state_was_set_is_not_blamed_for_other_samples() -> No
 
 def test_a_state_that_was_set_and_drawn_from_before_the_step_is_told_as_such() -> None:
     last = with_calls(with_random(parameters=1, torch=1), ("torch", "set", "train.py:5"))
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
     assert one.cause.value == "random-state-not-restored"
     assert "it was set at train.py:5" in one.said and "validation" in one.remedy
 
 
-def with_target(first: int, last: int, **changed: Any) -> Life:
+def with_target(first: int, last: int, **changed: Any) -> Start:
     """A copy of the weights that is renewed after step 16, beside an average that each step moves."""
     right = life(first, last, loads=READ if first else ())
     steps = tuple(
         replace(one, averages=(1 + (first + one.n > 16), *one.averages)) for one in right.ranks[0].steps
     )
     steps = tuple(replace(one, **changed) for one in steps)
-    return Life({0: replace(right.ranks[0], steps=steps)})
+    return Start({0: replace(right.ranks[0], steps=steps)})
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def with_target(first: int, last: int, **changed: Any) -> Life:
     ],
 )
 def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: Any, cause: str) -> None:
-    before = Life({0: replace(with_target(0, KILLED).ranks[0], saves=(saved(SAVED),))})
-    seen = Observed("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
+    before = Start({0: replace(with_target(0, KILLED).ranks[0], saves=(saved(SAVED),))})
+    seen = FaultRun("kill", (before, with_target(SAVED, LAST, **changed)), KILLED)
     (one, *_) = causes.judge(with_target(0, LAST), "", seen)
     assert one.cause.value == cause, one.said
 
@@ -269,27 +269,27 @@ def test_a_copy_of_the_weights_of_which_the_loss_is_computed_is_named(changed: A
     [(0.0, "the loss is the same", "gradients"), (5.0, "the loss is 5 instead of", "a hidden state")],
 )
 def test_what_nothing_explains_is_told_with_what_to_look_at(loss: float, said: str, remedy: str) -> None:
-    last = Life(
+    last = Start(
         {
             r: replace(t, steps=tuple(replace(s, loss=loss or s.loss) for s in t.steps))
             for r, t in after(parameters=1).ranks.items()
         }
     )
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
     assert one.cause.value == "undetermined" and said in one.said and remedy in one.remedy
 
 
 def test_a_rate_that_is_right_at_first_hangs_on_counters() -> None:
-    def plain(one: Life, late: bool = False) -> Life:
+    def plain(one: Start, late: bool = False) -> Start:
         """No scheduler of torch's; the rate of later steps is another one where that is said."""
         ranks = {}
         for rank, right in one.ranks.items():
             steps = [replace(each, schedulers=[]) for each in right.steps]
             steps[3:] = [replace(each, rates=[[9.0]], parameters=1) if late else each for each in steps[3:]]
             ranks[rank] = replace(right, steps=tuple(steps))
-        return Life(ranks)
+        return Start(ranks)
 
-    seen = Observed("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
+    seen = FaultRun("kill", (plain(BEFORE), plain(after(), late=True)), KILLED)
     (one,) = causes.judge(plain(CONTROL), "", seen)
     assert one.cause.value == "learning-rate-not-restored" and "right before this step" in one.said
     assert "counters" in one.remedy
@@ -302,7 +302,7 @@ def test_runs_that_differ_by_themselves_are_compared_with_their_own_past() -> No
 
 
 def test_ranks_that_go_on_after_different_steps_are_named() -> None:
-    last = Life({0: after().ranks[0], 1: life(5, LAST).ranks[1]})
+    last = Start({0: after().ranks[0], 1: life(5, LAST).ranks[1]})
     assert judged(last) == [("FAIL", "ranks-resume-at-different-steps")]
 
 
@@ -314,25 +314,25 @@ def test_of_ranks_that_raise_the_first_in_time_is_named() -> None:
             0, 0, 1, before={}, error=("train.py:5", "IndexError", "list index out of range"), failed_at=19.9
         ),
     }
-    (one,) = causes.judge(CONTROL, "", Observed("more", (BEFORE, Life(ranks)), KILLED, elastic=True))
+    (one,) = causes.judge(CONTROL, "", FaultRun("more", (BEFORE, Start(ranks)), KILLED, elastic=True))
     assert (one.cause.value, one.lines) == ("restart-fails", ("train.py:5 raises it",))
     line = parsed(0, ['{"t": "error", "n": 0, "what": "IndexError", "text": "x", "line": "a:1", "at": 7.5}'])
     assert (line.error, line.failed_at) == (("a:1", "IndexError", "x"), 7.5)
 
 
 def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
-    struck = Life({0: replace(trace(SAVED, SAVED + 1), struck=True)})
-    nothing = Life({0: replace(trace(SAVED, SAVED), before={})})
-    seen = Observed("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
+    struck = Start({0: replace(trace(SAVED, SAVED + 1), struck=True)})
+    nothing = Start({0: replace(trace(SAVED, SAVED), before={})})
+    seen = FaultRun("twice", (BEFORE, struck, nothing, after(), started(7, 7)), KILLED)
     assert seen.restarted == after()
-    assert Observed("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
+    assert FaultRun("kill", (BEFORE, nothing, nothing), KILLED).restarted == nothing
 
 
 def test_a_restart_that_is_killed_again_proves_the_first_kill() -> None:
     again = life(SAVED, SAVED + 3, loads=READ, struck=True)
     assert struck(again) and not struck(unstruck(again))
-    once = Observed("kill", (BEFORE, unstruck(again)), KILLED)
-    twice = Observed("twice", (joined(CONTROL, (BEFORE, again)), after(rates=[[9.0]])), KILLED)
+    once = FaultRun("kill", (BEFORE, unstruck(again)), KILLED)
+    twice = FaultRun("twice", (joined(CONTROL, (BEFORE, again)), after(rates=[[9.0]])), KILLED)
     found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, twice)]
     assert found == [["ok"], ["FAIL"]]
 
@@ -354,7 +354,7 @@ def test_starts_of_one_run_are_read_as_one() -> None:
 def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
     def names(wanted: str, *saves: int) -> list[str]:
         plan = schedule(life(0, LAST, saves=tuple(map(saved, saves))), 0)
-        runs = runs_of(chosen(wanted.split(), True), plan)
+        runs = runs_of(select_faults(wanted.split(), True), plan)
         return [" ".join(fault.name for fault in run) for run in runs]
 
     inside = "after-save kill twice mid-save disk-full"
@@ -371,10 +371,10 @@ def test_faults_share_a_run_where_each_restart_can_meet_the_next() -> None:
 
 def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> None:
     plan = schedule(life(0, LAST, saves=tuple(map(saved, (5, 10, 15, 20)))), 0)
-    (run, *_) = runs_of(chosen((), False), plan)
+    (run, *_) = runs_of(select_faults((), False), plan)
     found = [
         (one.fault.name, one.first, [(each["attempt"], each["kind"], each["step"]) for each in one.orders])
-        for one in placed(run, plan)
+        for one in schedule_faults(run, plan)
     ]
     assert found == [
         ("after-save", 0, [(0, "kill-before", 10)]),
@@ -383,9 +383,9 @@ def test_what_ranks_do_to_themselves_comes_in_one_start_after_the_other() -> Non
         ("mid-save", 3, [(3, "torn", 15)]),
         ("disk-full", 4, [(4, "full", 15), (4, "kill", 16)]),
     ]
-    (alone,) = placed(chosen(("twice",), False), plan)
+    (alone,) = schedule_faults(select_faults(("twice",), False), plan)
     assert (alone.first, alone.last) == (0, 1)
-    (first, second) = placed(chosen(("mid-save", "disk-full"), False), plan)
+    (first, second) = schedule_faults(select_faults(("mid-save", "disk-full"), False), plan)
     assert [one.orders[0]["step"] for one in (first, second)] == [10, 10]
 
 
@@ -406,11 +406,11 @@ def test_the_sum_of_more_than_two_ranks_may_differ_by_rounding(changed: dict[str
         rank: replace(one, steps=tuple(replace(each, **changed) for each in one.steps))
         for rank, one in right.ranks.items()
     }
-    (first, *_) = causes.judge(control, "", Observed("kill", (before, Life(ranks)), KILLED))
+    (first, *_) = causes.judge(control, "", FaultRun("kill", (before, Start(ranks)), KILLED))
     assert first.level.value == found, first
 
 
-def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
+def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Start:
     """Two optimizers, each for weights of its own: the second takes every even step."""
     steps = tuple(
         replace(step(n), n=n - first, optimizer=7 + n % 2 * -2, rates=[[0.1]])
@@ -420,7 +420,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
     steps = tuple(replace(one, parameters=1) for one in steps) if wrong else steps
     before[7] = wrong.get("second", (1000 + first, 2000 + first) if first else (2, 0))
     at = {5: "train.py:8", 7: "train.py:9"}
-    return Life({0: replace(trace(first, last), steps=steps, before=before, stepped_at=at, loads=READ)})
+    return Start({0: replace(trace(first, last), steps=steps, before=before, stepped_at=at, loads=READ)})
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def in_turns(first: int, last: int, **wrong: tuple[int, int]) -> Life:
 )
 def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str, words: str) -> None:
     wrong = {"second": second} if second else {}
-    seen = Observed("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
+    seen = FaultRun("kill", (in_turns(0, KILLED), in_turns(SAVED, LAST, **wrong)), KILLED)
     (one, *_) = causes.judge(in_turns(0, LAST), "", seen)
     assert (one.cause.value, words in one.said) == (cause, True), one.said
 
@@ -450,13 +450,13 @@ def test_every_optimizer_is_looked_at(second: tuple[int, int] | None, cause: str
 def test_an_optimizer_that_takes_the_place_of_another_is_known_again() -> None:
     """The head is trained first, then all of it, by another optimizer; a restart begins with the second."""
 
-    def phases(first: int, last: int) -> Life:
+    def phases(first: int, last: int) -> Start:
         right = trace(first, last, loads=READ)
         steps = tuple(replace(s, optimizer=5 if first + s.n <= 8 else 7) for s in right.steps)
         before = {7: (1000 + first, 2000 + first)} if first else {5: (1, 0), 7: (1008, 0)}
-        return Life({0: replace(right, steps=steps, before=before, shared=(7,))})
+        return Start({0: replace(right, steps=steps, before=before, shared=(7,))})
 
-    seen = Observed("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
+    seen = FaultRun("kill", (phases(0, KILLED), phases(SAVED, LAST)), KILLED)
     (one,) = causes.judge(phases(0, LAST), "", seen)
     assert (one.level, one.step) == (Severity.OK, SAVED), one.said
 
@@ -484,13 +484,13 @@ def test_a_newer_checkpoint_counts_where_it_is_whole_and_of_the_same_kind(
     first = (files_of(5, "rank0.pt"),) if "sets" in saves[0].path else (best,)
     told = life(0, KILLED, 1, saves=(*first, *saves))
     last = life(5, LAST, 1, loads=((first[0].path, "train.py:75"),))
-    (one,) = causes.judge(life(0, LAST, 1), "", Observed("kill", (told, last), KILLED, damaged=damaged))
+    (one,) = causes.judge(life(0, LAST, 1), "", FaultRun("kill", (told, last), KILLED, damaged=damaged))
     assert one.cause.value == found, one.said
 
 
 def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all() -> None:
     told = life(0, KILLED, 1, saves=(saved(5, gone=True),))
-    seen = Observed("mid-save", (told, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
+    seen = FaultRun("mid-save", (told, life(0, LAST, 1)), KILLED, damaged=(PATH.format(10),))
     (one,) = causes.judge(life(0, LAST, 1), "", seen)
     assert (one.cause.value, one.said) == (
         "torn-checkpoint-loaded",
@@ -507,18 +507,18 @@ def test_an_old_checkpoint_that_is_removed_before_the_new_one_is_whole_loses_all
 
 
 @pytest.mark.parametrize("last", [started(7, 7), started(1000 + SAVED, 0)])
-def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Life) -> None:
+def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Start) -> None:
     """As torch's distributed checkpoints load: in place, tensor by tensor, until one cannot be read."""
-    seen = Observed("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
+    seen = FaultRun("mid-save", (BEFORE, last), KILLED, damaged=(PATH.format(SAVED),))
     (one,) = causes.judge(CONTROL, "", seen)
     assert (one.cause.value, "trains on with what it read" in one.said) == ("torn-checkpoint-loaded", True)
-    both = Life({rank: replace(t, loads=(*READ, (PATH.format(5), ""))) for rank, t in last.ranks.items()})
+    both = Start({rank: replace(t, loads=(*READ, (PATH.format(5), ""))) for rank, t in last.ranks.items()})
     (other, *_) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, both)))
     assert other.cause.value in ("parameters-not-restored", "optimizer-not-restored")
 
 
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
-    seen = Observed("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
+    seen = FaultRun("more", (BEFORE, life(SAVED, LAST, 3, loads=READ)), KILLED, elastic=True)
     (one,) = causes.judge(CONTROL, "", seen)
     assert (one.level, one.said) == (Severity.OK, f"resumed at step {SAVED} on 3 ranks")
 
@@ -526,7 +526,7 @@ def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:
 def test_averages_beside_other_weights_are_not_accused() -> None:
     """Copies that an optimizer's own step makes, as DeepSpeed's, differ wherever the weights do."""
     last = after(averages=(1,), parameters=1)
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
     assert one.level is Severity.UNKNOWN
 
 
@@ -546,27 +546,27 @@ def test_the_set_before_is_right_where_a_save_was_cut_off_between_its_files(
     ]
     read = ((files[0].path, "train.py:58"),)
     past, last = life(0, KILLED, saves=tuple(files)), life(5, LAST, loads=read)
-    found = causes.judge(CONTROL, "", Observed(fault, (past, last), KILLED))
+    found = causes.judge(CONTROL, "", FaultRun(fault, (past, last), KILLED))
     assert found[0].level is level, found
 
 
 def test_a_save_cut_off_before_the_first_whole_one_accuses_no_loading() -> None:
     """Of another file, the weights alone, nobody can say that it should have been read."""
     told = life(0, KILLED, 1, saves=(saved(4, path="/data/best.pt"), saved(6, path="/data/q.tmp", temp="")))
-    seen = Observed("mid-save", (told, life(0, LAST, 1)), KILLED)
+    seen = FaultRun("mid-save", (told, life(0, LAST, 1)), KILLED)
     (one,) = causes.judge(life(0, LAST, 1), "", seen)
     assert one.cause.value == "", one.said
 
 
 def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> None:
     (one,) = causes.judge(
-        CONTROL, "", Observed("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
+        CONTROL, "", FaultRun("kill", (BEFORE, after(rates=[[9.0]], schedulers=[], parameters=1)), KILLED)
     )
     assert one.cause.value == "learning-rate-not-restored" and "no scheduler of torch's" in one.said
     assert "number of the step that was loaded" in one.remedy
     beside = after(rates=[[0.1, 0.0]], parameters=1)
     control, before = ((after(rates=[[0.1, 0.5]])), BEFORE)
-    known = Life(
+    known = Start(
         {
             r: replace(
                 one, steps=(*CONTROL.ranks[r].steps[:SAVED], *(replace(s, n=s.n + SAVED) for s in one.steps))
@@ -574,9 +574,9 @@ def test_a_learning_rate_that_no_scheduler_sets_is_put_down_to_the_script() -> N
             for r, one in control.ranks.items()
         }
     )
-    known = Life({r: replace(one, before=CONTROL.ranks[r].before) for r, one in known.ranks.items()})
-    told = Life({r: replace(one, steps=known.ranks[r].steps[:KILLED]) for r, one in before.ranks.items()})
-    (one,) = causes.judge(known, "", Observed("kill", (told, beside), KILLED))
+    known = Start({r: replace(one, before=CONTROL.ranks[r].before) for r, one in known.ranks.items()})
+    told = Start({r: replace(one, steps=known.ranks[r].steps[:KILLED]) for r, one in before.ranks.items()})
+    (one,) = causes.judge(known, "", FaultRun("kill", (told, beside), KILLED))
     assert "is as it was, but momentum, betas or weight decay is 0.0 instead of 0.5" in one.said
 
 
@@ -586,7 +586,7 @@ def test_samples_whose_gradient_was_accumulated_before_the_checkpoint_are_lost()
         rank: replace(one, steps=(replace(one.steps[0], rows=one.steps[0].rows[2:]), *one.steps[1:]))
         for rank, one in right.ranks.items()
     }
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, Life(ranks)), KILLED))
+    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, Start(ranks)), KILLED))
     assert one.cause.value == "data-order-not-restored" and "only the last 2 of 4 samples" in one.said
     assert "optimizer.step()" in one.remedy
 
@@ -605,7 +605,7 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
 ) -> None:
     """As after a notice: no start has taken the steps after that save, and the control has other weights."""
 
-    def parted(first: int, last: int, **more: Any) -> Life:
+    def parted(first: int, last: int, **more: Any) -> Start:
         right = life(first, last, 4, loads=READ)
         ranks = {
             rank: replace(
@@ -613,23 +613,23 @@ def test_what_goes_on_from_rounded_weights_is_not_compared_by_bits(
             )
             for rank, one in right.ranks.items()
         }
-        return Life(ranks)
+        return Start(ranks)
 
     control = life(0, LAST, 4)
     past = joined(control, (life(0, KILLED, 4, saves=(saved(SAVED),)), parted(SAVED, 20)))
     last = parted(20, LAST, **{"loss": 1e-4, **changed})
-    last = Life({r: replace(one, before={0: (1027, 2020)}) for r, one in last.ranks.items()})
-    (first, *_) = causes.judge(control, "", Observed("preemption", (past, last), 20))
+    last = Start({r: replace(one, before={0: (1027, 2020)}) for r, one in last.ranks.items()})
+    (first, *_) = causes.judge(control, "", FaultRun("preemption", (past, last), 20))
     assert first.level.value == found, first
 
 
 def test_a_file_beside_the_one_that_is_cut_off_may_be_what_it_went_on_with() -> None:
     read = ((PATH.format(SAVED), "train.py:33"), (PATH.format("old"), "train.py:33"))
     last = life(SAVED, LAST, loads=read)
-    other = Life(
+    other = Start(
         {rank: replace(one, steps=after(parameters=1).ranks[rank].steps) for rank, one in last.ranks.items()}
     )
-    seen = Observed("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
+    seen = FaultRun("damaged", (BEFORE, other), KILLED, damaged=(PATH.format(SAVED),))
     assert causes.judge(CONTROL, "", seen)[0].cause is Cause.UNDETERMINED
 
 
@@ -640,9 +640,9 @@ def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
         r: replace(one, steps=tuple(replace(s, random={**s.random, "python": 7}) for s in one.steps))
         for r, one in ranks
     }
-    past = Life({rank: replace(one, steps=one.steps[:SAVED]) for rank, one in own.items()})
+    past = Start({rank: replace(one, steps=one.steps[:SAVED]) for rank, one in own.items()})
     last = after(parameters=1, random={"python": 9, "torch": 1})
-    found = causes.judge(CONTROL, "", Observed("after-save", (past, last), SAVED))
+    found = causes.judge(CONTROL, "", FaultRun("after-save", (past, last), SAVED))
     assert "(torch)" in found[0].said and "python" not in found[0].said
 
 
@@ -652,7 +652,7 @@ def test_repeated_and_left_out_samples_are_counted() -> None:
     assert counted(known, (BEFORE, after()), SAVED, 20) == (0, 0)
 
 
-CRASHED = Life({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
+CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
 
 
 @pytest.mark.parametrize(
@@ -682,7 +682,7 @@ def test_a_restart_whose_exception_a_library_caught_is_put_down_to_what_it_read(
     end: str, damaged: tuple[str, ...], found: tuple[str, str]
 ) -> None:
     """As under hydra, which prints the exception and ends with exit code 1."""
-    caught = Life({0: replace(CRASHED.ranks[0], error=("", "", ""), end=end)})
+    caught = Start({0: replace(CRASHED.ranks[0], error=("", "", ""), end=end)})
     assert judged(caught, "mid-save", damaged=damaged) == [found]
 
 
@@ -700,15 +700,15 @@ def test_a_notice_is_judged_by_what_was_lost(
     first: int, hears: bool, took: float | None, found: tuple[str, str]
 ) -> None:
     steps = tuple(step(n, hears=hears) for n in range(1, KILLED + 1))
-    told = Life({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
-    seen = Observed("time-limit", (told, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took)
+    told = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(SAVED)))})
+    seen = FaultRun("time-limit", (told, life(first, LAST, 1, loads=READ)), KILLED, until=120.0, took=took)
     assert found in [(one.level.value, one.cause.value) for one in causes.judge(life(0, LAST, 1), "", seen)]
 
 
 def test_what_a_restart_does_not_load_is_not_put_down_to_the_notice() -> None:
     steps = tuple(step(n, hears=True) for n in range(1, KILLED + 1))
-    told = Life({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
-    seen = Observed("time-limit", (told, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
+    told = Start({0: replace(trace(0, KILLED), steps=steps, saves=(saved(5), saved(KILLED)))})
+    seen = FaultRun("time-limit", (told, life(0, LAST, 1)), KILLED, until=120.0, took=1.2)
     found = causes.judge(life(0, LAST, 1), "", seen)
     assert [(one.level.value, one.cause.value) for one in found] == [("FAIL", "never-resumed")]
 
@@ -737,14 +737,14 @@ def test_checkpoints_in_a_folder_that_is_removed_are_dropped() -> None:
 
 
 def test_two_runs_that_differ_say_where() -> None:
-    other = Life({0: replace(CONTROL.ranks[0], steps=tuple(map(changed_at_7, CONTROL.ranks[0].steps)))})
+    other = Start({0: replace(CONTROL.ranks[0], steps=tuple(map(changed_at_7, CONTROL.ranks[0].steps)))})
     (first, *_) = control_runs.control(CONTROL, other)
     assert (first.level, first.cause.value, first.step) == (Severity.NOTE, "not-deterministic", 7)
 
     assert "from step 7 on, rank 0: the arithmetic (samples and random numbers are the same" in first.said
 
 
-def noisy(right: Life, apart: float) -> Life:
+def noisy(right: Start, apart: float) -> Start:
     """The same run with other losses and weights, as arithmetic that does not repeat itself gives."""
     ranks = {
         rank: replace(
@@ -760,7 +760,7 @@ def noisy(right: Life, apart: float) -> Life:
         )
         for rank, one in right.ranks.items()
     }
-    return Life(ranks)
+    return Start(ranks)
 
 
 @pytest.mark.parametrize(
@@ -781,15 +781,15 @@ def noisy(right: Life, apart: float) -> Life:
 def test_where_undisturbed_runs_differ_losses_are_compared_by_their_spread(
     second: float, restart: float, level: str, words: str
 ) -> None:
-    seen = Observed("kill", (BEFORE, noisy(after(), restart)), KILLED)
+    seen = FaultRun("kill", (BEFORE, noisy(after(), restart)), KILLED)
     (one,) = causes.judge(CONTROL, "parameters", seen, noisy(CONTROL, second))
     assert (one.level.value, words in one.said) == (level, True), one.said
 
 
 def test_too_few_losses_say_nothing_of_a_spread() -> None:
-    short = Life({rank: replace(one, steps=one.steps[:3]) for rank, one in after().ranks.items()})
+    short = Start({rank: replace(one, steps=one.steps[:3]) for rank, one in after().ranks.items()})
     (one,) = causes.judge(
-        CONTROL, "parameters", Observed("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
+        CONTROL, "parameters", FaultRun("kill", (BEFORE, noisy(short, 9.0)), KILLED), noisy(CONTROL, 0.01)
     )
     assert (one.level.value, "losses" in one.said) == ("ok", False), one.said
 
@@ -804,7 +804,7 @@ def test_weights_tell_after_how_many_steps_a_rank_goes_on() -> None:
     assert resumed(known, life(3, LAST, 1, before={0: (5, 5)})) == {0: None}
 
 
-def unmoved(one: Life, *still: int) -> Life:
+def unmoved(one: Start, *still: int) -> Start:
     """The same life, where the steps with these numbers (counted from the first start) change no weights."""
 
     def kept(trace: RankTrace) -> RankTrace:
@@ -813,23 +813,23 @@ def unmoved(one: Life, *still: int) -> Life:
         steps = tuple(replace(s, parameters=1000 + went[first + s.n], state=0) for s in trace.steps)
         return replace(trace, before={0: (1000 + went[first], 0)}, steps=steps)
 
-    return Life({rank: kept(trace) for rank, trace in one.ranks.items()})
+    return Start({rank: kept(trace) for rank, trace in one.ranks.items()})
 
 
 @pytest.mark.parametrize("still", [(1,), (SAVED + 1,), (SAVED,), (SAVED + 1, SAVED + 2)])
 @pytest.mark.parametrize("at", [0, SAVED])
 def test_a_step_that_changes_no_weights_is_not_taken_for_another(at: int, still: tuple[int, ...]) -> None:
     """A learning rate of 0, with an optimizer that keeps no state; one rank saw a step more than another."""
-    before = Life({0: BEFORE.ranks[0], 1: trace(0, KILLED - 1, 1)})
-    seen = Observed("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
+    before = Start({0: BEFORE.ranks[0], 1: trace(0, KILLED - 1, 1)})
+    seen = FaultRun("kill", (unmoved(before, *still), unmoved(life(at, LAST), *still)), KILLED)
     (one,) = causes.judge(unmoved(CONTROL, *still), "", seen)
     assert (one.cause.value, one.step) == (("never-resumed", 0) if at == 0 else ("", at))
 
 
 def test_where_no_step_changes_the_weights_nothing_is_said_of_resuming() -> None:
     every = range(1, LAST + 1)
-    last = Life({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
-    seen = Observed("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
+    last = Start({0: trace(SAVED, LAST), 1: trace(SAVED, LAST - 1, 1)})
+    seen = FaultRun("kill", (unmoved(BEFORE, *every), unmoved(last, *every)), KILLED)
     (one,) = causes.judge(unmoved(CONTROL, *every), "", seen)
     assert one.level is Severity.UNKNOWN and "no step changes the weights" in one.said
 
@@ -862,8 +862,8 @@ def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
     at: int, skip: int, found: tuple[str, str], differs: str
 ) -> None:
     """As Accelerate's, which asks for a batch more than it gives: but not at the end of an epoch."""
-    control, before = Life({0: epochs(0, LAST)}), Life({0: epochs(0, KILLED)})
-    seen = Observed("kill", (before, Life({0: epochs(at, LAST, skip)})), KILLED)
+    control, before = Start({0: epochs(0, LAST)}), Start({0: epochs(0, KILLED)})
+    seen = FaultRun("kill", (before, Start({0: epochs(at, LAST, skip)})), KILLED)
     (one, *_) = causes.judge(control, differs, seen)
     assert (one.level.value, one.cause.value) == found, one.said
 
@@ -872,22 +872,22 @@ def test_a_loader_that_is_a_batch_ahead_is_followed_into_the_next_epoch(
 def test_a_folder_that_was_not_written_to_its_end_is_named(fault: str, damaged: bool) -> None:
     """Cut off by the fault, or by the end of the run in the middle of a save."""
     path = "/data/out/checkpoint-10/optimizer.pt"
-    told = Life({0: trace(0, KILLED, saves=(saved(5), saved(SAVED, path=path, temp="")))})
+    told = Start({0: trace(0, KILLED, saves=(saved(5), saved(SAVED, path=path, temp="")))})
     error = ("train.py:23", "FileNotFoundError", "no file: 'out/checkpoint-10/trainer_state.json'")
-    last = Life({0: replace(CRASHED.ranks[0], loads=(), error=error)})
-    (one,) = causes.judge(CONTROL, "", Observed(fault, (told, last), KILLED, damaged=(path,) * damaged))
+    last = Start({0: replace(CRASHED.ranks[0], loads=(), error=error)})
+    (one,) = causes.judge(CONTROL, "", FaultRun(fault, (told, last), KILLED, damaged=(path,) * damaged))
     assert one.cause.value == "torn-checkpoint-loaded" and "checkpoint-10 is unfinished" in one.said
 
 
 def test_the_remedy_fits_where_the_samples_come_from() -> None:
     def remedy(batches: Any) -> str:
-        last = Life(
+        last = Start(
             {
                 rank: replace(one, steps=tuple(replace(s, batches=batches) for s in one.steps))
                 for rank, one in shifted(-2).ranks.items()
             }
         )
-        (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+        (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
         assert one.cause.value == "data-order-not-restored"
         return one.remedy
 
@@ -900,14 +900,14 @@ def test_the_remedy_fits_where_the_samples_come_from() -> None:
 
 def test_only_reads_of_what_the_script_wrote_are_named() -> None:
     loads = (("/data/meta.pkl", "train.py:5"), *READ)
-    last = Life({rank: replace(one, loads=loads) for rank, one in shifted(-2).ranks.items()})
-    (one,) = causes.judge(CONTROL, "", Observed("kill", (BEFORE, last), KILLED))
+    last = Start({rank: replace(one, loads=loads) for rank, one in shifted(-2).ranks.items()})
+    (one,) = causes.judge(CONTROL, "", FaultRun("kill", (BEFORE, last), KILLED))
     assert [line for line in one.lines if "reads" in line] == ["train.py:75 reads it"]
 
 
 def test_a_checkpoint_just_before_a_notice_that_nobody_hears_is_luck() -> None:
     told = life(0, KILLED, 1, saves=(saved(5), saved(KILLED)))
-    seen = Observed("preemption", (told, life(KILLED, LAST, 1)), KILLED, until=2.0)
+    seen = FaultRun("preemption", (told, life(KILLED, LAST, 1)), KILLED, until=2.0)
     found = causes.judge(life(0, LAST, 1), "", seen)
     assert [(one.level.value, one.cause.value) for one in found] == [("ok", ""), ("note", "notice-unheard")]
 
@@ -915,14 +915,14 @@ def test_a_checkpoint_just_before_a_notice_that_nobody_hears_is_luck() -> None:
 def test_faults_come_around_the_second_checkpoint() -> None:
     plan = schedule(life(0, LAST, saves=(saved(5), saved(10), saved(20))), 0)
     assert (plan.saved_at, plan.between, plan.steps) == (10, 13, 30)
-    made = {fault.name: strikes(fault, plan) for fault in FAULTS}
+    made = {fault.name: rank_orders(fault, plan) for fault in FAULTS}
     assert made["kill"] == [{"attempt": 0, "kind": "kill", "rank": 1, "step": 13}]
     assert made["after-save"] == [{"attempt": 0, "kind": "kill-before", "rank": 1, "step": 10}]
     assert made["mid-save"] == [{"attempt": 0, "rank": 0, "step": 10, "file": 1, "kind": "torn", "size": 50}]
     assert made["node"] == [{"attempt": 0, "kind": "hold", "step": 13}]
     assert made["twice"] == [*made["kill"], {"attempt": 1, "kind": "kill", "rank": 0, "step": 18}]
     often = schedule(life(0, LAST, saves=tuple(saved(n) for n in range(1, LAST))), 0)
-    assert strikes(FAULTS[-1], often)[1]["step"] == 3
+    assert rank_orders(FAULTS[-1], often)[1]["step"] == 3
 
 
 def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:

@@ -17,7 +17,7 @@ from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.states import State
 from clusterrun.rehearse.control_runs import no_steps, too_slow
-from clusterrun.rehearse.rank_trace import Life, RankTrace, SavedFile
+from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start
 from clusterrun.rehearse.working_copy import copy_folder, made, moved, outside
 from tests.hostile.conftest import ROOT, Person
 from tests.rehearse.planted import BUGS, CORRECT, Patch
@@ -101,11 +101,11 @@ def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() ->
     """As for a wrong option, where argparse exits with code 2 and raises nothing that a hook sees."""
     status: Any = SimpleNamespace(state=State.FAILED, reason="rank 0 on local-0 exited with code 2")
     spec: Any = None
-    said, remedy = no_steps(Life({0: RankTrace(0, {}, ())}), status, spec)
+    said, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status, spec)
     assert said == "the script ends before its first step: rank 0 on local-0 exited with code 2"
     assert "--keep" in remedy
     raised = RankTrace(0, {}, (step(1),), error=("main.py:237", "ValueError", "no such file"))
-    said, _ = no_steps(Life({0: raised}), status, spec)
+    said, _ = no_steps(Start({0: raised}), status, spec)
     assert said == "the script ends after 1 steps at main.py:237: ValueError: no such file"
 
 
@@ -142,12 +142,12 @@ def test_a_script_that_loads_something_first_is_told_to_do_so_once(tmp_path: Pat
         with open(tmp_path / name, "wb") as file:
             file.truncate(11 << 20)
     save = SavedFile(1, 0, str(tmp_path / "copy/checkpoints/1.pt"), "", 1, 0.1, "")
-    life = Life({0: RankTrace(0, {}, (), (save,))})
+    life = Start({0: RankTrace(0, {}, (), (save,))})
     assert list(made(str(tmp_path / "source"), str(tmp_path / "copy"), life)) == [("data/set.bin", 11 << 20)]
 
 
 def test_what_a_budget_ends_is_told_by_its_pace() -> None:
-    assert too_slow(Life({}), 40.0).said == "no optimizer step within --budget 40 s"
+    assert too_slow(Start({}), 40.0).said == "no optimizer step within --budget 40 s"
     from tests.rehearse.test_causes import life
 
     slow = too_slow(life(0, 5), 40.0)  # a step a second

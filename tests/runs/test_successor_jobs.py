@@ -83,7 +83,7 @@ def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_wait
     (found,) = statuses(context=context)
     assert (found.state, found.reason) == (
         State.PENDING,
-        "goes on in job 42: waits for nodes to become free",
+        "continues in job 42: waits for nodes to become free",
     )
     assert context.store.ended(chosen) is None
 

@@ -14,7 +14,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Interpreter
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script import checks
-from clusterrun.script.containers import check_image, container_of, in_words, runtimes_here
+from clusterrun.script.containers import check_image, container_of, description, runtimes_here
 from clusterrun.script.plan import MachineFacts, Plan, plan
 
 RUN_DIR = "/home/ada/.clusterrun/runs/r"
@@ -128,7 +128,7 @@ def test_an_option_of_srun_takes_the_agents_inside() -> None:
 
 
 def test_a_dry_run_says_what_starts_the_container() -> None:
-    said = in_words(planned(mount=("/data:/in",)).orders.container)
+    said = description(planned(mount=("/data:/in",)).orders.container)
     assert said == (
         "container /images/a.sif, started by apptainer (one container per node);"
         f" mounted: {RUN_DIR} /home/ada/project /data:/in"

@@ -34,7 +34,9 @@ class Disk:
             mock.patch.object(os, "fsync", self._call(os.fsync, self._synced)),
             mock.patch.object(os, "replace", self._call(os.replace, self._renamed)),
             mock.patch.object(os, "unlink", self._note(os.unlink, self._unlinked)),
-            mock.patch.object(files.Summed, "write", self._call(files.Summed.write, self._written)),
+            mock.patch.object(
+                files.ChecksummedFile, "write", self._call(files.ChecksummedFile.write, self._written)
+            ),
         ):
             yield
 

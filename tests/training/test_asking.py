@@ -14,7 +14,7 @@ from clusterrun.model import contract
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.training import post, script, surroundings
-from clusterrun.training.post import Post
+from clusterrun.training.post import MessageWriter
 from clusterrun.training.script import BETWEEN, MOST_CALLS, AgreedQuestion, Script
 from clusterrun.training.surroundings import Surroundings
 
@@ -224,9 +224,9 @@ def test_the_first_steps_are_known_at_once_and_a_crash_loses_no_later_one(place)
     said = Script(place)
     for step in range(1, 31):
         said.progress(step, None)
-        if step <= post.AT_FIRST - 1:
+        if step <= post.BURST - 1:
             until(lambda step=step: read(place).get("step") == step)
-    said._leave()
+    said._at_exit()
     assert (read(place)["step"], read(place)["checkpoint"], read(place)["stopping"]) == (30, None, False)
     assert sorted(os.listdir(place.folder)) == ["progress.json"]
     assert os.stat(place.progress).st_mode & 0o777 == 0o600
@@ -246,19 +246,19 @@ def test_only_rank_0_says_how_far_it_is(tmp_path):
     os.makedirs(place.folder)
     said = Script(place)
     said.progress(1, 1)
-    said._leave()
+    said._at_exit()
     assert os.listdir(place.folder) == []
 
 
 def test_words_are_counted_out_by_the_second():
     clock = [0.0]
-    sender = Post(Surroundings(), True, lambda: clock[0])
-    at_once = [sender._may_go() for _ in range(post.AT_FIRST + 5)]
-    assert at_once == [True] * post.AT_FIRST + [False] * 5
+    sender = MessageWriter(Surroundings(), True, lambda: clock[0])
+    at_once = [sender._may_go() for _ in range(post.BURST + 5)]
+    assert at_once == [True] * post.BURST + [False] * 5
     clock[0] += post.EVERY
     assert [sender._may_go(), sender._may_go()] == [True, False]
     clock[0] += 1000 * post.EVERY
-    assert sum(sender._may_go() for _ in range(100)) == post.AT_FIRST
+    assert sum(sender._may_go() for _ in range(100)) == post.BURST
 
 
 def test_a_run_directory_that_is_away_costs_nothing_and_gets_the_next_word(place, monkeypatch):
@@ -295,7 +295,7 @@ def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    sender = Post(place, True)
+    sender = MessageWriter(place, True)
     sender._news = {sender.place.progress: {"step": 1}}
     monkeypatch.setattr(json, "dump", full)
     sender.write()
@@ -311,5 +311,5 @@ def test_a_forked_child_has_a_state_of_its_own_and_tells_nothing(place, monkeypa
     assert script.here() is mine
     monkeypatch.setattr(os, "getpid", lambda: mine.pid + 1)
     mine.progress(9, 9)
-    mine._leave()
+    mine._at_exit()
     assert read(place) == {}

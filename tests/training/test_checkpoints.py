@@ -185,7 +185,7 @@ def test_the_attempt_stands_in_the_name_and_its_checkpoint_in_the_progress(tmp_p
     os.makedirs(tmp_path / "attempts" / "003")
     attempt(tmp_path, 3)
     Checkpoints(tmp_path / "kept").save(8, 8)
-    script.here()._leave()
+    script.here()._at_exit()
     assert names(tmp_path / "kept") == ["step-000000008.a3"]
     with open(tmp_path / "attempts" / "003" / "progress.json", encoding="ascii") as file:
         assert json.load(file)["checkpoint"] == 8

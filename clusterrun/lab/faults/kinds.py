@@ -11,9 +11,9 @@ from clusterrun.lab.site import LabSite
 
 @dataclass(frozen=True)
 class FaultType:
-    """``apply`` makes it true and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
+    """``apply`` injects it and returns the fault as it is to be recorded; ``heal`` undoes exactly that.
 
-    ``words`` are the details it may be told; ``needs_host`` whether one must be named, else it is on
+    ``words`` are the details that it takes; ``needs_host`` whether one must be named, else it is on
     ``host``; ``alone``: a host has one of it at most; ``lives_in_host``: it ends by itself when that
     host is switched off.
     """
@@ -28,6 +28,6 @@ class FaultType:
     lives_in_host: bool = False
 
 
-def told(fault: Fault, **more: str) -> Fault:
+def with_details(fault: Fault, **more: str) -> Fault:
     """The fault with details added."""
     return Fault(fault.kind, fault.host, (*fault.details, *more.items()))

@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 
 from clusterrun.lab import build, daemons
-from clusterrun.lab.faults.kinds import FaultType, told
+from clusterrun.lab.faults.kinds import FaultType, with_details
 from clusterrun.lab.namespaces import LabError, end, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import LabProcess, chosen, processes, send, stop_all
@@ -33,7 +33,7 @@ def _freeze(site: LabSite, fault: Fault) -> Fault:
         return fault
     found = _some(site, fault)
     send(found, signal.SIGSTOP)
-    return told(fault, stopped=",".join(str(p.inner) for p in found))
+    return with_details(fault, stopped=",".join(str(p.inner) for p in found))
 
 
 def _thaw(site: LabSite, fault: Fault) -> None:

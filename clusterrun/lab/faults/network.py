@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import re
 
-from clusterrun.lab.faults.kinds import FaultType, told
+from clusterrun.lab.faults.kinds import FaultType, with_details
 from clusterrun.lab.namespaces import LabError
 from clusterrun.lab.place import Fault
 from clusterrun.lab.site import LabSite
@@ -27,7 +27,7 @@ def _cut(site: LabSite, fault: Fault) -> Fault:
     number = str(_free_rule(site))
     for offset, selector in enumerate(_selectors(site, fault)):
         site.router("ip", "rule", "add", "pref", str(int(number) + offset), *selector, "blackhole")
-    return told(fault, rule=number)
+    return with_details(fault, rule=number)
 
 
 def _free_rule(site: LabSite) -> int:
@@ -62,7 +62,7 @@ def _port(port: str) -> list[list[str]]:
     return [["ipproto", "tcp", "dport", port]]
 
 
-def _join(site: LabSite, fault: Fault) -> None:
+def _undo_cut(site: LabSite, fault: Fault) -> None:
     for offset in range(len(_selectors(site, fault))):
         site.router("ip", "rule", "del", "pref", str(int(fault.get("rule")) + offset))
 
@@ -95,7 +95,7 @@ def _slow(site: LabSite, fault: Fault) -> Fault:
     return fault
 
 
-def _quicken(site: LabSite, fault: Fault) -> None:
+def _undo_slow(site: LabSite, fault: Fault) -> None:
     site.router("tc", "qdisc", "del", "dev", site.host(fault.host).link, "root")
     site.on_outside_root(fault.host, "tc", "qdisc", "del", "dev", "eth0", "root")
 
@@ -119,7 +119,7 @@ def _slow_link(site: LabSite, fault: Fault) -> Fault:
         site.router("tc", "qdisc", "add", "dev", cable, "parent", own, "pfifo", "limit", str(QUEUE_PACKETS))
         chosen = ["u32", "match", "ip", "src", f"{sender}/32", "flowid", own]
         site.router("tc", "filter", "add", *_filter(cable, number), *chosen)
-    return told(fault, number=str(number))
+    return with_details(fault, number=str(number))
 
 
 def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
@@ -142,7 +142,7 @@ def _pairs_at(site: LabSite, cable: str, but: Fault | None = None) -> list[Fault
     return [fault for fault in pairs if cable in {way[0] for way in _ways(site, fault)}]
 
 
-def _quicken_link(site: LabSite, fault: Fault) -> None:
+def _undo_slow_link(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("number"))
     for cable, _ in _ways(site, fault):
         # The cable of a host that was switched off is gone, and all that lay on it.
@@ -196,7 +196,7 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
     number = str(next(number for number in range(1, len(taken) + 2) if number not in taken))
     chosen = ["bpf", "bytecode", _bytecode(steps), "flowid", "1:1"]
     _on_cable(site, fault, "filter", "add", "parent", "1:", "protocol", "ip", "pref", number, *chosen)
-    return told(fault, number=number)
+    return with_details(fault, number=number)
 
 
 def _bytecode(steps: list[tuple[int, int, bool | None]]) -> str:
@@ -219,7 +219,7 @@ def _on_cable(site: LabSite, fault: Fault, what: str, how: str, *words: str) -> 
     site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *words)
 
 
-def _pass(site: LabSite, fault: Fault) -> None:
+def _undo_drop(site: LabSite, fault: Fault) -> None:
     if _droppers(site, fault):
         _on_cable(site, fault, "filter", "del", "parent", "1:", "protocol", "ip", "pref", fault.get("number"))
     else:
@@ -246,10 +246,10 @@ def _flap(site: LabSite, fault: Fault) -> Fault:
     words = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
     start = 'setsid sh -c "$0" sh "$@" </dev/null >/dev/null 2>&1 & echo $!'
     process = site.router("sh", "-c", start, _FLAPPING, *words).strip()
-    return told(fault, rule=number, process=process)
+    return with_details(fault, rule=number, process=process)
 
 
-def _stay(site: LabSite, fault: Fault) -> None:
+def _undo_flap(site: LabSite, fault: Fault) -> None:
     number = int(fault.get("rule"))
     site.router("sh", "-c", 'kill -9 "-$0"', fault.get("process"))
     for rule in (number, number + 1):
@@ -258,10 +258,10 @@ def _stay(site: LabSite, fault: Fault) -> None:
 
 
 KINDS = (
-    FaultType("cut", frozenset({"to", "port", "both"}), _cut, _join),
-    FaultType("slow-link", frozenset({"to", "rate"}), _slow_link, _quicken_link),
-    FaultType("slow", frozenset({"rate"}), _slow, _quicken, alone=True, lives_in_host=True),
-    FaultType("lose", frozenset({"to", "share"}), _lose, _pass, lives_in_host=True),
-    FaultType("firewall", frozenset({"to"}), _firewall, _pass, lives_in_host=True),
-    FaultType("flap", frozenset({"down", "every"}), _flap, _stay, alone=True),
+    FaultType("cut", frozenset({"to", "port", "both"}), _cut, _undo_cut),
+    FaultType("slow-link", frozenset({"to", "rate"}), _slow_link, _undo_slow_link),
+    FaultType("slow", frozenset({"rate"}), _slow, _undo_slow, alone=True, lives_in_host=True),
+    FaultType("lose", frozenset({"to", "share"}), _lose, _undo_drop, lives_in_host=True),
+    FaultType("firewall", frozenset({"to"}), _firewall, _undo_drop, lives_in_host=True),
+    FaultType("flap", frozenset({"down", "every"}), _flap, _undo_flap, alone=True),
 )

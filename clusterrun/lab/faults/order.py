@@ -1,4 +1,4 @@
-"""Gives orders for faults: which kinds there are, when one is refused, what is recorded and healed."""
+"""Applies and heals faults by kind: which there are, when one is refused, what is recorded."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from clusterrun.lab import daemons
-from clusterrun.lab.faults.kinds import FaultType, told
+from clusterrun.lab.faults.kinds import FaultType, with_details
 from clusterrun.lab.namespaces import LabError, wait_for
 from clusterrun.lab.place import Fault
 from clusterrun.lab.processes import chosen, processes, send
@@ -42,7 +42,7 @@ def _right_name(site: LabSite, fault: Fault) -> None:
 
 
 def _write_hosts(site: LabSite, host: str, new: Fault | None, but: Fault | None = None) -> None:
-    """Write /etc/hosts anew, for one host or (no host) for all, with every such fault still in force."""
+    """Write /etc/hosts again, for one host or (no host) for all, with every such fault still in force."""
     layout = site.state.layout
     faults = [f for f in site.state.faults if f.kind == "name" and f.host == host and f != but]
     text = _hosts_text(layout, [*faults, new] if new else faults)
@@ -114,7 +114,7 @@ def _right_clock(site: LabSite, fault: Fault) -> None:
 
 
 def _restart_slurmd(site: LabSite, host: str) -> None:
-    """Let the node's slurmd start under the clock that the host now has; its jobs go on."""
+    """Let the node's slurmd start under the clock that the host now has; its jobs continue."""
     if host not in site.state.layout.node_names:
         return
     found = chosen(processes({host: site.first(host)}), "slurmd")
@@ -142,7 +142,7 @@ def _fill(site: LabSite, fault: Fault) -> Fault:
     # What is there stays readable; whatever is written goes to a disk that has no room left.
     site.on_outside_root(fault.host, "mount", "-t", "overlay", "-o", layers, "full", inside)
     site.on_outside_root(fault.host, "sh", "-c", f"cat /dev/zero >'{disk}/fill' 2>/dev/null || :")
-    return told(fault, disk=str(disk))
+    return with_details(fault, disk=str(disk))
 
 
 def _check_folder(site: LabSite, host: str, target: str) -> None:

@@ -151,7 +151,7 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given
 
 def _family(root: int) -> list[int]:
     """``root``, all below it and all in its session, parents first."""
-    table = {process.pid: process for process in proc.everyone()}
+    table = {process.pid: process for process in proc.processes()}
     found = [root]
     for pid in found:
         for other, process in table.items():

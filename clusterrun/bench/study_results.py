@@ -1,4 +1,4 @@
-"""A study's measurements on disk: written whole after every run, so that a second call goes on."""
+"""A study's measurements on disk: written whole after every run, so that a second call continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Measured:
 
 
 @frozen
-class Reduced:
+class AllReduceTiming:
     """How the first ``ranks`` ranks summed a tensor: seconds for an empty message, bytes per second."""
 
     ranks: int
@@ -47,7 +47,7 @@ class Reduced:
 
 
 @frozen
-class Probed:
+class MachineInfo:
     """What the ranks' machines are: seen by a short job in the largest world.
 
     ``cores`` are those of one node that its ranks may use; ``failed`` says why nothing is known.
@@ -61,26 +61,26 @@ class Probed:
     torch: str = ""
     backend: str = ""
     cores: int = 0
-    groups: tuple[Reduced, ...] = ()
+    groups: tuple[AllReduceTiming, ...] = ()
     failed: str = ""
 
-    def reduced(self, ranks: int) -> Reduced | None:
+    def reduced(self, ranks: int) -> AllReduceTiming | None:
         """The measurement for a world of ``ranks``."""
         return next((group for group in self.groups if group.ranks == ranks), None)
 
 
 @frozen
-class Notebook:
+class StudyResults:
     """Everything measured about one subject; ``digest`` says which it is."""
 
     subject: str
     digest: str
     growth: str
     runs: tuple[Measured, ...] = ()
-    probed: Probed | None = None
+    probed: MachineInfo | None = None
     format: int = contract.FORMAT
 
-    def noted(self, run: Measured) -> Notebook:
+    def with_run(self, run: Measured) -> StudyResults:
         """With ``run`` in the place of what was known of that repeat."""
         others = tuple(one for one in self.runs if (one.cell, one.number) != (run.cell, run.number))
         return replace(self, runs=(*others, run))
@@ -95,10 +95,10 @@ def path_of(home: str, name: str) -> str:
     return os.path.join(home, "bench", f"{name}.json")
 
 
-def opened(path: str, fresh: Notebook) -> Notebook:
-    """The notebook at ``path``, or ``fresh`` where there is none yet.
+def open_results(path: str, fresh: StudyResults) -> StudyResults:
+    """The results at ``path``, or ``fresh`` where there is none yet.
 
-    Raises ``BadInput`` where it holds another study, ``BadDocument`` where it is damaged.
+    Raises ``BadInput`` if it holds another study, ``BadDocument`` where it is damaged.
     """
     found = read(path)
     if found is None:
@@ -111,8 +111,8 @@ def opened(path: str, fresh: Notebook) -> Notebook:
     return found
 
 
-def read(path: str) -> Notebook | None:
-    """The notebook at ``path``; None where there is none. Raises ``BadDocument``."""
+def read(path: str) -> StudyResults | None:
+    """The results at ``path``; None if there is none. Raises ``BadDocument``."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             data = json.load(file)
@@ -120,14 +120,14 @@ def read(path: str) -> Notebook | None:
             raise BadDocument(
                 f"{path} is of format {data.get('format')}, this is {contract.FORMAT}", "--fresh"
             )
-        return decode(Notebook, data)
+        return decode(StudyResults, data)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise BadDocument(f"{path} is damaged: {error}", "--fresh begins anew") from error
 
 
-def save(path: str, notebook: Notebook) -> None:
+def save(path: str, results: StudyResults) -> None:
     """Write it whole. Raises ``DiskRefused``."""
     private_folder(os.path.dirname(path))
-    write_whole(path, json.dumps(encode(notebook), indent=1) + "\n", sync=False)
+    write_whole(path, json.dumps(encode(results), indent=1) + "\n", sync=False)
