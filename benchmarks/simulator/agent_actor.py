@@ -127,7 +127,7 @@ class AgentActor(Actor):
         self.world.watch.sidecar_asked(sidecar)
         sidecar.asked(action.number)
 
-    def _accompany(self, action: actions.Accompany) -> None:
+    def _start_sidecar(self, action: actions.StartSidecar) -> None:
         Companion(self, action.epoch, action.sidecar)
 
     def _dismiss(self, action: messages.EndSidecar) -> None:
@@ -184,7 +184,7 @@ class AgentActor(Actor):
         messages.SignalRanks: _signal,
         actions.Sweep: _sweep,
         messages.AskSidecar: _pass_on,
-        actions.Accompany: _accompany,
+        actions.StartSidecar: _start_sidecar,
         messages.EndSidecar: _dismiss,
         actions.RenewLease: _renew,
         machine_events.Note: _note,

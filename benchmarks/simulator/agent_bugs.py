@@ -49,7 +49,7 @@ AGENT_BUGS = (
         "agent/ranks",
         "        if self._ending or self.idle:\n            return\n        self._ending = True",
         "        if self.idle:\n            return\n"
-        "        if self._ending:\n            self.hurry(now, now.steady)\n            return\n"
+        "        if self._ending:\n            self.shorten_grace(now, now.steady)\n            return\n"
         "        self._ending = True",
     ),
     Mutant(
@@ -62,8 +62,8 @@ AGENT_BUGS = (
     Mutant(
         "the loss of the shim is ignored",
         "agent/agent",
-        "        self._leave_at_once(now, 1)\n\n    def _farewell",
-        "\n    def _farewell",
+        "        self._leave_at_once(now, 1)\n\n    def _on_farewell",
+        "\n    def _on_farewell",
     ),
     Mutant(
         "the port is given back when ranks start",
@@ -86,7 +86,7 @@ AGENT_BUGS = (
     Mutant(
         "consequences are reported as failures",
         "agent/ranks",
-        "stopped=self._ending or self.told",
+        "stopped=self._ending or self.got_signal",
         "stopped=False",
     ),
     Mutant(

@@ -44,7 +44,7 @@ JOB_BUGS = (
     Mutant(
         "after a notice another attempt is made",
         "coordinator/restart_policy",
-        "ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling",
+        "decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision",
         "pass",
     ),
     Mutant(

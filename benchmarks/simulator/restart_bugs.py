@@ -32,13 +32,13 @@ RESTART_BUGS = (
     Mutant(
         "whoever asked for an end is not heard after a failure",
         "coordinator/restart_policy",
-        "if self.asked is not None and (ruling.again or failure_event.ended_by_request):",
+        "if self.asked is not None and (decision.restart_reason or failure_event.ended_by_request):",
         "if False:",
     ),
     Mutant(
         "a failure before any rank is never charged",
         "coordinator/restart_policy",
-        "        return self._ruling(failure_event, end_with(failure_event))",
+        "        return self._decision(failure_event, end_with(failure_event))",
         '        return RestartDecision("again", end_with(failure_event), failure_event, "node")',
     ),
     Mutant(
@@ -104,7 +104,7 @@ RESTART_BUGS = (
     Mutant(
         "a pause never ends",
         "coordinator/restart_policy",
-        "self._pause_until = now.steady + ruling.pause",
+        "self._pause_until = now.steady + decision.pause",
         "self._pause_until = None",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions as agent_actions
-from clusterrun.agent.agent import EARLY
+from clusterrun.agent.agent import LEASE_MARGIN
 from clusterrun.coordinator import actions as coordinator_actions
 from clusterrun.model import contract
 from clusterrun.model.record import RunState
@@ -183,7 +183,7 @@ class Watch:
         ]
         if not mine or agent.hurried or not agent.shim.alive:
             return
-        if now >= agent.lease_until - EARLY * contract.LEASE_SECONDS - SLACK:
+        if now >= agent.lease_until - LEASE_MARGIN * contract.LEASE_SECONDS - SLACK:
             return
         link = agent.link
         if link is None or not link.receives(1) or not agent.coordinator.alive:

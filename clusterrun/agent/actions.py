@@ -1,7 +1,7 @@
-"""What the agent orders to be done; values only.
+"""The actions of the agent's state machine; values only.
 
-The coordinator's orders to reserve a port, to start or signal ranks, to ask or end a sidecar are passed on as
-they came, when they may be carried out.
+The coordinator's orders to reserve a port, to start or signal ranks, to ask or end a sidecar are passed on
+unchanged, as soon as they are allowed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReleasePort(Action):
 
 
 @frozen
-class Accompany(Action):
+class StartSidecar(Action):
     """Start a sidecar process beside the ranks that were just started, and name them to it."""
 
     epoch: int
@@ -35,7 +35,7 @@ class Accompany(Action):
 class Sweep(Action):
     """Kill everything of ``epoch`` *and of every older one* that lives here, sidecars too.
 
-    Ends in ``RanksGone`` within seconds, come what may; the ends of ranks come before it.
+    ``RanksGone`` follows within seconds in every case, after the ends of the ranks.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""The agent's decisions, one agent per node: knows events and actions; no clock, socket, file or process.
+"""Decides what the agent of one node does: events in, actions out; no clock, socket, file or process.
 
 Laws
 ----
@@ -6,15 +6,15 @@ Laws
    seeing it: it can never start afterwards.
 2. Ranks start only under a lease that an acknowledged beat granted, and only when everything older
    on this node is known to be gone.
-3. The lease is lengthened by acknowledged beats alone, from the moment the beat was sent. Where it
-   has run out nothing lengthens it again: the node ends, a little earlier (and the shim sees to it).
-   A node that stood still meanwhile may ask once more, while the shim keeps its ranks stopped.
+3. Only acknowledged beats extend the lease, counted from the moment the beat was sent. Once it has run
+   out, nothing extends it: the node ends its ranks shortly before, and the shim enforces that.
+   A node that was suspended meanwhile may ask once more, while the shim keeps its ranks stopped.
 4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
    connection may shorten it, because then the lease sets the bound.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
 6. The port is held until its epoch is over.
-7. A pre-flight worker is gone before ranks start, none starts while ranks live; only an observer stands
-   beside them.
+7. A pre-flight worker is gone before ranks start, and none starts while ranks live; only an observer
+   runs beside them.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
 PATIENCE_SECONDS = 5.0
-"""After a signal of its own and the grace time: how long an agent still waits for the coordinator's word."""
+"""How long an agent waits for the coordinator's order after it got a signal and the grace time passed."""
 DECIDE_SECONDS = 4.0
-"""For the coordinator to say what a signal means, which it asks the scheduler; then the ranks end anyway."""
-EARLY = 0.15
-"""The part of a lease before its end at which a node ends by itself: the shim, which looks at the end alone,
-would kill the agent too, who must still see that its job is not left without anybody (``orphaned``)."""
+"""How long the coordinator may take to find out what a signal means; then the ranks end anyway."""
+LEASE_MARGIN = 0.15
+"""The share of a lease before its end at which a node ends its ranks: at the end the shim would kill the
+agent too, which must still hand an orphaned job back (``orphaned``)."""
 ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
-"""For the answer to a node that stood still; a little earlier than the shim, as above."""
+"""How long a node that was suspended waits for an answer; a little less than the shim, as above."""
 OBSERVE_AFTER_SECONDS = 10.0
-"""From the start of ranks to that of their observer: it must not take from them the processor on which they
+"""From the start of ranks to the start of their observer: it must not compete with them for CPU while they
 start, and ranks that end at once need none."""
 
 USUAL = Timeouts()
 
 
 class Agent:
-    """One node's machine: ``on`` takes what happened and says what to do.
+    """One node's state machine: ``on`` takes an event and returns actions.
 
     ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
     to KILL where the coordinator cannot say it; ``observed``: an observer stands beside the ranks.
@@ -70,7 +70,7 @@ class Agent:
         self._timeouts = timeouts
         self._actions: list[Action | messages.ToAgent] = []
         self._lease = Lease(timeouts.lease)
-        self._early = EARLY * timeouts.lease
+        self._early = LEASE_MARGIN * timeouts.lease
         self._ranks = Ranks(processes, self._actions)
         self._sidecars = Sidecars(self._ranks, self._actions)
         self._observed = observed
@@ -88,7 +88,7 @@ class Agent:
         self.orphaned = False
 
     def on(self, now: Now, event: Event | messages.ToCoordinator) -> list[Action | messages.ToAgent]:
-        """What is to be done, in this order, now that ``event`` has happened."""
+        """Return the actions that follow from ``event``, in order."""
         if self._exited:
             return []
         self._actions.clear()
@@ -116,7 +116,7 @@ class Agent:
 
     @property
     def wants_ranks(self) -> bool:
-        """Ranks are being started, and nobody has asked for their end."""
+        """Whether ranks are being started that nobody has asked to end."""
         return self._ranks.starting and not self._ends
 
     @property
@@ -136,7 +136,7 @@ class Agent:
 
     # --- the coordinator, the lease, the time ---
 
-    def _welcomed(self, now: Now, event: Welcomed) -> None:
+    def _on_welcomed(self, now: Now, event: Welcomed) -> None:
         self._linked = True
         # The shim gets a deadline at once; ranks still wait for an acknowledged beat (law 2).
         self._actions.append(RenewLease(self._lease.welcome(now.steady)))
@@ -146,7 +146,7 @@ class Agent:
         self._actions.append(Tell(self._lease.beat(now.steady)))
         self._beat_at = now.steady + self._timeouts.heartbeat
 
-    def _acknowledged(self, now: Now, ack: messages.Ack) -> None:
+    def _on_ack(self, now: Now, ack: messages.Ack) -> None:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
             self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
@@ -158,12 +158,12 @@ class Agent:
             order, self._held = self._held, None
             self._start_ranks(now, order)
 
-    def _told(self, now: Now, event: Told) -> None:
+    def _on_message(self, now: Now, event: Told) -> None:
         if self._linked:
             _MESSAGES[type(event.message)](self, now, event.message)
 
-    def _stood_still(self, now: Now, event: StoodStill) -> None:
-        """Silence that was nobody's: the coordinator is asked, which may have stood still too."""
+    def _on_standstill(self, now: Now, event: StoodStill) -> None:
+        """Ask the coordinator for a new lease: neither side was silent by its own fault."""
         if not self._linked or self._leaving is not None:
             return
         if self._lease.over(now.steady + ASK_SECONDS):
@@ -171,7 +171,7 @@ class Agent:
             self._answer_by = now.steady + ASK_SECONDS
         self._beat(now)
 
-    def _tick(self, now: Now, event: Tick) -> None:
+    def _on_tick(self, now: Now, event: Tick) -> None:
         ends_at = self._ends_at()
         if ends_at is not None and now.steady >= ends_at:
             self._actions.append(Note("the lease runs out: no heartbeat was acknowledged in time"))
@@ -197,14 +197,14 @@ class Agent:
             self._sidecars.dismiss(contract.EXAMINER)
         self._ranks.start(order, self._objection(now))
 
-    def _was_swept(self, now: Now, event: messages.RanksGone) -> None:
+    def _on_ranks_gone(self, now: Now, event: messages.RanksGone) -> None:
         cleaning = self._ranks.stage is RankStage.CLEANING
         if cleaning and self._answer_by is not None:
             self._cleaned = event  # as an order to start: until it is known whether this node may live
             return
         self._ranks.swept(event, self._objection(now) if cleaning else "")
 
-    def _spawned(self, now: Now, event: messages.RanksStarted) -> None:
+    def _on_ranks_started(self, now: Now, event: messages.RanksStarted) -> None:
         self._ranks.spawned(now, event)
         if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
@@ -224,11 +224,11 @@ class Agent:
         self._decide_at = None
         self._ranks.stop(now, order)
 
-    def _signal_came(self, now: Now, event: SignalCame) -> None:
+    def _on_signal(self, now: Now, event: SignalCame) -> None:
         self._actions.append(Tell(messages.SignalSeen(event.number)))
         if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
             return
-        self._ranks.told = True
+        self._ranks.got_signal = True
         if not self._linked:
             if self._leaving is None:
                 self._leaving = 128 + event.number
@@ -245,7 +245,7 @@ class Agent:
         self._decide_at = None
         self._ranks.signal(order)
 
-    def _disconnected(self, now: Now, event: Disconnected) -> None:
+    def _on_disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False
         self._actions.append(Note("lost the coordinator: " + event.why))
         self.orphaned = self.orphaned or self._leaving is None
@@ -255,13 +255,13 @@ class Agent:
             self._leaving = 1
         ends_at = now.steady if self._lease.ends_at is None else self._lease.ends_at - self._early
         self._ranks.end(now, self._grace)
-        self._ranks.hurry(now, min(now.steady + self._grace, ends_at))
+        self._ranks.shorten_grace(now, min(now.steady + self._grace, ends_at))
 
-    def _shim_lost(self, now: Now, event: ShimLost) -> None:
+    def _on_shim_lost(self, now: Now, event: ShimLost) -> None:
         self._actions.append(Note("the shim is gone, and with it what enforces the lease"))
         self._leave_at_once(now, 1)
 
-    def _farewell(self, now: Now, message: messages.Farewell) -> None:
+    def _on_farewell(self, now: Now, message: messages.Farewell) -> None:
         self._leave_at_once(now, 0)
 
     def _leave_at_once(self, now: Now, code: int) -> None:
@@ -270,33 +270,33 @@ class Agent:
             self._leaving = code
         self._lease.woke(None)
         self._hurried = True
-        self._ranks.hurry(now, now.steady)
+        self._ranks.shorten_grace(now, now.steady)
 
 
 _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
-    Tick: Agent._tick,
-    Welcomed: Agent._welcomed,
-    Told: Agent._told,
-    Disconnected: Agent._disconnected,
-    ShimLost: Agent._shim_lost,
-    SignalCame: Agent._signal_came,
+    Tick: Agent._on_tick,
+    Welcomed: Agent._on_welcomed,
+    Told: Agent._on_message,
+    Disconnected: Agent._on_disconnected,
+    ShimLost: Agent._on_shim_lost,
+    SignalCame: Agent._on_signal,
     messages.PortReserved: lambda self, now, event: self._ranks.port.held(event),
-    messages.RanksStarted: Agent._spawned,
+    messages.RanksStarted: Agent._on_ranks_started,
     messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     messages.RankExited: lambda self, now, event: self._ranks.ended(now, event),
-    messages.SignalTaken: lambda self, now, event: self._ranks.passed(event),
-    messages.RanksGone: Agent._was_swept,
+    messages.SignalTaken: lambda self, now, event: self._ranks.on_signal_taken(event),
+    messages.RanksGone: Agent._on_ranks_gone,
     messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
     messages.SidecarEnded: lambda self, now, event: self._sidecars.gone(event),
-    StoodStill: Agent._stood_still,
+    StoodStill: Agent._on_standstill,
 }
 _MESSAGES: dict[type, Callable[[Agent, Now, Any], None]] = {
-    messages.Ack: Agent._acknowledged,
+    messages.Ack: Agent._on_ack,
     messages.ReservePort: lambda self, now, order: self._ranks.port.reserve(order, self._ranks.seen),
     messages.StartRanks: Agent._start_ranks,
     messages.StopRanks: Agent._stop_ranks,
     messages.SignalRanks: Agent._signal_ranks,
     messages.AskSidecar: lambda self, now, order: self._sidecars.ask(order, self._ends),
     messages.EndSidecar: lambda self, now, order: self._sidecars.end(order),
-    messages.Farewell: Agent._farewell,
+    messages.Farewell: Agent._on_farewell,
 }

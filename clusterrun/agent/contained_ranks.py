@@ -1,7 +1,7 @@
-"""The ranks of a node whose container is a program in front of them: one container, in which they are forked.
+"""Runs the ranks of a node in one container, for runtimes that are a program in front of the command.
 
 The agent stays outside. It starts the container anew for each attempt, and ``rank_forker`` in it as its only
-program, which starts the ranks and tells of their ends. Their process ids are those of the host.
+program, which starts the ranks and reports their ends. Their process ids are those of the host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START_SECONDS = 100.0
 """For a container to start: an image may be unpacked first. Less than the coordinator waits for a start."""
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 3.0
-"""For a runtime to take its container apart, once all in it was killed."""
+"""How long a runtime may take to remove its container once everything in it was killed."""
 _PAUSE = 0.005
 _LONGEST_WORDS = 600
 LOG = "container"
@@ -51,7 +51,7 @@ class ContainedRanks(RankProcesses):
         self._ends: list[tuple[int, int]] = []
 
     def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
-        """Start the container; what came of it is told by ``reap``."""
+        """Start the container; ``reap`` reports the result."""
         self._order, self._news, self._ends, self._why_gone = order, [], [], ""
         self._spawned = False
         container = self._orders.container
@@ -67,7 +67,7 @@ class ContainedRanks(RankProcesses):
         self._log = self._paths.attempt(order.epoch).sidecar_log(order.node, LOG)
         log = open_log(self._log)
         box = Program(
-            argv, tuple(environment.items()), "/", questions, answers, log, signal.SIGKILL, deaf=True
+            argv, tuple(environment.items()), "/", questions, answers, log, signal.SIGKILL, ignores_term=True
         )
         try:
             pid = start_all([box])[0]
@@ -88,7 +88,7 @@ class ContainedRanks(RankProcesses):
     def _order_for_forker(
         self, order: StartRanks, programs: list[Program], said: list[str]
     ) -> dict[str, Any]:
-        """What most ranks have alike is said once."""
+        """Encode the order; what most ranks have in common is sent once."""
         paths = self._paths.attempt(order.epoch)
         found = [container_runtimes.environment_inside(dict(one.environment), said) for one in programs]
         common = dict(set(found[0].items()).intersection(*(one.items() for one in found)))
@@ -164,7 +164,7 @@ class ContainedRanks(RankProcesses):
         self._gone(box)
 
     def _gone(self, box: Sidecar) -> None:
-        """The container is no more: nor are its ranks, whose ends nobody else will tell."""
+        """Report the ends of all ranks of a container that has ended: nobody else will."""
         self._box = None
         box.close()
         if not self._spawned:

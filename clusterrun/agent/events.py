@@ -1,6 +1,6 @@
 """What can happen to an agent: events go in, with a reading of the clocks; values only.
 
-What came of an order, of a rank or of a sidecar is the message that says so to the coordinator.
+The results of orders, ranks and sidecars are the messages that report them to the coordinator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Becomes a command in a job, on one of its nodes, with the environment of a rank."""
+"""Runs a command on a node of a running job, with the environment of a rank (``clusterrun exec``)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 SHELLS = ("/bin/bash", "/bin/sh")
 
 
-class NotBeside(ClusterrunError):
+class CannotExecute(ClusterrunError):
     """The command cannot be started here."""
 
 
 @frozen
 class Model:
-    """The rank whose environment and directory the command gets; ``pid`` 0 where none lives here."""
+    """The rank whose environment and directory the command gets; ``pid`` 0 if none lives here."""
 
     pid: int
     environment: Mapping[str, str]
@@ -39,16 +39,16 @@ class Model:
 def become(
     paths: RunPaths, node: str, rank: int, command: tuple[str, ...], own: Mapping[str, str]
 ) -> NoReturn:
-    """Turn into ``command`` (none: a shell) as ``rank`` of the run on ``node`` (-1: any) would find it.
+    """Turn into ``command`` (none: a shell) in the environment of ``rank`` of the run on ``node`` (-1: any).
 
     ``own`` is this process's environment. Where no rank lives here (a spare, before the start) the
-    command gets the job's own environment instead, and that is said. Raises ``NotBeside``.
+    command gets the job's own environment instead, and a line says so. Raises ``CannotExecute``.
     """
     orders = read_orders(paths)
     model = _rank_here(orders.run_id, node, rank)
     if model is None:
         if rank >= 0:
-            raise NotBeside(
+            raise CannotExecute(
                 f"rank {rank} does not live on {node}", "clusterrun status RUN says which ranks live where"
             )
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
@@ -62,7 +62,7 @@ def become(
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        raise NotBeside(
+        raise CannotExecute(
             f"{argv[0]!r} cannot be started on {node}: {error.strerror}", "is it installed there?"
         ) from error
 
@@ -79,7 +79,7 @@ def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
             continue
         if rank in (-1, int(environment["RANK"])):
             found.append((-int(epoch), int(environment["RANK"]), pid))
-    return _model(min(found)[2]) if found else None
+    return _model_of(min(found)[2]) if found else None
 
 
 def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
@@ -90,7 +90,7 @@ def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
     return proc.environment(process.parent).get("RANK") != environment["RANK"]
 
 
-def _model(pid: int) -> Model | None:
+def _model_of(pid: int) -> Model | None:
     try:
         return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
     except OSError:
@@ -115,7 +115,7 @@ def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> di
 
 
 def _enter_container(pid: int) -> bool:
-    """Go where ``pid`` is: its user and mount namespaces, root and folder; False where that is forbidden."""
+    """Go where ``pid`` is: its user and mount namespaces, root and folder; False if that is forbidden."""
     try:
         names = [f"ns/{kind}" for kind in ("user", "mnt")]
         others = [

@@ -1,4 +1,4 @@
-"""How long a node may live: knows beats and their answers, no clock and nothing of ranks."""
+"""Computes how long a node may run ranks, from heartbeats and their acknowledgements; knows no clock."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Lease:
         return beat
 
     def acknowledged(self, steady: float, ack: Ack) -> bool:
-        """Take an answer in; True where ``ends_at`` moved.
+        """Enter an acknowledgement; True if ``ends_at`` moved.
 
-        The lease counts from when the beat was *sent*: an answer that was long on its way says
-        nothing about the coordinator's patience now.
+        The lease counts from when the beat was *sent*: a delayed answer says nothing about whether the
+        coordinator still considers this node alive.
         """
         sent = self._sent.pop(ack.beat, None)
         if sent is None or (self.over(steady) and (self._woke_at is None or sent < self._woke_at)):
@@ -52,7 +52,7 @@ class Lease:
         return moved
 
     def woke(self, steady: float | None) -> None:
-        """This process stood still until now; None: it will ask no more."""
+        """This process was suspended until now; None: it does not ask again."""
         self._woke_at = steady
 
     def over(self, steady: float) -> bool:

@@ -27,9 +27,9 @@ def with_last_words(
     grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
     launcher: bool = False,
 ) -> RankExited:
-    """The ``end`` of a rank with what it printed last on both streams, and what that says.
+    """Add to ``end`` what the rank printed last on both streams, its traceback, and what they mean.
 
-    ``grown`` tells when its logs had which size; ``launcher``: it started ranks of its own.
+    ``grown`` says when its logs had which size; ``launcher``: it started ranks of its own.
     """
     rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
@@ -62,14 +62,14 @@ def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -
 
 
 def _in_order(out: list[tuple[float, str]], err: list[tuple[float, str]]) -> tuple[str, ...]:
-    """Both streams by time, errors last within one look; half of what is kept is left to errors."""
+    """Merge both streams by time, stderr last at equal times; half of what is kept is reserved for stderr."""
     out = out[-(contract.TAIL_LINES - min(len(err), contract.TAIL_LINES // 2)) :]
     both = sorted([*out, *err], key=lambda one: one[0])  # stable: of one time what stands first stays so
     return tuple(line for _, line in both[-contract.TAIL_LINES :])
 
 
 def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
-    """Whether a rank says of nothing but that a peer has gone; who is killed says nothing at all."""
+    """Whether the only error that a rank printed is that a peer has gone; a killed rank prints nothing."""
     if code < 0 and code != -signal.SIGABRT:
         return False
     # Where a rank has failed, not with every agent.

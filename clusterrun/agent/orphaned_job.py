@@ -1,8 +1,8 @@
 """What an agent does when its coordinator is gone for good: it gives the job back or ends it.
 
-A job that outlives its nodes (``--no-kill``) outlives the node of its batch step too: the scheduler
-takes that node out, and the rest of the job stands idle until its time limit. So the agents that are
-left, with no rank any more, ask until the scheduler has noticed; the first of them gives the job back.
+A job with ``--no-kill`` survives the loss of the node of its batch step too: the scheduler removes that
+node, and the rest of the job would stand idle until its time limit. So the remaining agents, with no rank
+left, ask until the scheduler has noticed; the first of them requeues or cancels the job.
 The same where the batch step was killed before it could do so, be it that all its processes were, or
 that a node which was silent for a moment has all of the job on it killed when it is heard again. The
 scheduler ends the job at once then: what is left of ``KillWait`` after its TERM is the time there is.
@@ -39,7 +39,7 @@ from clusterrun.slurm_text import job_row
 from clusterrun.slurm_text.exclude_list import excluding
 
 PATIENCE_SECONDS = 900.0
-"""A scheduler takes a silent node for lost after some minutes (SlurmdTimeout)."""
+"""Slurm marks a silent node DOWN after some minutes (SlurmdTimeout)."""
 ASK_SECONDS = 10.0
 STAGGER_SECONDS = 0.5
 MOST_STAGGER_SECONDS = 30.0
@@ -48,7 +48,7 @@ _LIMIT_SECONDS = 8.0
 NOBODY_SECONDS = 180.0
 """Without a change of the run's state: a coordinator that dies is begun again, and writes, within 78 s."""
 MOST_APART_SECONDS = 45.0
-"""Two looks further apart than this tell nothing of the time between them: this process stood still."""
+"""Two checks further apart than this prove nothing about the time between: this process was suspended."""
 WAITS = "it waits for Slurm to miss the first node, or until nobody has written anything for 3 min"
 _CONNECT_SECONDS = 2.0
 _STAT = ("stat", "-c", "%i %Y %s")
@@ -61,7 +61,7 @@ _FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList"
 
 
 @frozen
-class Left:
+class OrphanedNode:
     """A job whose coordinator is gone, and the node that is left: its number in the allocation, its name.
 
     ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
@@ -94,21 +94,21 @@ class JobRemedy(enum.Enum):
 
 def left_behind(
     orders: Orders, run_dir: str, place: AgentPlace, coordinator: tuple[tuple[str, int], ...]
-) -> Left | None:
+) -> OrphanedNode | None:
     """The job of an agent; None without a scheduler, and where the allocation is its user's."""
     job_id, restarts = job_row.job_of(place.environment)
     if not job_id or orders.in_allocation:
         return None
     survival = orders.survival
     ways = (survival.requeue == "requeue", place.node, survival.resubmit)
-    return Left(job_id, restarts, *ways, place.name, run_dir, coordinator)
+    return OrphanedNode(job_id, restarts, *ways, place.name, run_dir, coordinator)
 
 
-def question(left: Left) -> tuple[str, ...]:
+def question(left: OrphanedNode) -> tuple[str, ...]:
     return job_row.question(left.job_id, _FIELDS)
 
 
-def meaning(left: Left, lines: tuple[str, ...]) -> JobRemedy:
+def remedy_for(left: OrphanedNode, lines: tuple[str, ...]) -> JobRemedy:
     cells = job_row.cells(lines, _FIELDS)
     if not cells:
         return JobRemedy.WAIT
@@ -125,18 +125,18 @@ def meaning(left: Left, lines: tuple[str, ...]) -> JobRemedy:
 
 
 def runs(lines: tuple[str, ...]) -> bool:
-    """In the scheduler's eyes the job runs, and does not stand still."""
+    """Whether the scheduler shows the job as running and not suspended."""
     return (job_row.cells(lines, _FIELDS) or [""])[0] == "RUNNING"
 
 
 class Silence:
-    """For how long nobody has written the run's state, by the clock of who looks."""
+    """How long nobody has written the run's state, by the clock of this process."""
 
     def __init__(self) -> None:
         self._mark: str | None = None
         self._since = self._looked_at = float("-inf")
 
-    def looked(self, steady: float, mark: str | None) -> float:
+    def seen_unchanged_for(self, steady: float, mark: str | None) -> float:
         """``mark`` changes with each state that is written; None: it cannot be looked at now."""
         apart, self._looked_at = steady - self._looked_at, steady
         if mark is None or mark != self._mark or apart > MOST_APART_SECONDS:
@@ -144,10 +144,10 @@ class Silence:
         return steady - self._since
 
 
-def refused(places: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the host of a coordinator says that nobody listens there; also where no place is known.
+def refuses(places: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the host of a coordinator refuses its port; also true where no address is known.
 
-    A port at which somebody answers, or a host that does not, says that there may be one.
+    A port that accepts, or a host that does not answer, means that there may be a coordinator.
     """
     refusals = 0
     for address, port in places:
@@ -189,7 +189,7 @@ class OrphanedJob:
 
     def __init__(
         self,
-        left: Left,
+        left: OrphanedNode,
         environment: Mapping[str, str],
         shim: int,
         live_until: Callable[[float], None],
@@ -200,10 +200,10 @@ class OrphanedJob:
         self._commands = CommandRunner(self._loop, environment)
         self._over = self._hurried = self._waits = False
         self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
-        self._loop.watch(shim, lambda mask: self._alone())
+        self._loop.watch(shim, lambda mask: self._on_shim_ended())
 
-    def keep(self) -> None:
-        """Wait until the job is somebody's, or give it back; ends soon after a TERM, or its shim's end."""
+    def run(self) -> None:
+        """Wait until the job is taken care of, or give it back; ends soon after a TERM or its shim's end."""
         until = steady() + PATIENCE_SECONDS
         self._live_until(until + ASK_SECONDS)
         if not self._hurried:
@@ -215,8 +215,8 @@ class OrphanedJob:
             self._commands.finish(_LIMIT_SECONDS)
         self._commands.finish(0.0)
 
-    def hurry(self) -> None:
-        """Little time is left: who is not among the first has no turn any more."""
+    def skip_turn(self) -> None:
+        """Give up this agent's turn unless it is among the first: little time is left."""
         if self._hurried:
             return
         self._hurried = True
@@ -227,21 +227,21 @@ class OrphanedJob:
     def _leave(self) -> None:
         self._over = True
 
-    def _alone(self) -> None:
+    def _on_shim_ended(self) -> None:
         self._loop.forget(self._shim)
-        self.hurry()
+        self.skip_turn()
 
     def _signalled(self, number: int) -> None:
         for child in ended_children():
             self._commands.reaped(child)
         if number in contract.TERMINATE_SIGNALS:
-            self.hurry()
+            self.skip_turn()
 
     def _ask(self) -> None:
-        self._commands.run(question(self._left), _LIMIT_SECONDS, self._told)
+        self._commands.run(question(self._left), _LIMIT_SECONDS, self._on_answer)
 
-    def _told(self, done: CommandDone) -> None:
-        means = JobRemedy.WAIT if done.why else meaning(self._left, done.lines)
+    def _on_answer(self, done: CommandDone) -> None:
+        means = JobRemedy.WAIT if done.why else remedy_for(self._left, done.lines)
         if means is JobRemedy.WAIT and not self._hurried and not done.why and runs(done.lines):
             if not self._waits:
                 self._waits = True
@@ -257,12 +257,12 @@ class OrphanedJob:
     def _look(self) -> None:
         """Does anybody coordinate the run? The file system may not answer: a child looks."""
         paths = RunPaths(self._left.run_dir)
-        self._commands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._looked)
+        self._commands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._on_look)
 
-    def _looked(self, done: CommandDone) -> None:
+    def _on_look(self, done: CommandDone) -> None:
         seen = [line for line in done.lines if line and line[0].isdigit()]
-        silent = self._silence.looked(steady(), None if not seen else " / ".join(seen[1:]))
-        if silent < NOBODY_SECONDS or self._hurried or not refused(self._left.coordinator):
+        silent = self._silence.seen_unchanged_for(steady(), None if not seen else " / ".join(seen[1:]))
+        if silent < NOBODY_SECONDS or self._hurried or not refuses(self._left.coordinator):
             self._ask_again()
             return
         words = f"no coordinator has written anything for {silent:.0f} s"
@@ -271,7 +271,7 @@ class OrphanedJob:
         self._give_back("", words)
 
     def _write(self, why: str, done: bool = False) -> None:
-        """For `status`: what becomes of the job, in a child as above."""
+        """Write for `status` what happens to the job, in a child as above."""
         word = json.dumps(encode(LeftBehind(self._left.job_id, self._left.name, time.time(), why, done)))
         path = RunPaths(self._left.run_dir).left
         self._commands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)

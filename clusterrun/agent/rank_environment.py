@@ -1,4 +1,4 @@
-"""The whole environment of a started process, from what is inherited and what was ordered; pure."""
+"""Builds the environment of a started process from what is inherited and what was ordered; pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 class AgentPlace:
     """Where an agent is: its node's number in the allocation and name, and what it was started with.
 
-    ``address`` is its own on the way to the coordinator, empty where it never came there.
+    ``address`` is its own on the way to the coordinator, empty if it never came there.
     """
 
     node: int
@@ -72,7 +72,7 @@ def wandb_environment(
 ) -> dict[str, str]:
     """What keeps one run at Weights & Biases for a rank over all attempts, where there may be several.
 
-    Nothing where its user has set any of it, or W&B's own sweep numbers its runs. Each rank has an id of its
+    Nothing if its user has set any of it, or W&B's own sweep numbers its runs. Each rank has an id of its
     own: one that several processes use at once loses what they log.
     """
     restarts = orders.max_restarts or orders.survival.requeue or lineage.epoch
@@ -122,7 +122,7 @@ def for_rank(
     error_file: str,
     interface: str,
 ) -> dict[str, str]:
-    """Everything that the process of ``rank`` finds."""
+    """The environment of the process of ``rank``."""
     world, own_base = order.world, _without_submitters(base)
     own = rank_environment(world, rank, order.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
@@ -140,7 +140,7 @@ def for_rank(
 def for_node(
     base: Mapping[str, str], orders: Orders, order: StartRanks, lineage: Lineage, interface: str
 ) -> dict[str, str]:
-    """Everything that a launcher started once per node finds; what only a rank may carry is absent."""
+    """The environment of a launcher started once per node, without what only a rank may carry."""
     own = node_environment(order.world, order.node, order.meeting, lineage)
     foreign = rank_environment(order.world, 0, order.meeting, lineage, "").keys() - own.keys()
     step = _step(base, order.world, order.node, 1)

@@ -1,6 +1,6 @@
-"""The one program of a node's container: starts the ranks that its standard input names, tells of their ends.
+"""Starts the ranks of a node in its container, as its standard input orders, and reports their ends.
 
-It ends with its input, and kills all below it before: so it outlives neither the agent nor the attempt.
+When its input ends it kills all ranks and exits, so it outlives neither the agent nor the attempt.
 """
 
 from __future__ import annotations

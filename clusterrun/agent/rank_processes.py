@@ -169,9 +169,9 @@ class RankProcesses:
         return [*self._processes, *ranks]
 
     def reap(self, wall: float) -> list[ToCoordinator]:
-        """The ranks that ended since the last time, with their last words.
+        """Return the ranks that ended since the last call, with what they printed last.
 
-        Companions and orphans that came to us are taken as well, without a word here.
+        Sidecars and adopted orphans are reaped as well, and not returned.
         """
         ended: list[ToCoordinator] = []
         for child in ended_children():
@@ -193,7 +193,7 @@ class RankProcesses:
         return self._with_words(end, wall) if code else end
 
     def _with_words(self, end: RankExited, wall: float) -> RankExited:
-        """What a failed rank printed last, and what it could not say itself: no memory, a full disk."""
+        """Add what a failed rank printed last, and causes it could not report: out of memory, a full disk."""
         paths = self._paths.attempt(self._epoch)
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}
@@ -231,7 +231,7 @@ class RankProcesses:
             self._index = None
 
     def distrust_lineage(self) -> None:
-        """From now on look for what is left by its mark too."""
+        """From now on find leftover processes by the run's mark too, not by their parents alone."""
         self._whole_lineage = False
 
 

@@ -15,15 +15,15 @@ from clusterrun.runtime.machine_events import Action, Note, Now
 class RankStage(enum.Enum):
     """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> SWEEPING -> IDLE."""
 
-    IDLE = "nothing"
-    CLEANING = "nothing known: older epochs are swept before a start"
-    SPAWNING = "ranks, some of them: they are being started"
+    IDLE = "no ranks"
+    CLEANING = "unknown leftovers: older epochs are swept before a start"
+    SPAWNING = "ranks are being started"
     RUNNING = "ranks"
-    SWEEPING = "what is being killed"
+    SWEEPING = "remaining processes are being killed"
 
 
 class MasterPort:
-    """The port that this node holds for rank 0 until its ``epoch`` is over; None where it holds none."""
+    """The port that this node holds for rank 0 until its ``epoch`` is over; None if it holds none."""
 
     def __init__(self, actions: list[Action | messages.ToAgent]) -> None:
         self.epoch: int | None = None
@@ -54,14 +54,14 @@ class Ranks:
     """The newest epoch's ranks; what is to be done goes to ``actions``.
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed (steady clock, seconds). ``told``: this node got a signal to end,
+    when what still runs is killed (steady clock, seconds). ``got_signal``: this node got a signal to end,
     which may end its ranks too.
     """
 
     def __init__(self, processes: int, actions: list[Action | messages.ToAgent]) -> None:
         self.seen = self.epoch = -1
         self.stage = RankStage.IDLE
-        self.told = False
+        self.got_signal = False
         self.kill_at: float | None = None
         self.port = MasterPort(actions)
         self._processes = processes
@@ -74,7 +74,7 @@ class Ranks:
 
     @property
     def idle(self) -> bool:
-        """Nothing of any epoch lives here but what is stuck."""
+        """Whether no process of any epoch is left here, but for those that cannot be killed."""
         return self.stage is RankStage.IDLE
 
     @property
@@ -130,7 +130,7 @@ class Ranks:
         """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
         if event.epoch != self.epoch or self.idle:
             return
-        self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending or self.told)))
+        self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending or self.got_signal)))
         self._alive -= 1
         if self._alive == 0 and self.stage is RankStage.RUNNING:
             self._sweep()
@@ -138,10 +138,10 @@ class Ranks:
     def signal(self, order: messages.SignalRanks) -> None:
         """Pass a signal on; ranks that live on end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
-            self.told = False
+            self.got_signal = False
             self._actions.append(order)
 
-    def passed(self, event: messages.SignalTaken) -> None:
+    def on_signal_taken(self, event: messages.SignalTaken) -> None:
         if event.number == contract.NOTICE_SIGNAL:
             self._actions.append(Tell(event))
 
@@ -166,8 +166,8 @@ class Ranks:
             self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
 
-    def hurry(self, now: Now, by: float) -> None:
-        """Whatever grace runs, kill at ``by``; no TERM is sent where that is now or past."""
+    def shorten_grace(self, now: Now, by: float) -> None:
+        """Kill at ``by`` at the latest, whatever grace runs; no TERM is sent where that is now or past."""
         if self.idle:
             return
         self._ending = True

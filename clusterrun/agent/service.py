@@ -147,7 +147,7 @@ class AgentService:
         self._driver.happened(events.ShimLost())
 
     def _stand_still_with_the_shim(self) -> None:
-        """A suspended job: Slurm stops the shim, but by linuxproc and pgid neither this process nor ranks."""
+        """Stop when the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends the shim alone."""
         while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
             for process in below(os.getpid()):
                 if process.state not in proc.STOPPED_STATES:
@@ -224,7 +224,7 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     actions.ReleasePort: lambda self, order: self._release_port(),
     messages.StartRanks: AgentService._spawn,
     messages.AskSidecar: AgentService._pass_on,
-    actions.Accompany: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
+    actions.StartSidecar: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
     messages.EndSidecar: lambda self, order: self._sidecars.end(order.sidecar),
     messages.SignalRanks: lambda self, order: self._driver.happened(
         self._rank_processes.signal(order.number)

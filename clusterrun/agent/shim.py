@@ -1,7 +1,7 @@
 """The first process on a node: outlives the agent and kills everything when the lease runs out.
 
-It is the scheduler's task. It forks the agent, hears from it how long this node may live, and
-reaps what is orphaned. When the lease runs out, or the agent ends in whatever way, it kills
+It is the task that Slurm started. It forks the agent, learns from it how long this node may live, and
+reaps orphans. When the lease runs out, or the agent ends in whatever way, it kills
 everything below it and all that carries the run's mark: also when the agent is frozen.
 Where this process itself stood still until the lease was over (a suspended job, a machine that slept), it
 stops all that instead, and kills it if no new lease comes within ``contract.AWAKE_SECONDS``.
@@ -57,7 +57,7 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
 
 
 def _as_agent(agent: Callable[[], int]) -> None:
-    """In the child. Never returns: the shim's code is not the agent's to unwind into."""
+    """Run the agent in the child; never returns into the shim's code."""
     code = 1
     try:
         become_subreaper()
@@ -157,7 +157,7 @@ class _Guard:
                 self._code = child.code
 
     def _end(self) -> int:
-        """Leave nothing behind. An agent that ended by itself, and well, has looked everywhere already."""
+        """Kill what is left. An agent that exited 0 by itself has already looked everywhere."""
         code = self._code  # the sweep itself will end an agent that lives
         try:
             self._listen()  # the last that it said may still be on the way

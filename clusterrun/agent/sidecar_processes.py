@@ -138,7 +138,7 @@ class Sidecar:
         self._broke(why)
 
     def last_words(self) -> None:
-        """It has ended: take in what it said before, but no more than a pipe holds a few times."""
+        """Read what an ended sidecar had written, but no more than a pipe holds a few times."""
         for _ in range(_LAST_READS):
             if not self._open or not self._read():
                 return
@@ -152,7 +152,7 @@ class Sidecar:
             self._questions = -1
 
     def close(self) -> None:
-        """Nothing is heard or said any more; the process is somebody else's to end."""
+        """Close the pipes; the caller ends the process."""
         if self._open:
             self._open = False
             for pipe in (self._questions, self._answers):
@@ -259,7 +259,7 @@ class SidecarProcesses:
 
 
 def _kin(pid: int, name: str) -> list[proc.Process]:
-    """A sidecar and what it started, wherever that has fled to: below this agent it stays."""
+    """A sidecar and all that it started, daemons included: they stay below this agent."""
     direct = {process.pid for process in proc.descendants(pid)} | {pid}
     return [
         process

@@ -5,7 +5,7 @@ A pre-flight worker and ranks never live at once: both use the GPUs, and what is
 
 from __future__ import annotations
 
-from clusterrun.agent.actions import Accompany, Tell
+from clusterrun.agent.actions import StartSidecar, Tell
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.model import contract
 from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid, ToAgent
@@ -45,7 +45,7 @@ class Sidecars:
         if self._epochs.get(contract.OBSERVER) == epoch:
             return
         self._epochs[contract.OBSERVER] = epoch
-        self._actions.append(Accompany(epoch, contract.OBSERVER))
+        self._actions.append(StartSidecar(epoch, contract.OBSERVER))
 
     def end(self, order: EndSidecar) -> None:
         """It is wanted no more."""

@@ -21,7 +21,7 @@ from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.processes import become_subreaper, call_itself, on_parents_death
+from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
 
 _LONGEST_LINE = 64 * 1024
@@ -107,34 +107,34 @@ def _outlive(
     renew = lambda until: shim.tell(f"until {until!r}")  # noqa: E731
     detector = orphaned_job.OrphanedJob(left, place.environment, shim.ended, renew)
     if told_to_end:
-        detector.hurry()
-    detector.keep()
+        detector.skip_turn()
+    detector.run()
 
 
 def _instrumented(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """What makes a rank's environment one that can be looked into; nothing where nobody looks."""
+    """How to add the rank hooks to a rank's environment; None if ranks are not watched."""
     if not orders.watch.on:
         return dict
-    from clusterrun.monitor.rank_instrumentation import dressed
+    from clusterrun.monitor.rank_instrumentation import instrumented
 
-    return lambda environment: dressed(environment, paths.prelude)
+    return lambda environment: instrumented(environment, paths.prelude)
 
 
 def _stand_alone() -> None:
-    """From now on there may be ranks, and where Slurm kills the shim somebody must clean up after them.
+    """Detach from Slurm's step, so that this process cleans up after the ranks where Slurm kills the shim.
 
     A session of its own keeps the agent from proctrack/pgid, the space in its name from
     proctrack/linuxproc. Without its shim it sweeps and ends within seconds; proctrack/cgroup leaves
     nothing anyway.
     """
     os.setsid()
-    call_itself(_NAME)
+    set_process_name(_NAME)
 
 
 def _first_line(until: float) -> bytes:
     """The bootstrap; afterwards the standard input is empty, for nobody below may read it.
 
-    A launcher whose host lost its power says neither a line nor that there is none: ``OutOfReach``.
+    A launcher whose host lost power sends neither a line nor an end of input: ``OutOfReach``.
     """
     line = b""
     heard = select.poll()

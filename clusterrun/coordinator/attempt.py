@@ -45,7 +45,7 @@ class AttemptStage(enum.Enum):
 
 
 class RankOutcomes:
-    """One epoch's counts: every report costs one step, whatever the number of ranks."""
+    """Counts the ranks' reports of one epoch, each in constant time."""
 
     def __init__(self, nodes: int, processes: int, per_node: bool) -> None:
         self._per_node = per_node
@@ -64,7 +64,7 @@ class RankOutcomes:
         self.silent: list[Member] = []
 
     def started(self, node: int) -> bool:
-        """All ranks of ``node`` run; True where that holds for every node now."""
+        """All ranks of ``node`` run; True if that holds for every node now."""
         self._started[node] = True
         return len(self._started) == self._nodes
 
@@ -117,7 +117,7 @@ class RankOutcomes:
         return len(self._ended) == self._nodes * self._processes
 
     def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
-        """Nothing is left on ``node`` but ``stuck``; False where not all of its ranks had exited 0."""
+        """Nothing is left on ``node`` but ``stuck``; False if not all of its ranks had exited 0."""
         if node not in self._gone:
             self.stuck += [f"{name}: {process}" for process in stuck]
             if stuck:
@@ -129,7 +129,7 @@ class RankOutcomes:
         return node in self._gone
 
     def lost(self, node: int, dead_by: float) -> bool:
-        """``node`` will say no more and is dead at ``dead_by`` at the latest; False if it was gone before."""
+        """Count ``node`` as dead from ``dead_by`` on; False if it was gone before."""
         if node in self._gone:
             return False
         self._lost[node] = dead_by
@@ -210,7 +210,7 @@ class LiveAttempt(RunPart):
     # --- what nodes say ---
 
     def heard(self, now: Now, member: Member, message: Any) -> AttemptOver | None:
-        """A word of this epoch. Raises ``ValueError`` where it is of a rank that ``member`` has not."""
+        """Handle a message of this epoch. Raises ``ValueError`` for a rank that is not on ``member``."""
         if isinstance(message, messages.RankExited):
             return self._exited(now, member, message)
         if isinstance(message, messages.RanksStarted):
@@ -229,7 +229,7 @@ class LiveAttempt(RunPart):
             self._state_keeper.trains(now)
 
     def notice(self, now: Now, why: str, until: float) -> bool:
-        """An early word of the end, for the ranks, with its time where there is one; False: none run."""
+        """Notify the ranks of the coming end, and its time if known; False if none run."""
         if self.stage is not AttemptStage.TRAINING:
             return False
         if until:
@@ -256,7 +256,7 @@ class LiveAttempt(RunPart):
             self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
 
     def hangs(self, now: Now, why: str) -> None:
-        """Nothing moves any more, and going on is pointless."""
+        """End the attempt as hung."""
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
 
@@ -269,7 +269,7 @@ class LiveAttempt(RunPart):
         return self._check_over(now)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
-        """A node will not be heard again; without harm where it has nothing left."""
+        """Handle the loss of a node; harmless where nothing is left on it."""
         over = None
         if self.outcomes.lost(member.place, self._membership.dead_by(member)):
             self.outcomes.silent += [member] * member.silent
@@ -279,7 +279,7 @@ class LiveAttempt(RunPart):
         return over or self._check_over(now)
 
     def launcher_ended(self, now: Now, words: str) -> None:
-        """Agents need it no more; but what ended it may end them too."""
+        """Note the launcher's end: agents do not need it, but its cause may end them too."""
         self._launcher = failures.of_node(
             FailureKind.LAUNCHER, "", now.wall, f"{words}, and the agents with it"
         )

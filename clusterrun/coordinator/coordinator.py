@@ -1,4 +1,4 @@
-"""The coordinator's decisions, one per run: knows events and actions; no clock, socket, file or process.
+"""Decides what the coordinator of one run does: events in, actions out; no clock, socket, file or process.
 
 Laws
 ----
@@ -10,8 +10,8 @@ Laws
    or is dead by law 3. A node with a process that cannot be killed takes no part any more.
 5. The first failure in time is the one reported; what comes after ranks were told to end is a consequence.
 6. Whoever asks first for an end is reported; asking again changes nothing.
-7. A run ends once: the last state is saved when no rank can live any more, and ``Finish`` follows within
-   a bounded time. A coordinator that was superseded writes no state.
+7. A run ends once: its last state is saved when no rank can be alive, and ``Finish`` follows within a
+   bounded time. A coordinator that was superseded writes no state.
 8. Ranks start on nodes that the pre-flight, where one was ordered, calls fit; what idles beside them
    may come and go.
 9. A message costs one step whatever the number of nodes; silence is looked for twice a second.
@@ -60,7 +60,7 @@ BARE = Collaborators()
 
 
 class Coordinator:
-    """A run's machine: ``on`` takes what happened and says what to do; the first event is a ``Tick``.
+    """A run's state machine: ``on`` takes an event and returns actions; the first event is a ``Tick``.
 
     ``host`` and ``pid`` are where it runs, for the record.
     """
@@ -88,7 +88,7 @@ class Coordinator:
         self._notifications = Notifications() if orders.survival.on_event else None
 
     def on(self, now: Now, event: Event) -> list[Action]:
-        """What is to be done, in this order, now that ``event`` has happened."""
+        """Return the actions that follow from ``event``, in order."""
         if self._finished:
             return []
         self._actions.clear()
@@ -113,7 +113,7 @@ class Coordinator:
         wakes_at = earliest(self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
         return None if wakes_at is None else wakes_at + self._standstills
 
-    def _tick(self, now: Now, event: Tick) -> None:
+    def _on_tick(self, now: Now, event: Tick) -> None:
         if not self._began:
             self._began = True
             self._lifecycle.begin(now)
@@ -121,7 +121,7 @@ class Coordinator:
         self._lifecycle.tick(now)
         self._part_with_signalled(now)
 
-    def _stood_still(self, now: Now, event: StoodStill) -> None:
+    def _on_standstill(self, now: Now, event: StoodStill) -> None:
         self._state_keeper.was_late(now, event.seconds)
         self._lifecycle.termination.look_again(now)
 
@@ -130,7 +130,7 @@ class Coordinator:
             return
         late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
-        if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.PARTING:
+        if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
             return  # what came meanwhile is read first
         # A node that is checked has no ranks to fence: it may stand still for as long as its lease lasts.
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
@@ -146,7 +146,7 @@ class Coordinator:
 
     # --- agents ---
 
-    def _joined(self, now: Now, event: events.AgentJoined) -> None:
+    def _on_joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
             self._actions.append(Note(f"{hello.name} (node {hello.node}) joined too late, or is not needed"))
@@ -165,7 +165,7 @@ class Coordinator:
             )
             self._actions.append(DropLink(dropped))
 
-    def _left(self, now: Now, event: events.AgentLeft) -> None:
+    def _on_left(self, now: Now, event: events.AgentLeft) -> None:
         member = self._membership.by_link.get(event.link)
         if member is not None:
             self._lose(now, member, event.why)
@@ -178,7 +178,7 @@ class Coordinator:
         self._membership.lose(member)
         self._lifecycle.lost(now, member, why)
 
-    def _heard(self, now: Now, event: events.MessageCame) -> None:
+    def _on_message(self, now: Now, event: events.MessageCame) -> None:
         member = self._membership.by_link.get(event.link)
         if member is None:
             return
@@ -190,7 +190,7 @@ class Coordinator:
             # Meant for the agents of the launch before, of which this one was slow to leave.
             self._break(now, member, "it was being ended when it came")
         elif isinstance(message, messages.SignalSeen):
-            self._agent_signalled(now, member, message.number)
+            self._on_agent_signal(now, member, message.number)
         elif isinstance(message, messages.SignalTaken):
             self._lifecycle.termination.taken(message.ranks)
         elif message.epoch > self._lifecycle.epoch:
@@ -211,7 +211,7 @@ class Coordinator:
         if isinstance(message, messages.PortReserved):
             lifecycle.port_reserved(now, member, message)
         elif isinstance(message, (messages.SidecarSaid, messages.SidecarEnded)):
-            self._of_sidecar(now, member, message)
+            self._on_sidecar(now, member, message)
         elif lifecycle.live is not None:
             try:
                 if over := lifecycle.live.heard(now, member, message):
@@ -219,7 +219,7 @@ class Coordinator:
             except ValueError as error:
                 self._break(now, member, str(error))
 
-    def _of_sidecar(
+    def _on_sidecar(
         self, now: Now, member: Member, message: messages.SidecarSaid | messages.SidecarEnded
     ) -> None:
         watching = self._lifecycle.watching
@@ -234,15 +234,15 @@ class Coordinator:
 
     # --- requests ---
 
-    def _client_asked(self, now: Now, event: events.ClientAsked) -> None:
+    def _on_client_request(self, now: Now, event: events.ClientAsked) -> None:
         if self._lifecycle.watching is not None:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
 
-    def _resubmitted(self, now: Now, event: events.Resubmitted) -> None:
+    def _on_resubmitted(self, now: Now, event: events.Resubmitted) -> None:
         self._lifecycle.follow(now, self._lifecycle.formation.resubmitted(now, event))
 
-    def _agent_signalled(self, now: Now, member: Member, number: int) -> None:
-        """Whoever ends the run signals all agents: one alone speaks for its node only."""
+    def _on_agent_signal(self, now: Now, member: Member, number: int) -> None:
+        """Handle an agent's signal: one that is meant for the run reaches all agents."""
         if number in contract.TERMINATE_SIGNALS:
             self._signalled[member.link] = signal.Signals(number).name
         some = not all(other.link in self._signalled for other in self._membership.linked())
@@ -256,13 +256,13 @@ class Coordinator:
         elif number == contract.NOTICE_SIGNAL:
             self._lifecycle.termination.noticed(now, self._lifecycle.live)
 
-    def _job_told(self, now: Now, event: events.JobTold) -> None:
+    def _on_job_answer(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
         lifecycle.heed(now, lifecycle.termination.told(now, event, lifecycle.live))
         self._part_with_signalled(now)
 
     def _part_with_signalled(self, now: Now) -> None:
-        """Agents that were told to end, in a job that goes on: they end, and their nodes count as lost."""
+        """Release the agents that got a signal although the job goes on: their nodes count as lost."""
         if not self._lifecycle.termination.stray:
             return
         self._lifecycle.termination.stray = False
@@ -272,38 +272,38 @@ class Coordinator:
                 self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
         self._signalled.clear()
 
-    def _cancel_asked(self, now: Now, event: events.CancelAsked) -> None:
+    def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
         self._lifecycle.termination.cancelled(now, wish)
         self._lifecycle.ask(now, wish)
 
-    def _supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
+    def _on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
         words = "the first process of the batch step was killed, and with it the job"
         self._lifecycle.termination.abandoned()
         self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
 
 
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
-    Tick: Coordinator._tick,
-    events.AgentJoined: Coordinator._joined,
-    events.AgentLeft: Coordinator._left,
-    events.MessageCame: Coordinator._heard,
+    Tick: Coordinator._on_tick,
+    events.AgentJoined: Coordinator._on_joined,
+    events.AgentLeft: Coordinator._on_left,
+    events.MessageCame: Coordinator._on_message,
     SignalCame: lambda self, now, event: self._signal(now, event.number, "the coordinator got"),
-    events.CancelAsked: Coordinator._cancel_asked,
+    events.CancelAsked: Coordinator._on_cancel,
     events.LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
     events.LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),
     events.Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
     events.EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),
     events.ClaimFailed: lambda self, now, event: self._lifecycle.not_claimed(now, event),
-    events.Resubmitted: Coordinator._resubmitted,
+    events.Resubmitted: Coordinator._on_resubmitted,
     events.Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
-    events.SupervisorGone: Coordinator._supervisor_gone,
-    events.JobTold: Coordinator._job_told,
+    events.SupervisorGone: Coordinator._on_supervisor_gone,
+    events.JobTold: Coordinator._on_job_answer,
     events.NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
     events.HandedOver: lambda self, now, event: self._lifecycle.termination.requeue_policy.handed_over(
         now, event
     ),
-    events.ClientAsked: Coordinator._client_asked,
-    StoodStill: Coordinator._stood_still,
+    events.ClientAsked: Coordinator._on_client_request,
+    StoodStill: Coordinator._on_standstill,
 }
-"""What takes which event."""
+"""The handler of each event."""

@@ -82,7 +82,7 @@ class ClaimFailed(Event):
 
 @frozen
 class Resubmitted(Event):
-    """``Resubmit`` was carried out: the new job's number; empty where there is none, and ``why``."""
+    """``Resubmit`` was carried out: the new job's number; empty if there is none, and ``why``."""
 
     job_id: str
     why: str = ""
@@ -94,7 +94,7 @@ class JobTold(Event):
 
     ``why`` the scheduler ends this job: one of ``""`` (it does not), ``cancelled``, ``time-limit``,
     ``preemption``, ``requeue``, ``unknown`` (no answer). ``end_at`` is when it will end it (wall
-    clock, seconds), None where that is not known. ``requeued``: the scheduler queues it anew by itself.
+    clock, seconds), None if that is not known. ``requeued``: the scheduler queues it anew by itself.
     """
 
     why: str
@@ -114,7 +114,7 @@ class Progressed(Event):
 
 @frozen
 class NextQueued(Event):
-    """``QueueNext`` was carried out: the number of the job that waits; empty where there is none: ``why``."""
+    """``QueueNext`` was carried out: the number of the job that waits; empty if there is none: ``why``."""
 
     job_id: str
     why: str = ""

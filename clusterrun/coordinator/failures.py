@@ -1,4 +1,4 @@
-"""What failed, of which kind, and in words; pure."""
+"""Describes failures: what failed, of which kind, and the sentence for the user; pure."""
 
 from __future__ import annotations
 

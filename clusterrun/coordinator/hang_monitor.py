@@ -20,7 +20,7 @@ from clusterrun.runtime.machine_events import Note, Now
 
 
 class HangMonitor(RunPart):
-    """One attempt's detector and what its words bring about; a call may return the wish for an end."""
+    """One attempt's hang detector; a call may return the wish to end the attempt."""
 
     def __init__(self, shared: Shared, live: LiveAttempt, now: Now) -> None:
         super().__init__(shared)
@@ -41,7 +41,7 @@ class HangMonitor(RunPart):
         return self._carry_out(now, said)
 
     def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
-        """A node, or its observer, will say no more."""
+        """Handle the loss of a node or of its observer."""
         return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:

@@ -1,6 +1,6 @@
 """The orders of a job that was given some number of nodes between the least and the most; pure.
 
-Ranks that went on in another world than they began in would train with another batch, or not load their
+Ranks that resume with another world size would train with another global batch, or fail to load their
 shards: without ``elastic`` the first job's number of nodes holds for all that follow it.
 """
 
@@ -14,11 +14,11 @@ from clusterrun.model.record import RunState
 _COUNTS = ("--nodes", "--ntasks")
 
 
-def fitted(orders: Orders, given: int, earlier: RunState | None) -> Orders:
+def orders_for(orders: Orders, given: int, earlier: RunState | None) -> Orders:
     """``orders`` for a job of ``given`` nodes; ``earlier`` is what coordinators before have left.
 
     Where the world may not change, the jobs that follow are asked for with as many nodes as this one.
-    Raises ``ClusterrunError`` where it would have to change.
+    Raises ``ClusterrunError`` if it would have to change.
     """
     if not orders.min_nodes or not orders.launch:
         return orders
@@ -41,7 +41,7 @@ def fitted(orders: Orders, given: int, earlier: RunState | None) -> Orders:
 
 
 def _began_with(earlier: RunState | None) -> int:
-    """The nodes of the first attempt whose ranks all ran; 0 where there was none."""
+    """The nodes of the first attempt whose ranks all ran; 0 if there was none."""
     attempts = earlier.attempts if earlier else ()
     return next((len(attempt.nodes) for attempt in attempts if attempt.ranks_at is not None), 0)
 

@@ -1,4 +1,4 @@
-"""The life of a run from the first claim to the last farewell, attempt by attempt; pure.
+"""The life of a run, from claiming the first attempt to releasing the agents; pure.
 
 ``NEXT`` is the whole of it: which outcome leads from each stage to which other one. Parts return outcomes,
 and ``follow`` goes where the table leads.
@@ -51,31 +51,31 @@ class RunStage(enum.Enum):
     """How far the run is."""
 
     CLAIMING = "an attempt number is being taken"
-    MUSTERING = "agents are on their way, or their nodes are checked"
+    GATHERING_AGENTS = "agents are on their way, or their nodes are checked"
     RESERVING = "rank 0's node looks for a port"
     LIVE = "ranks may live"
-    BETWEEN = "no rank lives; another attempt may follow"
-    PARTING = "no rank lives; agents are leaving"
+    DECIDING = "no rank lives; another attempt may follow"
+    SHUTTING_DOWN = "no rank lives; agents are leaving"
 
 
 NEXT: dict[RunStage, dict[type, RunStage]] = {
-    RunStage.CLAIMING: {EpochClaimed: RunStage.MUSTERING, RunOver: RunStage.PARTING},
-    RunStage.MUSTERING: {
+    RunStage.CLAIMING: {EpochClaimed: RunStage.GATHERING_AGENTS, RunOver: RunStage.SHUTTING_DOWN},
+    RunStage.GATHERING_AGENTS: {
         WorldFormed: RunStage.RESERVING,
-        TooFewNodes: RunStage.BETWEEN,
-        NoRanks: RunStage.BETWEEN,
-        RunOver: RunStage.PARTING,
+        TooFewNodes: RunStage.DECIDING,
+        NoRanks: RunStage.DECIDING,
+        RunOver: RunStage.SHUTTING_DOWN,
     },
     RunStage.RESERVING: {
         PortReady: RunStage.LIVE,
-        NoRanks: RunStage.BETWEEN,
-        RunOver: RunStage.PARTING,
+        NoRanks: RunStage.DECIDING,
+        RunOver: RunStage.SHUTTING_DOWN,
     },
-    RunStage.LIVE: {AttemptOver: RunStage.BETWEEN},
-    RunStage.BETWEEN: {NextAttempt: RunStage.CLAIMING, RunOver: RunStage.PARTING},
-    RunStage.PARTING: {},
+    RunStage.LIVE: {AttemptOver: RunStage.DECIDING},
+    RunStage.DECIDING: {NextAttempt: RunStage.CLAIMING, RunOver: RunStage.SHUTTING_DOWN},
+    RunStage.SHUTTING_DOWN: {},
 }
-"""Agents and the launcher that are gone, or a limit, end PARTING, and with it the run."""
+"""SHUTTING_DOWN, and with it the run, ends when agents and launcher are gone, or at a limit."""
 
 
 @frozen
@@ -131,8 +131,8 @@ class Lifecycle(RunPart):
         self.stage = NEXT[self.stage][type(outcome)]
 
     def _waits_for_a_word(self, end: RunOutcome) -> bool:
-        """It may come from what a signal is about that is not understood yet, which ends the run anyway."""
-        if self.stage is RunStage.BETWEEN or self.superseded or end is self._restart.asked:
+        """Whether ``end`` must wait until it is known what a signal means, which may have caused it."""
+        if self.stage is RunStage.DECIDING or self.superseded or end is self._restart.asked:
             return False  # what is ruled between attempts has waited
         return self.termination.undecided
 
@@ -140,14 +140,14 @@ class Lifecycle(RunPart):
         """Somebody may want an end, or what a signal meant may be known now: then what waited is ruled."""
         if asked is not None:
             self.ask(now, asked.wish, asked.at)
-        if self.stage is RunStage.BETWEEN:
+        if self.stage is RunStage.DECIDING:
             self.follow(now, self._restart.decided(now))
 
     def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
         """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
         began = self.live.failure_event_at if self.live else self._restart.failed_at
         since = None if began is None else (now.steady if at is None else at) - began
-        if self.stage is RunStage.PARTING or not self._restart.ask(wish, since):
+        if self.stage is RunStage.SHUTTING_DOWN or not self._restart.ask(wish, since):
             return
         self._end_now(now, wish)
 
@@ -159,23 +159,23 @@ class Lifecycle(RunPart):
         self._actions.append(
             Note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
         )
-        if self.stage is not RunStage.PARTING:
+        if self.stage is not RunStage.SHUTTING_DOWN:
             self._end_now(now, SUPERSEDED)
 
     def _end_now(self, now: Now, end: RunOutcome) -> None:
         if self.live is not None:
             self.follow(now, self.live.stop(now, self._restart.ranks_ended_for))
-        elif not self._restart.weighs:
+        elif not self._restart.is_deciding:
             self.follow(now, RunOver(end))
 
     def wakes_at(self) -> float | None:
-        if self.stage is RunStage.PARTING:
+        if self.stage is RunStage.SHUTTING_DOWN:
             return self._shutdown.wakes_at()
         parts = (self.formation, self._restart, self.termination, self.live, self.watching)
         return earliest(self._overdue_at, self._limit_at, *(part.wakes_at() for part in parts if part))
 
     def tick(self, now: Now) -> None:
-        if self.stage is RunStage.PARTING:
+        if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.tick(now)
             return
         while asked := self.termination.tick(now, self.live):
@@ -189,9 +189,9 @@ class Lifecycle(RunPart):
             name = self._membership.world[0].name
             words = f"{name} named no port within {RESERVE_SECONDS:g} s"
             self.follow(now, no_ranks(now, FailureKind.START, name, words))
-        if self.stage is RunStage.MUSTERING:
+        if self.stage is RunStage.GATHERING_AGENTS:
             self.follow(now, self.formation.tick(now))
-        if self.stage is RunStage.BETWEEN:
+        if self.stage is RunStage.DECIDING:
             self.follow(now, self._restart.tick(now))
         if self.live is not None:
             self.follow(now, self.live.tick(now))
@@ -207,7 +207,7 @@ class Lifecycle(RunPart):
     def _claim(self, now: Now, outcome: NextAttempt) -> None:
         self._actions.append(ClaimEpoch(self.epoch))
 
-    def _muster(self, now: Now, event: EpochClaimed) -> Outcome | None:
+    def _gather_agents(self, now: Now, event: EpochClaimed) -> Outcome | None:
         """Launch agents for the first attempt, see who is left for a later one."""
         first, restart = self.epoch < 0, self._restart
         self.epoch = event.epoch
@@ -233,18 +233,18 @@ class Lifecycle(RunPart):
         if self._watch is not None:
             self.watching = self._watch(self._shared, self.live, now)
 
-    def _weigh(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> Outcome | None:
+    def _decide(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> Outcome | None:
         self._overdue_at = None
         if not isinstance(outcome, AttemptOver):
             self.formation.end()  # what agents, workers or their launcher say from now on forms no world
-            return self._restart.failure_event(now, outcome.failure_event)
+            return self._restart.on_failure_before_ranks(now, outcome.failure_event)
         if self.watching is not None:
             self.watching.over(now, outcome.completed)
         self.live = self.watching = None
         self._restart.over(now, outcome)
         return None
 
-    def _part(self, now: Now, outcome: RunOver) -> None:
+    def _shut_down(self, now: Now, outcome: RunOver) -> None:
         self._overdue_at = self._limit_at = None
         self._shutdown.begin(now, outcome)
         self.formation.end()
@@ -275,12 +275,12 @@ class Lifecycle(RunPart):
         self.follow(now, no_ranks(now, FailureKind.START, member.name, words))
 
     def lost(self, now: Now, member: Member, why: str) -> None:
-        """An agent will not be heard again; ``member`` has left the membership already."""
+        """Handle the loss of an agent; ``member`` has already left the membership."""
         words = f"{member.name} (node {member.node}) was lost: {why}{self._membership.launcher_words}"
         failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, words)
-        if self.stage is RunStage.PARTING:
+        if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
-        elif self.stage is RunStage.MUSTERING:
+        elif self.stage is RunStage.GATHERING_AGENTS:
             self.follow(now, self.formation.lost(now, member, why, failure_event))
         elif member.place < 0:
             self._state_keeper.warn(f"the idle node {member.name} was lost: {why}")
@@ -294,7 +294,7 @@ class Lifecycle(RunPart):
             self._actions.append(Note(words))
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
-        """Fatal only where agents are still on their way; else they tell by themselves whether they live."""
+        """Handle the end of the launcher, which is fatal only while agents are still joining."""
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if 0 < event.launch < self._membership.launches:
@@ -304,7 +304,7 @@ class Lifecycle(RunPart):
             self._membership.launcher_lives = event.others
         joining = self.formation.joining
         self.follow(now, self.formation.launcher_ended(now, event, words))
-        if event.whole and self.stage is RunStage.PARTING:
+        if event.whole and self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif event.whole and event.others:
             self._actions.append(Note(words))
@@ -316,16 +316,16 @@ class Lifecycle(RunPart):
 
     def progressed(self, now: Now, event: Progressed) -> None:
         """How far ranks have come; what follows their end depends on it."""
-        if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.BETWEEN):
+        if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.DECIDING):
             self.follow(now, self._restart.progressed(now, event))
 
 
 _BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], Outcome | None]] = {
     RunStage.CLAIMING: Lifecycle._claim,
-    RunStage.MUSTERING: Lifecycle._muster,
+    RunStage.GATHERING_AGENTS: Lifecycle._gather_agents,
     RunStage.RESERVING: Lifecycle._reserve,
     RunStage.LIVE: Lifecycle._start,
-    RunStage.BETWEEN: Lifecycle._weigh,
-    RunStage.PARTING: Lifecycle._part,
+    RunStage.DECIDING: Lifecycle._decide,
+    RunStage.SHUTTING_DOWN: Lifecycle._shut_down,
 }
 """What begins each stage, given the outcome that led to it; it may have an outcome at once."""

@@ -26,7 +26,7 @@ class LostNodes(RunPart):
         self._said: tuple[str, ...] = ()
 
     def trained(self) -> None:
-        """The world that was formed is about to start: its nodes are taken for well from now on."""
+        """Reset what is held against the nodes of the world that is about to start."""
         self._places = tuple(member.node for member in self._membership.world)
         self._suspects.clear()
         self.hoped = ()
@@ -46,7 +46,7 @@ class LostNodes(RunPart):
         self._state_keeper.exclude((name,))
 
     def before(self, there: Sequence[str]) -> dict[int, str]:
-        """Whom the first launch leaves out, and why; ``there`` are those that a coordinator before had.
+        """The nodes that the first launch leaves out, and why; ``there`` are those of an earlier coordinator.
 
         The others were lost to it; they are tried all the same where else too few would remain.
         """
@@ -58,7 +58,7 @@ class LostNodes(RunPart):
         return dict(self._out)
 
     @property
-    def room(self) -> bool:
+    def enough_nodes(self) -> bool:
         """Enough nodes are not out."""
         return self._membership.size - len(self._gone()) >= self._need
 
@@ -68,7 +68,7 @@ class LostNodes(RunPart):
         return len(self._here()) >= self._need
 
     def without(self, launcher_lives: bool) -> dict[int, str]:
-        """Whom the next launch of the agents leaves out, and why; all others it tries.
+        """The nodes that the next launch of agents leaves out, and why.
 
         Nodes that fell silent are left out as far as enough remain, those first that did so first; a
         node of which the launcher says that its agent ended is there. Where all agents ended, or what
@@ -90,14 +90,14 @@ class LostNodes(RunPart):
         return self._gone()
 
     def suspects(self) -> tuple[tuple[int, ...], bool]:
-        """Those who are here, of whom something is to be feared, and the newcomers; whether of links too."""
+        """The suspect and the new nodes that are here; and whether their links are suspect too."""
         here, places = set(self._here()), set(self._places)
         fresh = [node for node in self.world() if node not in places]
         nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
         return tuple(nodes), any(self._suspects.get(node, False) for node in nodes)
 
     def world(self) -> tuple[int, ...]:
-        """Who is to train: everybody keeps his place, the first who idle take those of the others."""
+        """The nodes that train: each keeps its place, and the first idle nodes take the free ones."""
         here = self._here()
         places = self._places or tuple(here[: self._need])
         there, placed = set(here), set(places)

@@ -141,7 +141,7 @@ class Membership:
         self.present += 1
 
     def lose(self, member: Member) -> None:
-        """Nothing is heard or said any more; what runs there lives until its lease is out."""
+        """Drop a member whose link is gone; its ranks may live until its lease ends."""
         del self.by_link[member.link]
         member.lost = True
 
@@ -173,7 +173,7 @@ class Membership:
         return 0.0 if member.acked is None else member.acked + self.timeouts.lease + self.timeouts.kill
 
     def hears_none(self, now: Now, host: str) -> bool:
-        """Of several nodes other than ``host`` none was heard when it should: the fault may be its own."""
+        """Whether all of several nodes but ``host`` missed heartbeats: ``host`` may be cut off."""
         beat = self.timeouts.heartbeat
         others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)

@@ -53,7 +53,7 @@ class NoRanks(Outcome):
 
 
 def no_ranks(now: Now, kind: FailureKind, node: str, why: str) -> NoRanks:
-    """``node`` is one whose doing it is, empty where it is none alone."""
+    """``node`` is one whose doing it is, empty if it is none alone."""
     return NoRanks(failures.of_node(kind, node, now.wall, why))
 
 
@@ -62,7 +62,7 @@ class AttemptOver(Outcome):
     """No rank of the attempt lives anywhere but what is ``stuck``; ``stuck_on``: names of nodes, and why.
 
     ``completed``: every rank exited 0. ``first`` is the failure to report, the first of which came at
-    ``failed_at`` (steady clock); None where none did.
+    ``failed_at`` (steady clock); None if none did.
     """
 
     epoch: int

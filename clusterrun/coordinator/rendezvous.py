@@ -1,4 +1,4 @@
-"""The rendezvous of the agents: how long each is waited for, and who is done without; pure."""
+"""The rendezvous of the agents: how long each is waited for, and which nodes are left out; pure."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Rendezvous(RunPart):
         self._actions.append(LaunchAgents(names))
 
     def welcomes(self, node: int) -> bool:
-        """Who comes now is waited for; while a launcher is being ended, its agents are not."""
+        """Whether an agent of ``node`` may join now; not while its launcher is being ended."""
         waits = not self._ending and self._again_at is None and not self._complete
         return waits and node not in self._without
 
@@ -411,5 +411,5 @@ class Rendezvous(RunPart):
 
 
 def _kind_of_end(code: int) -> FailureKind:
-    """A program that cannot be executed will not be next time either; all else may be different then."""
+    """The kind of failure: only a program that cannot be executed is not worth another launch."""
     return FailureKind.START if code in _NOT_EXECUTED else FailureKind.LAUNCHER

@@ -1,4 +1,4 @@
-"""Which job goes on with the run when this one ends, within which budget; pure.
+"""Decides in which job the run goes on when this one ends, and within which budget; pure.
 
 ``itself``: the scheduler starts this job again. ``requeue``: it does so because we ask it to.
 ``chain``: another job waits already, and starts when this one has ended.
@@ -26,7 +26,7 @@ _OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
 
 
 class RequeuePolicy(RunPart):
-    """One job's successor. ``survival.requeue`` is empty where nobody may go on."""
+    """One job's successor. ``survival.requeue`` is empty if nobody may go on."""
 
     def __init__(self, shared: Shared, survival: Survival) -> None:
         super().__init__(shared)
@@ -75,7 +75,7 @@ class RequeuePolicy(RunPart):
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def drop(self) -> None:
-        """Nobody goes on: the job that waits is taken back."""
+        """Cancel the job that waits: the run goes on in no other job."""
         if self._next:
             self._next = ""
             self._actions.append(DropNext())

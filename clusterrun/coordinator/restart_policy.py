@@ -38,24 +38,24 @@ _DAY = 86400
 
 @frozen
 class RestartDecision:
-    """``again`` says why another attempt is made; where it is empty, ``verdict`` is how the run ends.
+    """``restart_reason`` says why another attempt is made; if empty, ``outcome`` is how the run ends.
 
     ``cause`` is one of ``contract.CAUSES``; the attempt begins after a pause of so many seconds.
     """
 
-    again: str
-    verdict: RunOutcome
+    restart_reason: str
+    outcome: RunOutcome
     failure_event: FailureEvent | None = None
     cause: str = ""
     pause: float = 0.0
 
 
 class RestartPolicy(RunPart):
-    """What BETWEEN decides; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
+    """Decides what follows an attempt; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
 
     It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
-    next attempt. ``asked`` is the end that somebody wants. ``trained``: ranks have run before, so that what
-    keeps them from starting is not how they are called.
+    next attempt. ``asked`` is the end that somebody wants. ``trained``: ranks have run before,
+    so that a failed start is not a wrong command.
     """
 
     def __init__(self, shared: Shared, lost_nodes: LostNodes, termination: Termination) -> None:
@@ -85,9 +85,9 @@ class RestartPolicy(RunPart):
     # --- who asks for an end ---
 
     def ask(self, wish: RunOutcome, since_failure_event: float | None) -> bool:
-        """Somebody wants the run to end; False where somebody else asked before.
+        """Somebody wants the run to end; False if somebody else asked before.
 
-        ``since_failure_event``: seconds since the first failure of this attempt; None where there is none.
+        ``since_failure_event``: seconds since the first failure of this attempt; None if there is none.
         """
         if self.asked is not None:
             return False
@@ -97,7 +97,7 @@ class RestartPolicy(RunPart):
 
     @property
     def ranks_ended_for(self) -> str:
-        """Why ranks are ended, in words; empty where that is their own failure."""
+        """Why ranks are ended, in words; empty if that is their own failure."""
         if self.superseded:
             return SUPERSEDED.reason
         return self.asked.reason if self.asked is not None and self._asked_first else ""
@@ -119,7 +119,7 @@ class RestartPolicy(RunPart):
         return max(0, self._orders.max_restarts - restarts_used(self._state_keeper.state.attempts))
 
     @property
-    def weighs(self) -> bool:
+    def is_deciding(self) -> bool:
         """The end of an attempt is being judged."""
         return self._over is not None
 
@@ -145,10 +145,10 @@ class RestartPolicy(RunPart):
 
     def may_follow(self, failure_event: FailureEvent) -> bool:
         """Another attempt may follow this failure that came before any rank."""
-        return bool(self._before_ranks(failure_event).again)
+        return bool(self._before_ranks(failure_event).restart_reason)
 
-    def failure_event(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
-        """It came to no rank."""
+    def on_failure_before_ranks(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
+        """Decide after a failure before any rank started."""
         if self._termination.undecided:
             return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(failure_event)
@@ -168,11 +168,11 @@ class RestartPolicy(RunPart):
         if over.first and over.failed_at is not None and self._state_keeper.stood_still:
             failure = self._state_keeper.explained(over.first.failure, over.failed_at)
             over = replace(over, first=replace(over.first, failure=failure))
-        ruling = self._after_ranks(over)
-        ruling = self._of_shutdown(ruling, over) if self._termination.shutdown else ruling
-        if ruling.failure_event:
-            self._blame(ruling.failure_event)
-        return self._follow(now, ruling)
+        decision = self._after_ranks(over)
+        decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision
+        if decision.failure_event:
+            self._blame(decision.failure_event)
+        return self._follow(now, decision)
 
     def _after_ranks(self, over: AttemptOver) -> RestartDecision:
         self.trained = self.trained or over.all_started
@@ -183,64 +183,70 @@ class RestartPolicy(RunPart):
         failure_event = over.first
         if self.asked is not None and (self._asked_first or failure_event is None):
             return RestartDecision("", self.asked)
-        assert failure_event is not None, "an attempt ended that nobody ended"
-        ruling = self._ruling(failure_event, end_with(failure_event, over.stuck))
-        if self.asked is not None and (ruling.again or failure_event.ended_by_request):
+        assert failure_event is not None, "an attempt ended without a recorded cause"
+        decision = self._decision(failure_event, end_with(failure_event, over.stuck))
+        if self.asked is not None and (decision.restart_reason or failure_event.ended_by_request):
             return RestartDecision("", self.asked, failure_event)
         # A node that is lost was waited for long enough.
-        return replace(ruling, pause=0.0) if failure_event.kind is FailureKind.NODE else ruling
+        return replace(decision, pause=0.0) if failure_event.kind is FailureKind.NODE else decision
 
     def _before_ranks(self, failure_event: FailureEvent) -> RestartDecision:
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
         if self.asked is not None:
             return RestartDecision("", self.asked)
-        return self._ruling(failure_event, end_with(failure_event))
+        return self._decision(failure_event, end_with(failure_event))
 
-    def _ruling(self, failure_event: FailureEvent, end: RunOutcome) -> RestartDecision:
+    def _decision(self, failure_event: FailureEvent, end: RunOutcome) -> RestartDecision:
         *before, newest = self._state_keeper.state.attempts
         closed = (*before, replace(newest, failure=failure_event.failure))
         most, kind = self._orders.max_restarts, failure_event.kind
-        if not self._lost_nodes.room or (kind is FailureKind.START and not self.trained):
+        if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
             return RestartDecision("", end, failure_event)
         if kind is FailureKind.COLLISION and port_retries(closed) < FREE_PORT_RETRIES:
             return RestartDecision("with another port", end, failure_event, "port")
         used = restarts_used(closed)
-        # What ranks cannot help says nothing of their progress.
+        # Failures not caused by ranks do not count as lack of progress.
         judged = 0 if kind in _NOT_OF_RANKS else self._orders.survival.no_progress
-        vain = in_vain(closed, judged)
-        if vain or used >= most:
-            return RestartDecision("", replace(end, reason=vain) if vain and most else end, failure_event)
+        no_progress = no_progress_reason(closed, judged)
+        if no_progress or used >= most:
+            return RestartDecision(
+                "", replace(end, reason=no_progress) if no_progress and most else end, failure_event
+            )
         words, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
         return RestartDecision(words, end, failure_event, cause, pause(used))
 
-    def _of_shutdown(self, ruling: RestartDecision, over: AttemptOver) -> RestartDecision:
-        """Ranks that knew that the job would end have ended for that, unless their work is done."""
-        if ruling.verdict in (SUPERSEDED, self.asked):
-            return ruling
+    def _of_shutdown(self, decision: RestartDecision, over: AttemptOver) -> RestartDecision:
+        """Attribute the end of ranks that were told of the job's end to that, unless their work is done."""
+        if decision.outcome in (SUPERSEDED, self.asked):
+            return decision
         said = self._progress
         own = said is not None and said.epoch == over.epoch
         reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
         if over.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
-            return ruling
-        return RestartDecision("", self._termination.wish(), ruling.failure_event)
+            return decision
+        return RestartDecision("", self._termination.wish(), decision.failure_event)
 
     def _blame(self, failure_event: FailureEvent) -> None:
         if failure_event.kind is not FailureKind.COLLISION:
             self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
 
-    def _follow(self, now: Now, ruling: RestartDecision) -> Outcome | None:
-        if not ruling.again or ruling.failure_event is None:
-            return RunOver(ruling.verdict, ruling.failure_event)
-        self._state_keeper.close(now, ruling.verdict.state, ruling.failure_event.failure)
-        why = ruling.failure_event.failure.why
-        self.cause, self.why = ruling.cause, f"{ruling.again}: {why}"
-        self._actions.append(Note(ruling.again if self._state_keeper.has_just_said(why) else self.why))
-        if not ruling.pause:
+    def _follow(self, now: Now, decision: RestartDecision) -> Outcome | None:
+        if not decision.restart_reason or decision.failure_event is None:
+            return RunOver(decision.outcome, decision.failure_event)
+        self._state_keeper.close(now, decision.outcome.state, decision.failure_event.failure)
+        why = decision.failure_event.failure.why
+        self.cause, self.why = decision.cause, f"{decision.restart_reason}: {why}"
+        self._actions.append(
+            Note(decision.restart_reason if self._state_keeper.has_just_said(why) else self.why)
+        )
+        if not decision.pause:
             self._state_keeper.says(Phase.RESTARTING, self.why)
             return NextAttempt()
-        self._pause_until = now.steady + ruling.pause
-        self._state_keeper.says(Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + ruling.pause)}")
+        self._pause_until = now.steady + decision.pause
+        self._state_keeper.says(
+            Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + decision.pause)}"
+        )
         return None
 
 
@@ -276,7 +282,7 @@ def pause(used: int) -> float:
     return min(2.0**used, LONGEST_PAUSE) if used else 0.0
 
 
-def in_vain(attempts: Sequence[Attempt], most: int) -> str:
+def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
     """In words, that the last ``most`` attempts all followed a failure and got no further; else empty.
 
     A run of which nothing is ever reported is not judged, nor any where ``most`` is 0.

@@ -93,7 +93,7 @@ class RunStateKeeper:
         return dropped
 
     def was_late(self, now: Now, seconds: float) -> None:
-        """The coordinator did nothing for so long, to its own surprise; ``now`` leaves this time out."""
+        """Record that this process was suspended for ``seconds``, which ``now`` does not count."""
         if seconds > contract.LOST_SECONDS:
             self._set()  # whoever looks is to see soon that it goes on
             self.stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)

@@ -1,4 +1,4 @@
-"""How the end of the job is noticed and met: signals, time limits, preemption; pure.
+"""Handles the end of the job: signals, time limits, preemption; pure.
 
 A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
 its owner. A signal says that it is, the scheduler says why.
@@ -60,10 +60,10 @@ class _Asked:
 
 
 class Termination(RunPart):
-    """One job's end; ``job_id`` is empty where no scheduler keeps the time.
+    """One job's end; ``job_id`` is empty if no scheduler keeps the time.
 
     A call may return the wish that the run should end; after each, what waited for a ruling may be ruled.
-    ``live`` is the attempt whose ranks may live, None where none can.
+    ``live`` is the attempt whose ranks may live, None if none can.
     ``shutdown``: the ranks were told that this job ends, and no other attempt is begun in it.
     ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
     sent it ended those agents, and nothing else.
@@ -89,7 +89,7 @@ class Termination(RunPart):
 
     @property
     def undecided(self) -> bool:
-        """A signal came, and what it means is not known yet: nobody may rule how the run ends."""
+        """Whether a signal came whose meaning is not known yet: how the run ends must not be decided."""
         return self._asked is not None and self._asked.wish is not None
 
     def taken(self, ranks: int) -> None:
@@ -249,7 +249,7 @@ class Termination(RunPart):
     def _notify(
         self, now: Now, why: str, left: float, live: LiveAttempt | None
     ) -> tuple[bool, EndAsked | None]:
-        """The ranks may end by themselves until their time is up; False where none live."""
+        """The ranks may end by themselves until their time is up; False if none live."""
         self._noticed, self.shutdown = why, bool(self._survival.requeue)
         seconds = max(0.0, min(left, self._survival.notice))
         told = live is not None and live.notice(now, why, 0.0 if why == BY_HAND else now.wall + seconds)

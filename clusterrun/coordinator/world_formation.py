@@ -1,4 +1,4 @@
-"""Forms the world of the next attempt: agents gathered, checked by the pre-flight, chosen; pure.
+"""Forms the world of the next attempt: gathers agents, runs the pre-flight, selects nodes; pure.
 
 It is begun once, and again before each later attempt with whoever is left: agents are launched once
 more only where too few of them are there, or what launched them is gone.

@@ -1,4 +1,4 @@
-"""From what was seen of all ranks to a verdict with culprits; pure, and invents none where it cannot tell."""
+"""Decides from a snapshot of all ranks what is wrong and which ranks are to blame, or undetermined; pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
 from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
-from clusterrun.diagnosis.stragglers import late
+from clusterrun.diagnosis.stragglers import find_straggler
 from clusterrun.diagnosis.stuck_collectives import (
     crossed,
     held_locks,
@@ -109,7 +109,7 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
     ]
     if snapshot.stalled or not works:
         return None
-    slow = late(snapshot.seen, dict(snapshot.offsets))
+    slow = find_straggler(snapshot.seen, dict(snapshot.offsets))
     if slow is None:
         said = "the ranks are making progress"
         shown = _progress(snapshot)

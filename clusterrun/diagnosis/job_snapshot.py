@@ -1,4 +1,4 @@
-"""All that was seen of a run at one time, and its telling: who waits, where, how long; decides nothing."""
+"""A snapshot of all ranks of a run, and its text: who waits, where, how long; decides nothing."""
 
 from __future__ import annotations
 

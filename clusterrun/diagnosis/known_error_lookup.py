@@ -10,7 +10,7 @@ _ANY = re.compile("|".join(f"(?:{row.pattern})" for row in ROWS))
 
 
 def meaning(line: str) -> KnownError | None:
-    """The first row that fits ``line``; None where nothing is known about it."""
+    """The first row that fits ``line``; None if nothing is known about it."""
     if not _ANY.search(line):
         return None
     return next((row for row in ROWS if re.search(row.pattern, line)), None)

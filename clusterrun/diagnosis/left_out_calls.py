@@ -1,4 +1,4 @@
-"""Of ranks that wait for each other: who left a call out, or made one too many, where that is told; pure."""
+"""Finds, of ranks that wait for each other, the one that skipped a call or made one too many; pure."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _votes(snapshot: JobSnapshot, one: Waiting, gone: list[Waiting]) -> tuple[in
 
 
 def _departs(rank: RankSeen, where: Waiting) -> bool | None:
-    """Whether a rank does where it stands what it never did there before; None: it came there too seldom.
+    """Whether a rank does where it stands what it never did there before; None: it came there too rarely.
 
     A call that it has never made begins something new, and is no departure.
     """
@@ -270,7 +270,7 @@ def _past(turns: list[_Turn], before: tuple[str, str]) -> list[_Turn]:
 
 
 def _turns(records: Sequence[Record]) -> list[_Turn]:
-    """The records as turns; ``sends`` is -1 where the one before is not kept, 0 where nobody counts them."""
+    """The records as turns; ``sends`` is -1 where the one before is not kept, 0 if nobody counts them."""
     begun: dict[str, tuple[int, int]] = {}
     found = []
     before = START

@@ -1,4 +1,4 @@
-"""Runs that a watchdog of the script's own ended: its rank noticed a hang, and another one was it; pure."""
+"""Explains runs that a watchdog of the script itself ended because another rank hung; pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def noticed(left: Remains, root: Error | None) -> str:
 
 
 def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
-    """Who held the others up when a rank ended with such ``words``; None where that is not certain."""
+    """Who held the others up when a rank ended with such ``words``; None if that is not certain."""
     failure = left.failure
     if not words or left.per_node or failure is None or failure.rank < 0 or failure.ended:
         return None

@@ -1,4 +1,4 @@
-"""Why a run failed, from what it left: its state, the errors its ranks printed, their last records; pure."""
+"""Explains why a run failed, from its state, the errors its ranks printed and their last records; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the others wait for while everything moves: who comes last to the collectives, and how long; pure."""
+"""Finds the straggler of a job that makes progress: who comes last to collectives, and how late; pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAR_SECONDS = 0.03
 
 
 @frozen
-class Late:
+class Straggler:
     """``rank`` came last to ``last`` of the ``of`` collectives that somebody waited for.
 
     The others waited ``share`` of ``seconds``.
@@ -46,10 +46,10 @@ class Late:
     seconds: float
 
 
-def late(seen: Sequence[RankSeen], offsets: Mapping[str, float]) -> Late | None:
-    """The one rank that the others wait for, if there is one; ``offsets``: each node's clock less ours.
+def find_straggler(seen: Sequence[RankSeen], offsets: Mapping[str, float]) -> Straggler | None:
+    """Return the one rank that the others wait for; ``offsets``: each node's clock minus ours.
 
-    A rank that is out of data waits for whoever still has some: that is how ``Join`` works, and no fault.
+    Ranks that are out of data legitimately wait for those that still have some (torch's ``Join``).
     """
     seen = [one for one in seen if not out_of_data(one.stack)]
     groups = {(group.name, group.ranks) for one in seen for group in one.groups if group.size > 1}
@@ -57,7 +57,9 @@ def late(seen: Sequence[RankSeen], offsets: Mapping[str, float]) -> Late | None:
     return max((one for one in found if one), key=lambda one: one.share, default=None)
 
 
-def _in_group(seen: Sequence[RankSeen], name: str, ranks: str, offsets: Mapping[str, float]) -> Late | None:
+def _in_group(
+    seen: Sequence[RankSeen], name: str, ranks: str, offsets: Mapping[str, float]
+) -> Straggler | None:
     members = [one for one in seen if any(g.name == name and g.ranks == ranks for g in one.groups)]
     times = {
         one.rank: {r.sequence: r.at - offsets.get(one.node, 0.0) for r in one.records if r.group == name}
@@ -81,7 +83,7 @@ def _in_group(seen: Sequence[RankSeen], name: str, ranks: str, offsets: Mapping[
 
 def _judged(
     times: Mapping[int, Mapping[int, float]], common: Sequence[int], margin: float, least: int
-) -> Late | None:
+) -> Straggler | None:
     """Who is late to those of ``common`` that somebody waited for, at least ``least`` of them."""
     last: dict[int, list[tuple[float, float]]] = {}
     for number in common:
@@ -100,7 +102,7 @@ def _judged(
     enough = WAITED_SHARE if seconds >= SHORT_SECONDS else SHORT_SHARE
     if waited < least or len(last[rank]) < LAST_SHARE * waited or share < enough:
         return None
-    return Late(rank, len(last[rank]), waited, share, seconds)
+    return Straggler(rank, len(last[rank]), waited, share, seconds)
 
 
 def _least_waits(size: int) -> int:

@@ -83,7 +83,7 @@ def _listed(one: RankSeen) -> str:
 
 
 def in_a_circle(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
-    """Ranks of which each waits in a send or recv for the next: all others wait for them, or for nobody."""
+    """A cycle of ranks that each wait in a send or recv for the next."""
     ends = {one.rank: one for one in snapshot.seen if one.call in _FITS}
     unmet = {one.rank for one in waits if one.missing}
     for start in sorted(ends):

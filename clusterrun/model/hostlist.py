@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")
 def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
     """The names that ``text`` stands for, in its order, duplicates kept, as ``scontrol show hostnames``.
 
-    Several brackets multiply, the last one running fastest. Raises ``BadInput`` where the text
+    Several brackets multiply, the last one running fastest. Raises ``BadInput`` if the text
     is not a host list or stands for more than ``limit`` names.
     """
     names: list[str] = []

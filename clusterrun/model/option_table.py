@@ -77,7 +77,7 @@ class Option:
 
     @property
     def holds(self) -> str:
-        """What holds when nobody says, in words; empty where that is nothing at all."""
+        """What holds when nobody says, in words; empty if that is nothing at all."""
         return self.otherwise or ("" if self.default in ("", (), False) else str(self.default))
 
 

@@ -26,7 +26,7 @@ def instances(value: str) -> list[str]:
 
 
 def instance_of(value: str, ranks: int, local: str) -> dict[str, str]:
-    """What gives a node's rank number ``local`` of several its own instance; nothing where there are too few.
+    """What gives a node's rank number ``local`` of several its own instance; nothing if there are too few.
 
     CUDA opens the first of a list of instances and no other: the rank's device is number 0, as with
     torchrun --virtual-local-rank.

@@ -1,4 +1,4 @@
-"""What the vigil wants done: values only; carried out by the coordinator."""
+"""The actions of the hang detector; values only, carried out by the coordinator."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ class EndAttempt:
 
 
 if TYPE_CHECKING:
-    VigilAction = Union[AskObserver, Warn, TakeBack, Save, EndAttempt]
+    HangDetectorAction = Union[AskObserver, Warn, TakeBack, Save, EndAttempt]

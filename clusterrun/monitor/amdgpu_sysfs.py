@@ -1,4 +1,4 @@
-"""The GPUs as AMD's kernel driver tells of them in /sys, in the order in which ROCm counts them.
+"""Reads AMD's GPUs from the kernel driver's files in /sys, in the order in which ROCm counts them.
 
 Files of the kernel's interface (amdgpu, amdkfd): nothing is started, and a look costs no processor.
 """

@@ -1,4 +1,4 @@
-"""One collection from all nodes: who was asked, who has answered, until when; knows no verdict."""
+"""Tracks one collection from all nodes: who was asked, who has answered, until when; decides nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from clusterrun.diagnosis.frames import in_data_loader, joins_processes, shorten
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
-from clusterrun.monitor.rank_channels import doors
+from clusterrun.monitor.rank_channels import channels
 from clusterrun.monitor.stacks import StackReply, stack_of_fork, stacks
 from clusterrun.monitor.stalled_sockets import connections
 from clusterrun.monitor.torch_facts import calls, facts, groups, records
@@ -40,7 +40,7 @@ class First:
     """A rank at the beginning of the look: what it had used, printed and begun."""
 
     pid: int
-    door: RankChannel | None
+    channel: RankChannel | None
     used: float
     output: int
     begun: tuple[int, ...]
@@ -62,10 +62,10 @@ class Look:
         seconds = time.monotonic() - began
         # Before they are asked: to write many records takes a rank some time as well.
         busy = {rank: (used(one.pid) - one.used) / seconds for rank, one in before.items()}
-        doors = [one.door for one in before.values() if one.door and proc.runs(one.pid)]
+        channels = [one.channel for one in before.values() if one.channel and proc.runs(one.pid)]
         # Stacks last: the thread's answer may touch what is on the way.
-        said = facts(doors, self._number + 1, wanted.records, RECORDS_SECONDS)
-        told = stacks(doors)
+        said = facts(channels, self._number + 1, wanted.records, RECORDS_SECONDS)
+        told = stacks(channels)
         seen = [
             self._seen(rank, one, said.get(one.pid), told, (seconds, busy[rank]))
             for rank, one in before.items()
@@ -75,11 +75,11 @@ class Look:
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
     def _first(self) -> dict[int, First]:
-        open_doors = [door for _, door in self._pids.values() if door and proc.runs(door.pid)]
-        said = facts(open_doors, self._number, 0)
+        open_channels = [channel for _, channel in self._pids.values() if channel and proc.runs(channel.pid)]
+        said = facts(open_channels, self._number, 0)
         return {
-            rank: First(pid, door, used(pid), output(self._paths, rank), begun(said.get(pid)))
-            for rank, (pid, door) in self._pids.items()
+            rank: First(pid, channel, used(pid), output(self._paths, rank), begun(said.get(pid)))
+            for rank, (pid, channel) in self._pids.items()
         }
 
     def _seen(
@@ -119,7 +119,7 @@ class Look:
             children=self._children(first, stack),
             addresses=joined.addresses,
             backlog=joined.backlog,
-            problem=str((said or {}).get("problem", "" if said or not first.door else NO_ANSWER)),
+            problem=str((said or {}).get("problem", "" if said or not first.channel else NO_ANSWER)),
             **calls(said or {}),
             **awaited(first.pid),
         )
@@ -127,7 +127,7 @@ class Look:
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
         asked = [moment.pid for moment in moments if not moment.stopped][:MOST_FORKS_ASKED]
-        if first.door is None or not in_data_loader(stack):
+        if first.channel is None or not in_data_loader(stack):
             asked = []
         return tuple(
             ChildProcess(
@@ -135,7 +135,7 @@ class Look:
                 moment.name,
                 moment.state,
                 proc.waiting_in(moment.pid),
-                stack_of_fork(first.door, moment.pid) if first.door and moment.pid in asked else (),
+                stack_of_fork(first.channel, moment.pid) if first.channel and moment.pid in asked else (),
             )
             for moment in moments
         )
@@ -159,12 +159,12 @@ class Look:
 
 
 def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
-    """Each rank's process and its door; below a launcher the ranks that it started, if they have doors."""
+    """Each rank's process and its channel; below a launcher those of the ranks that it started."""
     ranks: dict[int, tuple[int, RankChannel | None]] = {}
     for rank, pid in pids.items():
-        inside = doors(pid)
-        for door in inside:
-            ranks[door.rank] = (door.pid, door)
+        inside = channels(pid)
+        for channel in inside:
+            ranks[channel.rank] = (channel.pid, channel)
         if not inside:
             ranks[rank] = (pid, None)
     return dict(sorted(ranks.items()))

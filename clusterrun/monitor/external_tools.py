@@ -1,4 +1,4 @@
-"""Asks others for the observer, within a limit: py-spy, nvidia-smi, NCCL itself; judges nothing."""
+"""Queries py-spy, nvidia-smi and NCCL's RAS service for the observer, within a limit; judges nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _number(cell: str) -> float:
 
 
 def _said(command: list[str]) -> str:
-    """What ``command`` printed; empty where it could not be run, or not in time.
+    """What ``command`` printed; empty if it could not be run, or not in time.
 
     One that cannot even be killed, because a driver holds it, is not waited for.
     """

@@ -114,7 +114,7 @@ def _serve(look: Look, questions: int, answers: int) -> None:
 def visible_to(devices: str | None) -> frozenset[str] | None:
     """The GPUs that ``CUDA_VISIBLE_DEVICES`` names: numbers and UUIDs, or their beginnings.
 
-    None where it is not set, or names instances (MIG), whose GPUs cannot be told from their names.
+    None if it is not set, or names instances (MIG), whose GPUs cannot be told from their names.
     """
     words = frozenset(word.strip() for word in (devices or "").split(","))
     if devices is None or any(word.startswith("MIG-") for word in words):

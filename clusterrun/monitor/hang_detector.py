@@ -1,4 +1,4 @@
-"""Watches one attempt from the coordinator: does it move, and if not, who is to blame? Touches nothing.
+"""Detects a hang of one attempt, from the coordinator, and asks who is to blame; touches nothing.
 
 Laws
 ----
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clusterrun.diagnosis.evidence import Pulse, RankSeen
     from clusterrun.diagnosis.job_snapshot import JobSnapshot
     from clusterrun.model.orders import Orders
-    from clusterrun.monitor.actions import VigilAction
+    from clusterrun.monitor.actions import HangDetectorAction
 
 OWN = "diagnosis"
 """The name under which a stall that nobody asked about is kept."""
@@ -86,7 +86,7 @@ class HangDetector:
 
     # --- what comes in ---
 
-    def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[VigilAction]:
+    def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[HangDetectorAction]:
         try:
             words = json.loads(body)
             if "digest" in words:
@@ -100,14 +100,14 @@ class HangDetector:
             return [Warn(f"the observer on {self._nodes.get(node, node)} said what cannot be read: {error}")]
         return []
 
-    def lost(self, now: float, wall: float, node: int, why: str) -> list[VigilAction]:
+    def lost(self, now: float, wall: float, node: int, why: str) -> list[HangDetectorAction]:
         self._mute[node] = why
         if self._round is None:
             return []
         self._round.mute(node, why)
         return self._looked(now, wall)
 
-    def asked(self, now: float, wall: float, name: str, body: str) -> list[VigilAction]:
+    def asked(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
         """Somebody wants to know now; the answer is the file ``name``.json.
 
         Who wants to see what is used (``top``) is answered by the observers' own files.
@@ -118,7 +118,7 @@ class HangDetector:
         waits = self._round is not None or self._look_at is not None
         return [] if waits else self._look(now, wall, FIRST_LOOK)
 
-    def tick(self, now: float, wall: float) -> list[VigilAction]:
+    def tick(self, now: float, wall: float) -> list[HangDetectorAction]:
         if self._round is not None and now >= self._round.overdue_at:
             return self._judge(now, wall)
         if self._look_at is not None:
@@ -129,7 +129,7 @@ class HangDetector:
             return self._look(now, wall, FIRST_LOOK)
         return []
 
-    def over(self, now: float, wall: float, completed: bool) -> list[VigilAction]:
+    def over(self, now: float, wall: float, completed: bool) -> list[HangDetectorAction]:
         before = self._together.told
         return _instead(before, self._together.over(now) if completed else "")
 
@@ -152,7 +152,7 @@ class HangDetector:
 
     # --- moving or not ---
 
-    def _digest(self, now: float, node: int, digest: Digest) -> list[VigilAction]:
+    def _digest(self, now: float, node: int, digest: Digest) -> list[HangDetectorAction]:
         self._heard_at[node] = now
         self._mute.pop(node, None)
         pulses = [self._known(node, pulse) for pulse in self._numbered(node, digest.ranks)]
@@ -160,7 +160,7 @@ class HangDetector:
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
         if moved:
             self._moved_at = now
-        actions: list[VigilAction] = []
+        actions: list[HangDetectorAction] = []
         if self._stalled and moved:
             # A rank that has ended, or was ended, has not gone on.
             lives = any(pulse.state for pulse in moved)
@@ -178,7 +178,7 @@ class HangDetector:
         first = list(self._nodes).index(node) * self._each
         return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
 
-    def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[VigilAction]:
+    def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[HangDetectorAction]:
         """Whether the ranks train together, where that is news."""
         was_together, before = self._together.together, self._together.told
         said = self._together.heard(now, pulses)
@@ -236,19 +236,19 @@ class HangDetector:
 
     # --- looking ---
 
-    def _look(self, now: float, wall: float, seconds: float) -> list[VigilAction]:
+    def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
         self._number += 1
         self._look_at = None
         self._round = Collection(self._number, self._nodes, self._size, now, wall, seconds)
         for node, why in self._mute.items():
             self._round.mute(node, why)
-        asks: list[VigilAction] = [ask for ask in self._round.asks() if ask.node not in self._mute]
+        asks: list[HangDetectorAction] = [ask for ask in self._round.asks() if ask.node not in self._mute]
         return asks or self._judge(now, wall)
 
-    def _looked(self, now: float, wall: float) -> list[VigilAction]:
+    def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
         return self._judge(now, wall) if self._round is not None and self._round.complete else []
 
-    def _judge(self, now: float, wall: float) -> list[VigilAction]:
+    def _judge(self, now: float, wall: float) -> list[HangDetectorAction]:
         if self._round is None:
             return []
         looked, self._round = self._round, None
@@ -279,7 +279,7 @@ class HangDetector:
         self._names, self._looks = [], 0
         diagnosis = replace(judged.diagnosis, at=wall)
         text = json.dumps(encode(diagnosis), indent=1) + "\n"
-        saved: list[VigilAction] = [Save(f"{name}.json", text) for name in names]
+        saved: list[HangDetectorAction] = [Save(f"{name}.json", text) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
     def _know_less(self, seen: Sequence[RankSeen]) -> bool:
@@ -316,7 +316,7 @@ class HangDetector:
         self._again_at = self._moved_at + due
         return True
 
-    def _consequences(self, diagnosis: Diagnosis, stalled: float, later: float) -> list[VigilAction]:
+    def _consequences(self, diagnosis: Diagnosis, stalled: float, later: float) -> list[HangDetectorAction]:
         """What follows from a stall that nobody asked about."""
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         acts = self._watch.on_hang != "report"
@@ -333,7 +333,7 @@ class HangDetector:
         return [EndAttempt(self._watch.on_hang, why)]  # whoever grants it says why
 
 
-def _instead(before: str, said: str) -> list[VigilAction]:
+def _instead(before: str, said: str) -> list[HangDetectorAction]:
     """One sentence stands at a time."""
     if not said:
         return []

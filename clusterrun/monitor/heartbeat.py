@@ -1,4 +1,4 @@
-"""The pulses of this node's ranks, often at first and then every few seconds; judges nothing."""
+"""Reports the pulses of this node's ranks, often at first, then every few seconds; judges nothing."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class Digests:
         ranks = found(self._pids)
         moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
         asked = [
-            door
-            for rank, (_, door) in ranks.items()
-            if door and (moment := moments[rank]) and not moment.stopped
+            channel
+            for rank, (_, channel) in ranks.items()
+            if channel and (moment := moments[rank]) and not moment.stopped
         ]
         said = facts(asked, self._number, 0) if asks else {}
         pulses = [

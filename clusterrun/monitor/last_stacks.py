@@ -1,4 +1,4 @@
-"""Where ranks stand that are about to be ended, and their last records: asks first, keeps what they tell.
+"""Saves the stacks and last flight records of ranks that are about to be ended.
 
 A rank that others waited for is mostly ended because they gave up: it prints nothing.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
-from clusterrun.monitor.rank_channels import doors
+from clusterrun.monitor.rank_channels import channels
 from clusterrun.monitor.stacks import stacks
 from clusterrun.monitor.torch_facts import facts
 
@@ -23,16 +23,16 @@ RECORDS = 16
 
 def keep(path: str, pids: Mapping[int, int]) -> None:
     """Write into ``path`` the stack of every rank in (or below) ``pids`` that tells it, and its records."""
-    found = [door for pid in pids.values() for door in doors(pid) if proc.runs(door.pid)]
+    found = [channel for pid in pids.values() for channel in channels(pid) if proc.runs(channel.pid)]
     told = stacks(found, ASK_SECONDS)
-    found = [door for door in found if door.pid in told]
+    found = [channel for channel in found if channel.pid in told]
     said = facts(found, time.monotonic_ns(), RECORDS, ASK_SECONDS)
     kept: dict[str, dict[str, object]] = {}
-    for door in found:
-        left = said.get(door.pid, {})
-        kept[str(door.rank)] = {
+    for channel in found:
+        left = said.get(channel.pid, {})
+        kept[str(channel.rank)] = {
             **{key: left[key] for key in ("groups", "records") if key in left},
-            "stack": told[door.pid].main,
+            "stack": told[channel.pid].main,
         }
     if not kept:
         return

@@ -1,4 +1,4 @@
-"""The GPUs as NVIDIA's management library tells of them; runs in a process of its own, for it may hang.
+"""Reads NVIDIA's GPUs through its management library; runs in a process of its own, as it may hang.
 
 Names and layouts are those of nvml.h, unchanged since the library's first versions. What one GPU
 does not say is ``UNKNOWN``; a library that is not there, or does not start, raises ``NoLibrary``.

@@ -14,7 +14,7 @@ _JOB = "/job_"
 
 
 def killed() -> int:
-    """The count of this control group, and of the job's above it; 0 where nobody counts."""
+    """The count of this control group, and of the job's above it; 0 if nobody counts."""
     counts = [0]
     for line in proc.content("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
         number, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""The ways into a rank that its prelude has opened, found by the names of its descriptors; asks nothing."""
+"""Finds the channels that a rank's prelude has opened, by the names of its descriptors; asks nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _leads(pid: int, descriptor: int) -> str:
         return ""
 
 
-def door(pid: int) -> RankChannel | None:
-    """The door of process ``pid``. One that was inherited by a fork is its parent's."""
+def channel(pid: int) -> RankChannel | None:
+    """The channel of process ``pid``. One that was inherited by a fork is its parent's."""
     stacks = facts = ask = -1
     rank, main = "", ""
     for descriptor, target in proc.descriptors(pid).items():
@@ -52,9 +52,9 @@ def door(pid: int) -> RankChannel | None:
     return RankChannel(int(rank), pid, stacks, facts, ask, main) if stacks >= 0 and facts >= 0 else None
 
 
-def doors(pid: int) -> list[RankChannel]:
-    """The doors of what the agent started as ``pid``: its own, or those of the ranks below a launcher."""
-    own = door(pid)
+def channels(pid: int) -> list[RankChannel]:
+    """The channels of what the agent started as ``pid``: its own, or those of the ranks below a launcher."""
+    own = channel(pid)
     if own:
         return [own]
-    return [found for found in map(door, proc.below(pid)) if found]
+    return [found for found in map(channel, proc.below(pid)) if found]

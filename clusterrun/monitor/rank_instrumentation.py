@@ -1,4 +1,4 @@
-"""What makes a rank one that can be looked into: the prelude's files and two variables; starts nothing."""
+"""Writes the prelude's files and sets the variables with which a rank loads them; starts nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACKS_SIGNAL = int(signal.SIGRTMAX) - 7
 """Asks a rank for its stacks; none of those in use: NCCL takes USR1, Slurm's notice is USR2."""
 
 
-def lay_out(folder: str, rehearsed: bool = False) -> None:
+def write_hooks(folder: str, rehearsed: bool = False) -> None:
     """Write the prelude's files into ``folder``, each at once or not at all. Raises ``OSError``."""
     for name in (*SOURCES, *(REHEARSED if rehearsed else ())):
         _write(os.path.join(folder, name), _source(name))
@@ -62,7 +62,7 @@ def _bytecode(name: str) -> bytes:
     return MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + marshal.dumps(code)
 
 
-def dressed(environment: Mapping[str, str], folder: str) -> dict[str, str]:
+def instrumented(environment: Mapping[str, str], folder: str) -> dict[str, str]:
     """The environment of a rank, or of what starts ranks, with the prelude in ``folder`` first on its path.
 
     Unchanged where its user has switched the prelude off.

@@ -1,4 +1,4 @@
-"""What this node's ranks use, lightly every few seconds and often while somebody looks; judges nothing.
+"""Samples what this node's ranks use, every few seconds, and often while somebody watches; judges nothing.
 
 Each sample is one line of JSON in a file of this node. After the first hour a line stands for a
 minute, so that a month of training does not fill a disk. While somebody looks (``top``), the

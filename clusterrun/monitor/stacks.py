@@ -33,9 +33,9 @@ class StackReply:
 class StackRequest:
     """Stacks that were asked for and may still come."""
 
-    def __init__(self, door: RankChannel, pid: int) -> None:
-        """``pid``: the rank itself, or a process that it forked, which has the same doors."""
-        self._door, self._pid = door, pid
+    def __init__(self, channel: RankChannel, pid: int) -> None:
+        """``pid``: the rank itself, or a process that it forked, which has the same channels."""
+        self._channel, self._pid = channel, pid
         self._settled = 0
         self._text = ""
         self._file = -1
@@ -43,10 +43,10 @@ class StackRequest:
         self.waiting = self._ask()
 
     def _ask(self) -> bool:
-        if not self._door.intact() or not proc.catches(self._pid, STACKS_SIGNAL):
+        if not self._channel.intact() or not proc.catches(self._pid, STACKS_SIGNAL):
             return False
         try:
-            path = f"/proc/{self._door.pid}/fd/{self._door.stacks}"
+            path = f"/proc/{self._channel.pid}/fd/{self._channel.stacks}"
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self._start = os.fstat(self._file).st_size
             os.kill(self._pid, STACKS_SIGNAL)
@@ -60,33 +60,33 @@ class StackRequest:
         self._settled = self._settled + 1 if text and text == self._text else 0
         self._text = text
         if self._settled >= _SETTLED_LOOKS:
-            self.stack = of_faulthandler(text, self._door.main)
+            self.stack = of_faulthandler(text, self._channel.main)
             self.waiting = not self.stack
 
     @property
     def threads(self) -> tuple[str, ...]:
-        return other_threads(self._text, self._door.main)
+        return other_threads(self._text, self._channel.main)
 
     def close(self) -> None:
         """Take what there is, and ask no further."""
         if self._file >= 0:
-            self.stack = self.stack or of_faulthandler(self._text, self._door.main)
+            self.stack = self.stack or of_faulthandler(self._text, self._channel.main)
             os.close(self._file)
 
 
-def stacks(doors: Iterable[RankChannel], seconds: float = ANSWER_SECONDS) -> dict[int, StackReply]:
+def stacks(channels: Iterable[RankChannel], seconds: float = ANSWER_SECONDS) -> dict[int, StackReply]:
     """What each rank that gave its main thread's stack told, by process."""
-    questions = {door.pid: StackRequest(door, door.pid) for door in doors}
+    questions = {channel.pid: StackRequest(channel, channel.pid) for channel in channels}
     _wait(list(questions.values()), seconds)
     return {pid: StackReply(one.stack, one.threads) for pid, one in questions.items() if one.stack}
 
 
-def stack_of_fork(door: RankChannel, pid: int, seconds: float = ANSWER_SECONDS) -> tuple[str, ...]:
-    """The stack of a process that the rank behind ``door`` forked; () where it has the handler no more.
+def stack_of_fork(channel: RankChannel, pid: int, seconds: float = ANSWER_SECONDS) -> tuple[str, ...]:
+    """The stack of a process that the rank behind ``channel`` forked; () where it has the handler no more.
 
     Such processes write into one file with their parent: one after the other is asked.
     """
-    question = StackRequest(door, pid)
+    question = StackRequest(channel, pid)
     _wait([question], seconds)
     return question.stack
 

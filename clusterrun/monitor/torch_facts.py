@@ -25,20 +25,20 @@ _MOST = 8 << 20
 
 
 def facts(
-    doors: Iterable[RankChannel], number: int, records: int, seconds: float = ANSWER_SECONDS
+    channels: Iterable[RankChannel], number: int, records: int, seconds: float = ANSWER_SECONDS
 ) -> dict[int, dict[str, Any]]:
     """What each rank's thread answered to question ``number`` within ``seconds``, by process.
 
     ``records``: the newest flight records wanted of each group; 0 for none.
     """
-    asked = [door for door in doors if _ask(door, number, records)]
+    asked = [channel for channel in channels if _ask(channel, number, records)]
     until = time.monotonic() + seconds
     found: dict[int, dict[str, Any]] = {}
     while len(found) < len(asked):
-        for door in asked:
-            answer = None if door.pid in found else _answer(door, number)
+        for channel in asked:
+            answer = None if channel.pid in found else _answer(channel, number)
             if answer is not None:
-                found[door.pid] = answer
+                found[channel.pid] = answer
         if time.monotonic() >= until:
             break
         if len(found) < len(asked):
@@ -46,12 +46,12 @@ def facts(
     return found
 
 
-def _ask(door: RankChannel, number: int, records: int) -> bool:
-    if not door.intact():
+def _ask(channel: RankChannel, number: int, records: int) -> bool:
+    if not channel.intact():
         return False
     try:
         # Without blocking: a rank that is stopped for hours does not empty its pipe.
-        file = os.open(f"/proc/{door.pid}/fd/{door.ask}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = os.open(f"/proc/{channel.pid}/fd/{channel.ask}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -63,9 +63,9 @@ def _ask(door: RankChannel, number: int, records: int) -> bool:
     return True
 
 
-def _answer(door: RankChannel, number: int) -> dict[str, Any] | None:
+def _answer(channel: RankChannel, number: int) -> dict[str, Any] | None:
     try:
-        file = os.open(f"/proc/{door.pid}/fd/{door.facts}", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(f"/proc/{channel.pid}/fd/{channel.facts}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

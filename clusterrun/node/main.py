@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     word, *others = argv or [""]
     entry, wanted = _ENTRIES.get(word, (agent, -1))
-    open_ended = word in (_BESIDE, _WITHIN) and others[wanted : wanted + 1] == ["--"]
+    open_ended = word in (_EXEC_ARGUMENTS, _CONTAINER_ARGUMENTS) and others[wanted : wanted + 1] == ["--"]
     if len(others) != wanted and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
@@ -40,8 +40,8 @@ def main(argv: list[str]) -> int:
         return contract.ExitCode.FAILED
 
 
-def keep(run_dir: str) -> int:
-    """Run the job of ``run_dir`` from this machine, in a process that is guarded by this one."""
+def coordinate_supervised(run_dir: str) -> int:
+    """Coordinate the job of ``run_dir`` from this machine, in a child that this process supervises."""
     from clusterrun.coordinator.io.supervisor import under_supervisor
 
     def guarded(supervisor: SupervisorNews) -> int:
@@ -79,10 +79,10 @@ def coordinate(
             say("clusterrun: the run has ended before this job began; nothing is left to do")
             return contract.ExitCode.DONE
     if orders.min_nodes:
-        from clusterrun.coordinator.job_size import fitted
+        from clusterrun.coordinator.job_size import orders_for
 
         given = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-        orders = fitted(orders, given, earlier)
+        orders = orders_for(orders, given, earlier)
     orders = settled(orders, os.environ)
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")
@@ -127,7 +127,7 @@ def _number(name: str) -> int:
 
 
 def examine(run_dir: str, name: str) -> int:
-    """Be the examiner of this node: what its agent asks on standard input is looked at here."""
+    """Run the examiner of this node, which takes its agent's tasks on standard input."""
     from clusterrun.preflight.node import worker
 
     return worker.main(os.path.abspath(run_dir), name, dict(os.environ))
@@ -147,14 +147,14 @@ def launcher_links(process: str, names: str) -> int:
     return launcher_links.main(int(process), expand(names))
 
 
-def warm(gpus: str) -> int:
-    """Be the process that has loaded what ranks load; runs under their Python, in their environment."""
+def serve_torch(gpus: str) -> int:
+    """Run the torch worker, with torch imported; runs under the ranks' Python, in their environment."""
     from clusterrun.preflight.torch_worker import torch_server
 
     return torch_server.main(dict(os.environ), gpus == "1")
 
 
-def beside(run_dir: str, node: str, rank: str, *command: str) -> int:
+def exec_beside_ranks(run_dir: str, node: str, rank: str, *command: str) -> int:
     """Become a command beside the ranks of this node. Raises ``ClusterrunError``."""
     from clusterrun.agent.exec_in_job import become
 
@@ -169,7 +169,7 @@ def fork_ranks() -> int:
     return rank_forker.main(container_runtimes.restored_environment(os.environ))
 
 
-def within(folder: str, *command: str) -> int:
+def exec_in_container(folder: str, *command: str) -> int:
     """Become a command in a container, with the variables that came for it. Raises ``ClusterrunError``."""
     from clusterrun import container_runtimes
 
@@ -181,17 +181,17 @@ def within(folder: str, *command: str) -> int:
         raise ClusterrunError(f"in the container, {command[1]!r} in {folder}: {error.strerror}") from error
 
 
-_BESIDE = "beside"
-_WITHIN = "within"
+_EXEC_ARGUMENTS = "beside"
+_CONTAINER_ARGUMENTS = "within"
 _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
-    "coordinate": (keep, 1),
+    "coordinate": (coordinate_supervised, 1),
     "agent": (agent, 1),
     "examine": (examine, 2),
     "observe": (observe, 3),
-    "warm": (warm, 1),
+    "warm": (serve_torch, 1),
     "launcher-links": (launcher_links, 2),
-    _BESIDE: (beside, 3),
+    _EXEC_ARGUMENTS: (exec_beside_ranks, 3),
     "fork-ranks": (fork_ranks, 0),
-    _WITHIN: (within, 1),
+    _CONTAINER_ARGUMENTS: (exec_in_container, 1),
 }
-"""What each word opens, and how many words follow it."""
+"""Entry point and argument count of each subcommand."""

@@ -1,4 +1,4 @@
-"""The ranks' Python, once the job's setup lines have run: one that they put first on PATH, if any."""
+"""Finds the ranks' Python after the job's setup lines ran: the one they put first on PATH, if any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUESTION = "import sys; print(*sys.version_info[:2])"
 def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
     """``orders`` for the Python that ``environment``, as setup has left it, means.
 
-    Raises ``ClusterrunError`` where ranks cannot run in it.
+    Raises ``ClusterrunError`` if ranks cannot run in it.
     """
     before = environment.get(contract.PATH_BEFORE_VARIABLE)
     if not orders.interpreter.by_setup or before is None:

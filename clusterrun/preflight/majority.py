@@ -1,4 +1,4 @@
-"""Who is unlike the others, where the others agree; knows nodes by name and no check."""
+"""Finds the nodes whose value differs from that of the majority; knows nodes by name and no check."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Protocol
 
-    from clusterrun.preflight.tasks import Asked, GroupResult, LocalAnswer, ProbeReading, WarmUp
+    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, RunNeeds, TorchStarted
 
     class Judge(Protocol):
         """Judges readings of all nodes at once. A node's name of '' in a finding means all together."""
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         @property
         def NAME(self) -> str: ...  # noqa: N802
 
-        def judge(self, request: Asked, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]: ...
+        def judge(
+            self, request: RunNeeds, readings: Mapping[str, object]
+        ) -> Iterator[tuple[str, Finding]]: ...
 
     class Check(Judge, Protocol):
         """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
@@ -53,9 +55,9 @@ if TYPE_CHECKING:
         @property
         def LATE(self) -> Finding: ...  # noqa: N802
 
-        def probe(self, request: Asked) -> object: ...
+        def probe(self, request: RunNeeds) -> object: ...
 
-    class Second(Judge, Protocol):
+    class SecondaryJudge(Judge, Protocol):
         """A judge of what another check's probe read, or of what the torch worker said."""
 
         @property
@@ -82,7 +84,7 @@ CHECKS: tuple[Check, ...] = (
 )
 """One line is one check."""
 
-SECONDS: tuple[Second, ...] = (
+SECONDARY_JUDGES: tuple[SecondaryJudge, ...] = (
     gpu_health.MEMORY,
     gpu_health.ERRORS,
     gpu_health.PCIE,
@@ -98,7 +100,7 @@ ALL = ""
 """Stands for the node in a finding about all nodes together."""
 
 
-def names(request: Asked) -> tuple[str, ...]:
+def names(request: RunNeeds) -> tuple[str, ...]:
     """The checks to be made for this run: what ``LocalTask.checks`` holds."""
     return tuple(check.NAME for check in CHECKS if request.gpus or check not in _OF_GPUS)
 
@@ -107,14 +109,14 @@ _OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink)
 
 
 def check_named(name: str) -> Check | None:
-    """The check of that name; None where this version has none."""
+    """The check of that name; None if this version has none."""
     return next((check for check in CHECKS if name == check.NAME), None)
 
 
 def findings(
-    request: Asked,
+    request: RunNeeds,
     answers: Mapping[str, LocalAnswer],
-    warm: Mapping[str, WarmUp],
+    warm: Mapping[str, TorchStarted],
     products: Mapping[str, GroupResult],
 ) -> dict[str, tuple[Finding, ...]]:
     """What is to be said of each node (by name; '' for all together), from all that is known so far."""
@@ -129,7 +131,7 @@ def findings(
 
 
 def _everything(
-    request: Asked, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
+    request: RunNeeds, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
 ) -> Iterator[tuple[str, Finding]]:
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
@@ -148,7 +150,7 @@ def _everything(
             continue
         for node, reading in made:
             yield from ((node, finding) for finding in _taken(check, reading, node, own))
-    for judge in (*CHECKS, *SECONDS):
+    for judge in (*CHECKS, *SECONDARY_JUDGES):
         of = getattr(judge, "OF", judge.NAME)
         yield from _judged(judge, request, read.get(of, {}))
 
@@ -166,7 +168,7 @@ def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, object
         yield Finding(check.NAME, Grade.UNDETERMINED, f"could not be read: {why}", "")
 
 
-def _judged(judge: Judge, request: Asked, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]:
+def _judged(judge: Judge, request: RunNeeds, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]:
     if not readings:
         return
     try:
@@ -179,6 +181,6 @@ def _judged(judge: Judge, request: Asked, readings: Mapping[str, object]) -> Ite
         )
 
 
-def slow_products(request: Asked, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
+def slow_products(request: RunNeeds, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
     """The nodes with a slow matrix product: to be measured again before they are named."""
     return tuple(product.slow(request, {node: encode(said) for node, said in products.items()}))

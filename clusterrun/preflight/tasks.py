@@ -28,7 +28,7 @@ class Answer:
 
 
 @frozen
-class Asked:
+class RunNeeds:
     """What the run was promised on every node, and where its files are; what checks judge against.
 
     ``gpus`` and ``ranks`` are per node. ``python`` is the ranks' interpreter, empty where the ranks
@@ -56,14 +56,14 @@ class LocalTask(Task):
     Once more with the same number and a ``limit``: what takes longer than so many seconds is late.
     """
 
-    asked: Asked
+    asked: RunNeeds
     checks: tuple[str, ...]
     limit: float = 0.0
 
 
 @frozen
 class ProbeReading:
-    """What one probe read. ``value`` is its JSON text, empty where it failed; then ``why`` says how.
+    """What one probe read. ``value`` is its JSON text, empty if it failed; then ``why`` says how.
 
     ``late``: it was killed at its limit.
     """
@@ -83,7 +83,7 @@ class LocalAnswer(Answer):
 
 
 @frozen
-class WarmTask(Task):
+class StartTorch(Task):
     """Start the torch worker with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
 
     ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see. ``contained``: it runs in a
@@ -101,7 +101,7 @@ class WarmTask(Task):
 
 @frozen
 class ListenTask(Task):
-    """Open the ports that others will dial; ``nonce`` (hex) is what a dialler must say."""
+    """Open the ports that others will dial; ``nonce`` (hex) is what a connecting node must present."""
 
     nonce: str
 
@@ -121,12 +121,12 @@ class Interface:
 class ListenAnswer(Answer):
     """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP.
 
-    ``topology`` is the scheduler's address of the node among the switches; empty where it has none.
+    ``topology`` is the scheduler's address of the node among the switches; empty if it has none.
     """
 
     interfaces: tuple[Interface, ...]
     ports: tuple[int, ...]
-    datagrams: int
+    udp_port: int
     wall: float
     topology: str = ""
 
@@ -139,7 +139,7 @@ class Target:
     name: str
     address: str
     ports: tuple[int, ...]
-    datagrams: int
+    udp_port: int
 
 
 @frozen
@@ -179,19 +179,19 @@ class Dialled:
 class DialAnswer(Answer):
     """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came.
 
-    ``wall`` is this node's clock at the time of the answer. ``naming``: seconds for each name, one that was
-    not done at the limit included.
+    ``wall`` is this node's clock at the time of the answer. ``resolve_seconds``: mean
+    seconds to resolve a name, with one that was not resolved at the limit.
     """
 
     resolved: tuple[tuple[str, str], ...]
     dialled: tuple[Dialled, ...]
     heard: tuple[int, ...]
     wall: float = 0.0
-    naming: float = 0.0
+    resolve_seconds: float = 0.0
 
 
 @frozen
-class WatchTask(Task):
+class ExchangeTask(Task):
     """Exchange messages with ``targets`` from now on, and answer ``seconds`` later with all that was seen.
 
     Without targets: with those of an earlier such task.
@@ -204,7 +204,7 @@ class WatchTask(Task):
 
 
 @frozen
-class Exchanged:
+class LinkTraffic:
     """With one node so far: data segments that were sent to it, and how many had to be sent again.
 
     ``longest`` is how long one message and its answer took at most, in seconds; ``stalls`` are those
@@ -219,10 +219,10 @@ class Exchanged:
 
 
 @frozen
-class WatchAnswer(Answer):
+class ExchangeAnswer(Answer):
     """One entry for each connection: those that this node made and those that others made to it."""
 
-    exchanged: tuple[Exchanged, ...]
+    exchanged: tuple[LinkTraffic, ...]
 
 
 # --- through another node ---
@@ -244,7 +244,7 @@ class ThroughTask(Task):
 
 @frozen
 class ThroughAnswer(Answer):
-    """``body`` is the text of its answer; empty where there is none, and ``why``."""
+    """``body`` is the text of its answer; empty if there is none, and ``why``."""
 
     body: str
     why: str = ""
@@ -268,9 +268,9 @@ class GroupTask(Task):
 
     ``test`` is unique within an examination and names the store's keys. ``kind`` is ``pair``,
     ``set`` or ``product`` (one node alone: a matrix product, its fingerprint and its time).
-    ``port`` is one of the lead's (member 0) ``WarmUp.ports``, used once. ``interface`` is what gloo
+    ``port`` is one of the lead's (member 0) ``TorchStarted.ports``, used once. ``interface`` is what gloo
     and NCCL are told, empty: nothing. ``limit`` is in seconds, from here to the answer. ``backend``
-    is the same for all members; empty: what this node's ``WarmUp`` said.
+    is the same for all members; empty: what this node's ``TorchStarted`` said.
     """
 
     test: int
@@ -294,10 +294,10 @@ class GroupResult(Answer):
     """How a group test went for this node.
 
     ``stage`` is how far it came: ``warm`` (the torch worker was not there, or had to be killed: it
-    needs another ``WarmTask``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
+    needs another ``StartTorch``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
     ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
     bandwidth; ``product``: teraflops), and ``CPU_WAIT``. ``wrong`` says what differed in an exact comparison.
-    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``WarmUp``. ``transport`` is the
+    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``TorchStarted``. ``transport`` is the
     network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo. ``loading``:
     it was killed before NCCL had begun to connect.
     """
@@ -317,7 +317,7 @@ class GroupResult(Answer):
 
 
 @frozen
-class WarmUp(Answer):
+class TorchStarted(Answer):
     """The torch worker is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
 
     ``versions`` are (what, version) pairs: torch, cuda, nccl, python; ``devices`` the GPUs that
@@ -337,10 +337,10 @@ ANSWER_OF: dict[type[Task], type[Answer]] = {
     LocalTask: LocalAnswer,
     ListenTask: ListenAnswer,
     DialTask: DialAnswer,
-    WarmTask: WarmUp,
+    StartTorch: TorchStarted,
     GroupTask: GroupResult,
     ThroughTask: ThroughAnswer,
-    WatchTask: WatchAnswer,
+    ExchangeTask: ExchangeAnswer,
 }
 
 
@@ -352,8 +352,8 @@ def said(value: Task | Answer) -> str:
     return json.dumps([type(value).__name__, encode(value)], separators=(",", ":"))
 
 
-class Alike:
-    """A large task that many get with small changes: taken apart once."""
+class TaskTemplate:
+    """A large task that many nodes get with small changes: encoded once."""
 
     def __init__(self, value: Task) -> None:
         self._kind, self._data = type(value).__name__, encode(value)

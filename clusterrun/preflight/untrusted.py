@@ -16,7 +16,7 @@ def number(value: object, *path: str) -> float | None:
 
 
 def text(value: object, *path: str) -> str:
-    """The text at ``path`` in printable characters, shortened; empty where there is none."""
+    """The text at ``path`` in printable characters, shortened; empty if there is none."""
     found = _at(value, path)
     if not isinstance(found, str):
         return ""
@@ -27,25 +27,25 @@ def text(value: object, *path: str) -> str:
 
 
 def entries(value: object, *path: str) -> dict[str, object]:
-    """The object at ``path``; empty where there is none."""
+    """The object at ``path``; empty if there is none."""
     found = _at(value, path)
     return found if isinstance(found, dict) else {}
 
 
 def rows(value: object, *path: str) -> list[dict[str, object]]:
-    """The objects in the list at ``path``; empty where there is none."""
+    """The objects in the list at ``path``; empty if there is none."""
     found = _at(value, path)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def words(value: object, *path: str) -> list[str]:
-    """The texts in the list at ``path``; empty where there is none."""
+    """The texts in the list at ``path``; empty if there is none."""
     found = _at(value, path)
     return [text(item) for item in found if isinstance(item, str)] if isinstance(found, list) else []
 
 
 def pairs(value: object, *path: str) -> dict[str, object]:
-    """The pairs of a name and something in the list at ``path``; empty where there is none."""
+    """The pairs of a name and something in the list at ``path``; empty if there is none."""
     found = _at(value, path)
     given = found if isinstance(found, list) else []
     both = [one for one in given if isinstance(one, list) and len(one) == 2]

@@ -29,7 +29,7 @@ class CannotJoin(ClusterrunError):
 
 
 class OutOfReach(CannotJoin):
-    """Nobody who could be the coordinator answered until the limit."""
+    """No coordinator answered before the limit."""
 
 
 @frozen
@@ -49,7 +49,7 @@ def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
     strangers at all addresses, end the search at once. Raises ``CannotJoin``.
     """
     until = time.monotonic() + bootstrap.timeouts.join
-    time.sleep(_chance() * min(bootstrap.agents / _AGENTS_PER_SECOND, 5.0))
+    time.sleep(_random_fraction() * min(bootstrap.agents / _AGENTS_PER_SECOND, 5.0))
     pause = 0.05
     while True:
         failures: list[Exception] = []
@@ -64,7 +64,7 @@ def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
             raise _failed(bootstrap, str(failures[-1]))
         if time.monotonic() + pause > until:
             raise _failed(bootstrap, str(failures[-1]), OutOfReach)
-        time.sleep(pause * (0.5 + _chance()))
+        time.sleep(pause * (0.5 + _random_fraction()))
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
@@ -101,5 +101,5 @@ def _failed(bootstrap: Bootstrap, why: str, kind: type[CannotJoin] = CannotJoin)
     return error
 
 
-def _chance() -> float:
+def _random_fraction() -> float:
     return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -7,7 +7,7 @@ _UNKNOWN_ROUND_TRIP = 10.0
 
 
 class RemoteClock:
-    """Of the last samples the one with the shortest way to and fro counts: it bounds the error best."""
+    """Uses the recent sample with the shortest round trip, which bounds the error best."""
 
     def __init__(self, wall: float, steady: float) -> None:
         self._samples = [(_UNKNOWN_ROUND_TRIP, wall - steady)]

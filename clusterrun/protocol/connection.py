@@ -13,7 +13,7 @@ _READ = 64 * 1024
 
 
 def tuned(connection: socket.socket) -> None:
-    """Small messages at once, and the end of a silent peer noticed by the kernel."""
+    """Disable Nagle's algorithm, and let the kernel detect a dead peer."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_PEER_SECONDS * 1000)

@@ -40,7 +40,7 @@ class Refused(WireError):
 
 
 class Stranger(WireError):
-    """Whoever answered does not know the secret of this run."""
+    """The peer does not know the secret of this run."""
 
 
 @frozen
@@ -86,7 +86,7 @@ class _End:
         self._output = b""
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that ``data`` completes. Raises ``WireError`` where a length is beyond ``_most``."""
+        """The pieces that ``data`` completes. Raises ``WireError`` if a length is beyond ``_most``."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)

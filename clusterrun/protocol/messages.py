@@ -115,7 +115,7 @@ class Beat(ToCoordinator):
 
 @frozen
 class PortReserved(ToCoordinator):
-    """Port ``port`` is held for rank 0 of ``epoch``; 0 where none could be had, and ``why``."""
+    """Port ``port`` is held for rank 0 of ``epoch``; 0 if none could be had, and ``why``."""
 
     epoch: int
     port: int

@@ -1,8 +1,8 @@
 """The coordinator's side of the control port: who may connect, for how long, how many.
 
-Strangers are expected: whoever has not proved itself gets 5 s in all, 512 bytes, one of few places
-per source address, and no line in any log. Who comes takes the place of the oldest from the same
-address, best of one that has said nothing: so a neighbour of an agent cannot keep it out.
+Unauthenticated peers are expected: each gets 5 s in all, 512 bytes, one of few slots per source address,
+and no line in any log. A new connection evicts the oldest from the same address, first one that has sent
+nothing: so another process on an agent's host cannot keep the agent out.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Server:
                 break
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()  # instead of being woken at once and for ever
+                    self._pause()  # instead of being woken at once and forever
                 return
             self._admit(connection, address[0])
         if len(self._agents) >= self._bootstrap.agents:

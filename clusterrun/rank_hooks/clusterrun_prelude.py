@@ -1,4 +1,4 @@
-"""What a rank answers while it hangs: stacks on a signal, torch's own facts from a sleeping thread.
+"""Lets a rank answer while it hangs: stacks on a signal, torch's state from a sleeping thread.
 
 It is imported by the ranks' Python, knows nothing of clusterrun and imports nothing that is not
 loaded anyway (``__future__`` would have to be read). What it says lies in memory files that are named
@@ -39,7 +39,7 @@ LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 
 
 def begin(here: str) -> None:
-    """Open the doors of this process where it is a rank; ``here`` is the prelude's folder."""
+    """Open the channels of this process where it is a rank; ``here`` is the prelude's folder."""
     rank, node = os.environ.get("RANK", ""), os.environ.get("NODE_RANK", "")
     if not (rank or node).isdigit() or launches():
         return
@@ -126,7 +126,7 @@ def forget_path(here: str) -> None:
 
 
 def answer(asked: int, facts: int, here: str, size: int) -> None:
-    """Sleep until somebody asks, write the answer, for ever."""
+    """Answer questions forever, sleeping in between."""
     known: dict[str, Any] = {}
     while True:
         try:
@@ -134,7 +134,7 @@ def answer(asked: int, facts: int, here: str, size: int) -> None:
             try:
                 if knows_others():
                     known = known or witness(here)
-                    text = known["words"](int(number), int(records), size)
+                    text = known["state_json"](int(number), int(records), size)
                 else:
                     torch = "true" if "torch" in sys.modules else "false"
                     text = f'{{"ask": {int(number)}, "torch": {torch}}}'
@@ -176,7 +176,7 @@ def farewell(name: str, pid: int, here: str, size: int, per_node: bool) -> None:
     if per_node and user + system < max(WORKED_SECONDS, sum(children)):
         return
     try:
-        witness(here)["last_words"](name, size)
+        witness(here)["dump_at_exit"](name, size)
     except Exception:  # noqa: BLE001 (the end of a rank is the user's, not ours)
         pass
 

@@ -20,7 +20,7 @@ ROOT_PLACES.update({"broadcast_object_list": 1, "scatter_object_list": 2})
 VALUES = (ast.Name, ast.Load, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp)
 SIGNS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.boolop, ast.Not, ast.USub)
 PLAIN = (*VALUES, *SIGNS, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv)
-"""What an expression may consist of that is worked out here: it runs nothing of the user's."""
+"""The nodes of an expression that ``evaluate`` computes: it runs no code of the user's."""
 NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60
@@ -86,7 +86,7 @@ def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> 
         between = lines[number : end - 1] if deep else lines[begin : number - 1]
         known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
         for name, one in calls_of(lines[number - 1 : number - 1 + CALL_LINES]):
-            owner = value_of(one.func, known)
+            owner = receiver_of(one.func, known)
             function = method_of(owner, name) if isinstance(one.func, ast.Attribute) else scope.get(name)
             if name in ROOT_PLACES:
                 root = root_given(one, ROOT_PLACES[name], known)
@@ -114,7 +114,7 @@ def passed_by(lines: list[str], first: int, number: int, scope: Any) -> str:
         margin = indent(lines, above)
         if text.startswith(("for ", "while ", "async for ")):
             found = ""
-        elif text.startswith("if ") and worked_out(condition(text), scope) in (0, False):
+        elif text.startswith("if ") and evaluate(condition(text), scope) in (0, False):
             found = f"\t{text[:MOST_OF_A_KEY]}"
     return found
 
@@ -153,11 +153,11 @@ def method_of(owner: Any, name: str) -> Any:
     return next((kind.__dict__[name] for kind in kinds if name in kind.__dict__), None)
 
 
-def value_of(node: Any, scope: Any) -> Any:
+def receiver_of(node: Any, scope: Any) -> Any:
     """What owns the method that a call names: a variable, or what one holds; None for any other."""
     owner = node.value if isinstance(node, ast.Attribute) else None
     if isinstance(owner, ast.Attribute):
-        return attribute_of(value_of(owner, scope), owner.attr)
+        return attribute_of(receiver_of(owner, scope), owner.attr)
     return scope.get(owner.id) if isinstance(owner, ast.Name) else None
 
 
@@ -218,7 +218,7 @@ def texts_of(node: Any, scope: Any) -> list[str]:
         return []
     turns: Any = scope.get(one.iter.id) if isinstance(one.iter, ast.Name) else None
     if isinstance(one.iter, ast.Call) and getattr(one.iter.func, "id", "") == "range":
-        limits = [worked_out(limit, scope) for limit in one.iter.args]
+        limits = [evaluate(limit, scope) for limit in one.iter.args]
         turns = range(*limits) if limits and all(type(limit) is int for limit in limits) else None
     if type(turns) not in (list, tuple, range):
         return []
@@ -308,13 +308,15 @@ def last_line(code: Any, lines: list[str]) -> int:
 
 
 def with_arguments(one: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
-    """What names stand for in a function that is called like that; None where that is not known.
+    """What names stand for in a function that is called like that; None if that is not known.
 
     ``owner``: the object whose method it is, if it is one.
     """
     code, defaults = function.__code__, function.__defaults__ or ()
     own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
-    own.update((name, cell) for name, cell in zip(code.co_freevars, cells(function)) if is_store(cell))
+    own.update(
+        (name, cell) for name, cell in zip(code.co_freevars, closure_values(function)) if is_store(cell)
+    )
     if not any(isinstance(value, ast.Starred) for value in one.args) and all(w.arg for w in one.keywords):
         names = code.co_varnames[: code.co_argcount]
         own.update(zip(names[len(names) - len(defaults) :], defaults))
@@ -326,7 +328,7 @@ def with_arguments(one: Any, function: Any, scope: Any, owner: Any) -> dict[str,
     return {**function.__globals__, **own}
 
 
-def cells(function: Any) -> list[Any]:
+def closure_values(function: Any) -> list[Any]:
     """What the variables of the functions around one hold; None for one that is not set yet."""
     found = []
     for cell in function.__closure__ or ():
@@ -342,7 +344,7 @@ def argument(node: Any, scope: Any) -> Any:
     value = scope.get(node.id) if isinstance(node, ast.Name) else None
     if is_store(value):
         return value
-    value = worked_out(node, scope)
+    value = evaluate(node, scope)
     return value if value is not None else text_of(node, scope) or None
 
 
@@ -356,10 +358,10 @@ def root_given(one: Any, place: int, scope: Any) -> Any:
         *one.args[place : place + 1],
         *(word.value for word in one.keywords if word.arg in ("src", "dst")),
     ]
-    return worked_out(given[0], scope) if given else 0
+    return evaluate(given[0], scope) if given else 0
 
 
-def worked_out(node: Any, scope: Any) -> Any:
+def evaluate(node: Any, scope: Any) -> Any:
     """The value of an expression of plain variables and numbers; None for any other."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return attribute_of(scope.get(node.value.id), node.attr)
@@ -388,5 +390,5 @@ def text_of(node: Any, scope: Any) -> str:
         node = node.args[0]
     if isinstance(node, ast.Constant):
         return node.value if type(node.value) is str else ""
-    value = scope.get(node.id) if isinstance(node, ast.Name) else worked_out(node, scope)
+    value = scope.get(node.id) if isinstance(node, ast.Name) else evaluate(node, scope)
     return str(value) if type(value) in (int, bool, str) else ""

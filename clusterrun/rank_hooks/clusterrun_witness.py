@@ -1,4 +1,4 @@
-"""What torch knows in this rank, as JSON: groups, collectives begun, flight records; asks no other process.
+"""Reports what torch knows in this rank, as JSON: groups, collectives, flight records.
 
 It is read when somebody first asks, not at the start of a rank, and imports nothing that torch has not: a
 file of the user might bear the name of what is wanted.
@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 480
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
-MEETING = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
+RENDEZVOUS_FUNCTIONS = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
 MAKING = "_new_group_with_tag"
 """What ``new_group`` calls, and a device mesh for each of its groups."""
 STORES = (("hostname", "port"), ("master_addr", "master_port"))
@@ -46,15 +46,15 @@ INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
 """Set to 1 by users whose ranks are not meant to train together."""
 UNUSED = {"FAKE"}
 """A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported."""
-KEPT = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
+RECORD_FIELDS = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
 """What is wanted of a flight record beside its group, its state and its times."""
 
 
-def last_words(name: str, size: int) -> None:
+def dump_at_exit(name: str, size: int) -> None:
     """At the end of a rank: leave the flight records of one that failed, or word of one that was alone."""
     failed = hasattr(sys, "last_type") or hasattr(sys, "last_exc")
-    said = json.loads(words(0, LAST_RECORDS))
-    alone = os.environ.get(INDEPENDENT) != "1" and was_alone(said["groups"], said["records"])
+    said = json.loads(state_json(0, LAST_RECORDS))
+    alone = os.environ.get(INDEPENDENT) != "1" and never_joined_a_collective(said["groups"], said["records"])
     if alone or (failed and said["records"]):
         said.update({"failed": failed, "alone": alone, "size": size})
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -62,11 +62,11 @@ def last_words(name: str, size: int) -> None:
         os.close(file)
 
 
-def was_alone(groups: Any, records: Any) -> bool:
+def never_joined_a_collective(groups: Any, records: Any) -> bool:
     """Whether a rank has never begun a collective with another one, as far as that is certain."""
     if groups:
         return all(group["size"] == 1 or group["sequence"] == 0 for group in groups)
-    # The groups may have been taken apart: only recorders that are on for every backend know.
+    # The groups may have been destroyed: only recorders that are on for every backend know.
     torch = sys.modules.get("torch._C._distributed_c10d")
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     others = any(getattr(c10d, name, False) for name in UNRECORDED)
@@ -75,7 +75,7 @@ def was_alone(groups: Any, records: Any) -> bool:
     return hasattr(torch, RECORDERS[1]) and not others and "0" not in sizes and not records
 
 
-def words(number: int, records: int, size: int = 0) -> str:
+def state_json(number: int, records: int, size: int = 0) -> str:
     """The answer to a question, as JSON; ``records``: how many flight records of each group are wanted.
 
     ``size`` is the world that this rank was started in.
@@ -96,7 +96,11 @@ def call(c10d: Any) -> dict[str, Any]:
     inner = frame = sys._current_frames().get(MAIN_THREAD)
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
-        if name in MEETING and isinstance(local.get("world_size"), int) and local["world_size"] > 0:
+        if (
+            name in RENDEZVOUS_FUNCTIONS
+            and isinstance(local.get("world_size"), int)
+            and local["world_size"] > 0
+        ):
             return {"world": local["world_size"], "asks": local.get("rank"), "store": store(local)}
         if frame.f_globals.get("__name__") == c10d.__name__:
             if name in PEERS:
@@ -216,7 +220,7 @@ def sequence(group: Any) -> int:
 
 
 def timeout(group: Any) -> float:
-    """Seconds in one collective after which torch ends this rank by itself; 0 where it does not say."""
+    """Seconds in one collective after which torch ends this rank by itself; 0 if it does not say."""
     found = []
     for device in getattr(group, "_device_types", ()):
         try:
@@ -230,7 +234,7 @@ def timeout(group: Any) -> float:
 
 
 def spans(numbers: list[int]) -> str:
-    """``0-3,8``; empty where that would be too long to be of use."""
+    """``0-3,8``; empty if that would be too long to be of use."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -256,7 +260,7 @@ def flight(most: int) -> list[dict[str, Any]]:
         count[name] = count.get(name, 0) + 1
         if count[name] <= most and not entry.get("is_p2p"):
             kept.append({"group": name, "state": entry.get("state"), "at": moment(entry)})
-            kept[-1].update((key, entry.get(key)) for key in KEPT)
+            kept[-1].update((key, entry.get(key)) for key in RECORD_FIELDS)
     return kept[::-1]
 
 

@@ -23,7 +23,7 @@ _MOST_SHOWN = 500
 
 @frozen
 class CommandDone:
-    """How a program ended; ``why`` is empty where it went well, ``lines`` are all it said."""
+    """How a program ended; ``why`` is empty if it succeeded, ``lines`` are its output."""
 
     code: int
     lines: tuple[str, ...]
@@ -31,7 +31,7 @@ class CommandDone:
 
 
 class CommandRunner:
-    """Programs under way. They steer by their arguments: nothing of this job is in their environment."""
+    """Runs programs in the background, without this job's variables in their environment."""
 
     def __init__(self, loop: EventLoop, environment: Mapping[str, str]) -> None:
         self._loop = loop
@@ -57,7 +57,9 @@ class CommandRunner:
         own = (*self._environment.items(), *more)
         try:
             # Asked why a job is ended, it must not be ended as a part of the job.
-            program = Program(argv, own, "/", null, said, said, death_signal=signal.SIGKILL, deaf=True)
+            program = Program(
+                argv, own, "/", null, said, said, death_signal=signal.SIGKILL, ignores_term=True
+            )
             self.start(program, seconds, lambda code, late: done(_done(code, late, _all_of(words))))
         except NotStarted as error:
             os.close(words)

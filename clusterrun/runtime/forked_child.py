@@ -12,7 +12,7 @@ from clusterrun.runtime.processes import on_parents_death
 def fork(body: Callable[[], None]) -> int:
     """Run ``body`` in a child, and end it with that, without unwinding into the code of this process.
 
-    To be called from the main thread. Raises ``OSError`` where no process can be made.
+    To be called from the main thread. Raises ``OSError`` if no process can be made.
     """
     parent = os.getpid()
     pid = os.fork()

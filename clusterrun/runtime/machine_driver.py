@@ -27,7 +27,7 @@ class MachineDriver:
         self.exit_code: int | None = None
 
     def happened(self, *events: Any) -> None:
-        """They are shown to the machine in this order, after all that happened before."""
+        """Queue ``events`` for the machine."""
         self._waiting.extend(events)
 
     def first_of_all(self, event: Any) -> None:
@@ -39,7 +39,7 @@ class MachineDriver:
         self.exit_code = code
 
     def actions(self) -> Iterator[Any]:
-        """What is to be done, until somebody says ``end``; each is carried out before the next."""
+        """Yield actions until ``end`` is called; each is carried out before the next."""
         while self.exit_code is None:
             yield from self._work()
             if self.exit_code is None:

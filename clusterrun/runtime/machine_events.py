@@ -26,7 +26,7 @@ class Event:
 
 
 class Action:
-    """What a machine orders to be done; carried out in the order in which they come."""
+    """What a machine wants done; actions are carried out in order."""
 
 
 @frozen
@@ -61,7 +61,7 @@ class Note(Action):
 class Standstill:
     """Finds out that a process did nothing for a while: it was stopped, or its machine slept.
 
-    ``due`` is when something must be shown to it (steady clock), None where nothing needs to be.
+    ``due`` is when something must be shown to it (steady clock), None if nothing needs to be.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Standstill:
         self._seen: float | None = None
 
     def seconds(self, now: float) -> float:
-        """Something is shown to it now: for how long it stood still before, 0 where it did not."""
+        """How long the process was suspended before this event, 0 if it was not."""
         seen, self._seen = self._seen, now
         if seen is None or self.due is None or now - max(self.due, seen) <= OVERSLEPT_SECONDS:
             return 0.0

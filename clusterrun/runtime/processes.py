@@ -45,7 +45,7 @@ class Program:
 
     ``death_signal`` (0: none) reaches the program when the process that started it dies; ``session`` gives
     it a session of its own; ``open_files`` is the soft limit it gets (0: as this process has it).
-    ``deaf``: a TERM that a scheduler sends to all below this process does not end it.
+    ``ignores_term``: a TERM that a scheduler sends to all below this process does not end it.
     """
 
     argv: tuple[str, ...]
@@ -57,7 +57,7 @@ class Program:
     death_signal: int
     session: bool = True
     open_files: int = 0
-    deaf: bool = False
+    ignores_term: bool = False
 
 
 @frozen
@@ -73,7 +73,7 @@ def become_subreaper() -> bool:
     return bool(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def call_itself(name: bytes) -> None:
+def set_process_name(name: bytes) -> None:
     """Give this process a name, as ``ps`` and ``/proc`` show it; at most 15 bytes."""
     _libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
 
@@ -93,10 +93,10 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     failure would show as exit code 127.
     """
     foreign = _foreign_descriptors()
-    ready = [_Ready(program, foreign) for program in programs]
+    prepared = [_PreparedProgram(program, foreign) for program in programs]
     reports, report = os.pipe2(os.O_CLOEXEC)
     try:
-        started = _fork_all(ready, report)
+        started = _fork_all(prepared, report)
     except OSError as error:
         raise NotStarted(
             f"no process could be started: {error.strerror}", "see ulimit -u on this node"
@@ -108,13 +108,13 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     return started
 
 
-def _fork_all(ready: Sequence[_Ready], report: int) -> list[int]:
+def _fork_all(prepared: Sequence[_PreparedProgram], report: int) -> list[int]:
     """One fork right after the other: all memory that is touched between two of them is copied once more."""
     started = []
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
-        for number, one in enumerate(ready):
+        for number, one in enumerate(prepared):
             pid = os.fork()
             if pid == 0:
                 _become(one, parent, report, number)
@@ -126,7 +126,7 @@ def _fork_all(ready: Sequence[_Ready], report: int) -> list[int]:
     return started
 
 
-class _Ready:
+class _PreparedProgram:
     """A program with all that can be worked out before the fork: memory touched after it is copied."""
 
     def __init__(self, program: Program, foreign: list[int]) -> None:
@@ -139,7 +139,7 @@ class _Ready:
 
 
 def _foreign_descriptors() -> list[int]:
-    """What this process inherited and would hand on. What Python opens closes itself at an execution."""
+    """Inherited descriptors that children would get; those that Python opens are closed on exec."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -150,21 +150,21 @@ def _foreign_descriptors() -> list[int]:
     return found
 
 
-def _become(ready: _Ready, parent: int, report: int, number: int) -> None:
+def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -> None:
     """In the child: become the program, or report why not and end. Never returns."""
-    stage, program = b"c", ready.program
+    stage, program = b"c", prepared.program
     try:
         on_parents_death(parent, program.death_signal)
-        os.chdir(ready.cwd)
+        os.chdir(prepared.cwd)
         stage = b"p"
         if program.session:
             os.setsid()
-        _settle_descriptors(ready)
-        _settle_signals(program.deaf)
+        _settle_descriptors(prepared)
+        _settle_signals(program.ignores_term)
         if program.open_files:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
-        ready.execute(ready.argv[0], ready.argv, ready.environment)
+        prepared.execute(prepared.argv[0], prepared.argv, prepared.environment)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         code = getattr(error, "errno", None) or 0
         detail = repr(error).encode("utf-8", "replace")[:400]
@@ -173,28 +173,28 @@ def _become(ready: _Ready, parent: int, report: int, number: int) -> None:
         os._exit(_NOT_EXECUTED)
 
 
-def _settle_descriptors(ready: _Ready) -> None:
-    # First out of the way of 0, 1, 2, which may themselves be among the sources.
-    program = ready.program
+def _settle_descriptors(prepared: _PreparedProgram) -> None:
+    # Duplicate first: sources may themselves be descriptors 0, 1, 2.
+    program = prepared.program
     sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
     for target, source in enumerate(sources):
         os.dup2(source, target, inheritable=True)
-    for fd in ready.foreign:
+    for fd in prepared.foreign:
         os.close(fd)
 
 
-def _settle_signals(deaf: bool) -> None:
+def _settle_signals(ignores_term: bool) -> None:
     signal.set_wakeup_fd(-1)
     # What is ignored would stay ignored in what is executed; a handler of ours must not run before.
     for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
         signal.signal(number, signal.SIG_DFL)
-    if deaf:
+    if ignores_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _check(programs: Sequence[Program], reports: int) -> None:
-    """Wait until every program is executed, or has said why not; not for ever."""
+    """Wait until every program is executed or has reported why not, within a limit."""
     said = b""
     until = time.monotonic() + _EXEC_SECONDS
     poll = select.poll()
@@ -236,10 +236,10 @@ def _remedy(code: int) -> str:
 
 
 def ended_children() -> Iterator[ProcessEnd]:
-    """Take every child that has ended, adopted orphans included; blocks never."""
+    """Reap every child that has ended, adopted orphans included; never blocks."""
     while True:
         try:
-            # A look first, then the taking of exactly that process: never somebody else's exit code.
+            # Peek first, then reap exactly that process: never somebody else's exit code.
             seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if seen is None:
                 return

@@ -110,7 +110,7 @@ def read_orders(paths: RunPaths) -> Orders:
 
 
 def read_state(paths: RunPaths) -> RunState | None:
-    """What an earlier coordinator left; None where there is nothing or it is damaged. Raises ``OSError``."""
+    """What an earlier coordinator left; None if there is nothing or it is damaged. Raises ``OSError``."""
     from clusterrun.model.record import RunState  # by coordinators alone
 
     try:
@@ -171,7 +171,7 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
 
 
 def claim_shape(paths: RunPaths, shape: int) -> bool:
-    """Take the run for one of its shapes; False where another one has it. Raises ``OSError``.
+    """Take the run for one of its shapes; False if another one has it. Raises ``OSError``.
 
     The claim is the link to the shape's orders, so there is nothing between the two that a crash could
     leave undone. A file server may make the link and lose its answer: what it says counts.
@@ -191,7 +191,7 @@ def open_log(path: str) -> int:
 
 
 def log_or_nothing(path: str) -> int:
-    """As ``open_log``; a disk that is full, or cannot be written, silences nobody."""
+    """As ``open_log``; /dev/null where the log cannot be opened, so that a full disk stops no process."""
     try:
         return open_log(path)
     except OSError:

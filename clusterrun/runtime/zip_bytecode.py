@@ -51,7 +51,7 @@ class Bytecode:
         self._first = first
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Where ``name`` comes from; None where it is not the program's."""
+        """Where ``name`` comes from; None if it is not the program's."""
         if name not in self._index:
             return None
         package = self._index[name][2]

@@ -1,6 +1,6 @@
-"""A launcher that could not reach the scheduler's controller: when it is tried again; knows words and times.
+"""Recognizes that a launcher could not reach Slurm's controller, and decides when to launch again; pure.
 
-What is asked of nobody fails nobody: nothing is charged for it, and no node is to blame.
+Such a failed launch is charged to no budget, and no node is blamed for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ControllerAway:
         self._since, self._pause = None, 1.0
 
     def next_at(self, now: float, said: Sequence[str]) -> float | None:
-        """When to launch again after a launcher ended with these words; None where that is not the reason."""
+        """When to launch again after a launcher ended with these words; None if that is not the reason."""
         if not is_away(said):
             return None
         self._since = now if self._since is None else self._since

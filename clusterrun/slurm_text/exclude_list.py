@@ -1,4 +1,4 @@
-"""The arguments that queue a run once more without its bad nodes; knows no scheduler's answer."""
+"""Fills in the arguments that resubmit a run without its bad nodes; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusterrun.model.hostlist import fold
 
 
 def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -> tuple[str, ...]:
-    """``argv`` with the bad nodes and the job to wait for; a word for which there is nothing is left out."""
+    """Fill the bad nodes and the job to wait for into ``argv``; drop placeholders without a value."""
     nodes = folded(excluded)
     after = (f"--dependency=afterany:{job_id}",) if job_id else ()
     words: list[str] = []
@@ -22,11 +22,11 @@ def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -
 
 
 def excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
-    """The whole list of nodes to be kept off; empty where it is not known."""
+    """The whole list of nodes to be kept off; empty if it is not known."""
     found = [word.partition("=")[2] for word in argv if EXCLUDED_PLACE in word]
     return found[0].replace(EXCLUDED_PLACE, folded(excluded)) if found else ""
 
 
 def folded(excluded: tuple[str, ...]) -> str:
-    """The host list of bad nodes; one whose name was never heard is in none."""
+    """The host list of bad nodes, without those whose names are not known."""
     return fold([name for name in excluded if " " not in name])

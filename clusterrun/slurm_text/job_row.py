@@ -1,4 +1,4 @@
-"""This job in the scheduler's eyes: its number, its restarts, one row of squeue; starts and means nothing."""
+"""Reads this job's number, restarts and row of squeue; starts no program and decides nothing."""
 
 from __future__ import annotations
 

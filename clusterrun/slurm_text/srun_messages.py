@@ -32,7 +32,7 @@ def unreached(said: Sequence[str]) -> set[str]:
 
 
 def held(said: Sequence[str]) -> bool:
-    """No step was created, for another step holds what it takes; that is no word about a node."""
+    """Whether no step was created because another holds its resources; that says nothing about a node."""
     return any("Unable to create step" in line and "Requested nodes are busy" in line for line in said)
 
 

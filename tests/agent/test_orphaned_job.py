@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.agent.orphaned_job import JobRemedy, Left, Silence, came_back, left_behind, meaning, refused
+from clusterrun.agent.orphaned_job import (
+    JobRemedy,
+    OrphanedNode,
+    Silence,
+    came_back,
+    left_behind,
+    refuses,
+    remedy_for,
+)
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
@@ -22,7 +30,7 @@ from clusterrun.runs.run_documents import read_document
 from tests.coordinator.runs import ROOT, until
 from tests.coordinator.tapes import ORDERS
 
-LEFT = Left("14", 0, True, 1)
+LEFT = OrphanedNode("14", 0, True, 1)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ LEFT = Left("14", 0, True, 1)
 def test_a_job_is_given_back_only_when_the_scheduler_took_its_first_node_out(
     line: str, means: JobRemedy
 ) -> None:
-    assert meaning(LEFT, (line, "")) is means
+    assert remedy_for(LEFT, (line, "")) is means
 
 
 RECORDED = sorted((ROOT / "tests" / "recorded").glob("*/job-ends.txt"))
@@ -62,7 +70,7 @@ def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_j
     rows = [row.split("\t") for row in path.read_text().splitlines()]
     ended = [(what, line) for what, line in rows if not line.startswith(("RUNNING|", "SUSPENDED|"))]
     assert {what for what, _ in ended} >= {"killed", "cancelled", "terminated", "requeued", "failed"}
-    assert {(what, line): meaning(LEFT, (line, "")) for what, line in ended} == {
+    assert {(what, line): remedy_for(LEFT, (line, "")) for what, line in ended} == {
         (what, line): JobRemedy.ACT if what in ACTED_UPON else JobRemedy.LEAVE for what, line in ended
     }
     assert {came_back((line, "")) for what, line in ended if what == "came back"} <= {"n0001"}
@@ -70,7 +78,7 @@ def test_each_release_names_a_killed_batch_step_in_its_own_words_and_only_that_j
 
 def test_a_job_of_a_chain_whose_batch_step_was_killed_is_over_and_the_next_one_goes_on() -> None:
     line = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
-    assert meaning(Left("14", 0, False, 1), (line, "")) is JobRemedy.LEAVE
+    assert remedy_for(OrphanedNode("14", 0, False, 1), (line, "")) is JobRemedy.LEAVE
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,9 @@ def test_without_a_scheduler_or_in_an_allocation_of_the_users_there_is_no_job() 
     place, where = AgentPlace(3, "n3", environment), (("10.0.0.1", 7),)
     assert left_behind(ORDERS, "/run", replace(place, environment={}), where) is None
     assert left_behind(replace(ORDERS, in_allocation=True), "/run", place, where) is None
-    assert left_behind(ORDERS, "/run", place, where) == Left("14", 2, False, 3, (), "n3", "/run", where)
+    assert left_behind(ORDERS, "/run", place, where) == OrphanedNode(
+        "14", 2, False, 3, (), "n3", "/run", where
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +120,7 @@ def test_without_a_scheduler_or_in_an_allocation_of_the_users_there_is_no_job() 
 )
 def test_silence_is_counted_only_over_looks_in_a_row_that_saw_the_same(looks: list, silent: float) -> None:
     silence = Silence()
-    assert [silence.looked(float(at), mark) for at, mark in looks][-1] == silent
+    assert [silence.seen_unchanged_for(float(at), mark) for at, mark in looks][-1] == silent
 
 
 def a_port_that_refuses() -> int:
@@ -131,9 +141,9 @@ def test_only_a_host_that_answers_shows_that_nobody_listens(monkeypatch: pytest.
     monkeypatch.setattr(socket, "create_connection", connected)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         opened = ("127.0.0.1", listener.getsockname()[1])
-        assert not refused((opened,)) and not refused((closed, opened))
-    assert refused((closed,)) and refused((closed, unreachable)) and refused(())
-    assert not refused((unreachable,))
+        assert not refuses((opened,)) and not refuses((closed, opened))
+    assert refuses((closed,)) and refuses((closed, unreachable)) and refuses(())
+    assert not refuses((unreachable,))
 
 
 CODE = """
@@ -143,8 +153,8 @@ orphaned_job.ASK_SECONDS = 0.1
 shim, living = os.pipe()
 print("here", flush=True)
 where = ("n0002", os.environ.get("RUN_DIR", "/nowhere"))
-left = orphaned_job.Left("14", 0, sys.argv[1] == "requeue", 0, (), *where, ())
-orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None).keep()
+left = orphaned_job.OrphanedNode("14", 0, sys.argv[1] == "requeue", 0, (), *where, ())
+orphaned_job.OrphanedJob(left, dict(os.environ), shim, lambda until: None).run()
 """
 
 
@@ -244,19 +254,19 @@ def test_a_job_is_left_alone_while_its_coordinator_writes_or_listens_or_its_host
 
 
 HURRIED = (
-    CODE.replace(".keep()", "")
+    CODE.replace(".run()", "")
     .replace("orphaned_job.OrphanedJob(", "job = orphaned_job.OrphanedJob(")
     .replace('"requeue", 0, ()', '"requeue", int(sys.argv[2]), ()')
 )
 KILLED = "COMPLETING|JobLaunchFailure|9|0|n0001|n[0001-0002]|"
 
 
-@pytest.mark.parametrize("how", ["job.hurry()", "os.close(living)"])
+@pytest.mark.parametrize("how", ["job.skip_turn()", "os.close(living)"])
 def test_an_agent_whose_job_is_being_ended_gives_it_back_at_once(tmp_path: Path, how: str) -> None:
     called = stand_ins(tmp_path, f"echo '{KILLED}'")
     environment = {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": str(ROOT)}
     for node in (1, 1000):  # the second one has no turn any more
-        command = [sys.executable, "-c", f"{HURRIED}\n{how}\njob.keep()", "requeue", str(node)]
+        command = [sys.executable, "-c", f"{HURRIED}\n{how}\njob.run()", "requeue", str(node)]
         assert subprocess.run(command, env=environment, timeout=60).returncode == 0
         if node == 1:
             assert "scontrol requeue 14" in called.read_text()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Accompany, Exit, Sweep, Tell
+from clusterrun.agent.actions import Exit, StartSidecar, Sweep, Tell
 from clusterrun.agent.agent import OBSERVE_AFTER_SECONDS, Agent
 from clusterrun.agent.events import Disconnected, Told, Welcomed
 from clusterrun.protocol.messages import (
@@ -118,14 +118,14 @@ def test_an_observer_comes_soon_after_the_ranks_and_only_where_it_was_ordered() 
     started, due = Tell(RanksStarted(0)), 1.0 + OBSERVE_AFTER_SECONDS
     tape = watched()
     assert tape.does(1.0, RanksStarted(0)) == [started]
-    assert Accompany(0, "observer") not in tape.does(due - 0.1, Tick())
+    assert StartSidecar(0, "observer") not in tape.does(due - 0.1, Tick())
     assert tape.machine.wakes_at() == due
-    assert Accompany(0, "observer") in tape.does(due, Tick())
-    assert Accompany(0, "observer") not in tape.does(due + 1, Tick())
+    assert StartSidecar(0, "observer") in tape.does(due, Tick())
+    assert StartSidecar(0, "observer") not in tape.does(due + 1, Tick())
     tape = agent()
     tape.at(1.0, start())
     assert tape.does(1.0, RanksStarted(0)) == [started]
-    assert Accompany(0, "observer") not in tape.does(due, Tick())
+    assert StartSidecar(0, "observer") not in tape.does(due, Tick())
 
 
 def test_an_observer_that_a_question_brought_does_not_come_twice() -> None:
@@ -133,14 +133,14 @@ def test_an_observer_that_a_question_brought_does_not_come_twice() -> None:
     tape.at(1.0, RanksStarted(0))
     question = AskSidecar(0, "observer", 1, "s")
     assert tape.does(1.5, Told(question)) == [AskSidecar(0, "observer", 1, "s")]
-    assert Accompany(0, "observer") not in tape.does(1.0 + OBSERVE_AFTER_SECONDS, Tick())
+    assert StartSidecar(0, "observer") not in tape.does(1.0 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_ranks_that_have_ended_already_are_not_observed() -> None:
     tape = watched()
     tape.at(1.0, RankExited(0, 0, 1), RankExited(0, 1, 1))
     tape.at(1.1, RanksStarted(0))
-    assert Accompany(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
+    assert StartSidecar(0, "observer") not in tape.does(1.1 + OBSERVE_AFTER_SECONDS, Tick())
 
 
 def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.coordinator.job_size import fitted
+from clusterrun.coordinator.job_size import orders_for
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, Preflight, Survival
@@ -40,21 +40,24 @@ def began_on(*worlds: tuple[int, bool]) -> RunState:
 
 @pytest.mark.parametrize("given, train, idle", [(5, 4, 1), (3, 2, 1), (2, 1, 1)])
 def test_all_nodes_but_the_spares_train(given: int, train: int, idle: int) -> None:
-    found = fitted(ORDERS, given, None)
+    found = orders_for(ORDERS, given, None)
     assert (found.nodes, found.spares, found.allocated) == (train, idle, given)
     counted = ("srun", f"--nodes={given}", f"--ntasks={given}", "--ntasks-per-node=1", "python", "--nodes")
     assert found.launch == counted
 
 
 def test_the_next_job_has_as_many_nodes_as_the_first_unless_the_run_is_elastic() -> None:
-    fixed, elastic = fitted(ORDERS, 3, None), fitted(replace(ORDERS, elastic=True), 3, began_on((4, True)))
+    fixed, elastic = (
+        orders_for(ORDERS, 3, None),
+        orders_for(replace(ORDERS, elastic=True), 3, began_on((4, True))),
+    )
     assert fixed.survival.resubmit == (*AGAIN[:-1], "--nodes=3", AGAIN[-1])
     assert fixed.preflight == ORDERS.preflight  # no rank has run: another choice is as good
     assert (elastic.nodes, elastic.survival, elastic.preflight) == (2, ORDERS.survival, ORDERS.preflight)
 
 
 def test_a_world_that_has_begun_is_kept_and_more_nodes_idle() -> None:
-    found = fitted(ORDERS, 5, began_on((4, False), (2, True), (3, True)))
+    found = orders_for(ORDERS, 5, began_on((4, False), (2, True), (3, True)))
     assert (found.nodes, found.spares) == (2, 3)
     assert found.preflight.resubmit == ("sbatch", "--nodes=3", "/r/script.sh")
 
@@ -63,9 +66,9 @@ def test_a_smaller_world_than_the_run_began_in_is_refused_with_the_way_out() -> 
     with pytest.raises(
         ClusterrunError, match=r"has 3 nodes, and the ranks of the run began on 4.*\n.*--elastic"
     ):
-        fitted(ORDERS, 3, began_on((4, True)))
+        orders_for(ORDERS, 3, began_on((4, True)))
 
 
 def test_a_fixed_number_of_nodes_and_a_run_without_a_scheduler_stay_as_they_are() -> None:
     for orders in (replace(ORDERS, min_nodes=0), replace(ORDERS, launch=())):
-        assert fitted(orders, 2, began_on((4, True))) == orders
+        assert orders_for(orders, 2, began_on((4, True))) == orders

@@ -80,9 +80,9 @@ def test_pauses_double_from_two_seconds_to_a_minute_and_the_first_restart_has_no
 def test_failures_in_a_row_that_got_no_further_are_in_vain_where_progress_is_reported(
     told: list[tuple[str, int]], words: str
 ) -> None:
-    said = restart_policy.in_vain(attempts(*told), 3)
+    said = restart_policy.no_progress_reason(attempts(*told), 3)
     assert (words in said) if words else (said == "")
-    assert restart_policy.in_vain(attempts(*told), 0) == ""
+    assert restart_policy.no_progress_reason(attempts(*told), 0) == ""
 
 
 def crash(tape: Tape, time: float, epoch: int) -> list[Any]:

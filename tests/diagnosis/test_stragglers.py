@@ -7,7 +7,7 @@ import random
 import pytest
 
 from clusterrun.diagnosis.evidence import RankSeen
-from clusterrun.diagnosis.stragglers import Late, late
+from clusterrun.diagnosis.stragglers import Straggler, find_straggler
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import LIBRARY, rank, record
 
@@ -32,7 +32,7 @@ def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[R
 def test_the_rank_at_half_speed_is_told_with_the_share_of_time_it_costs() -> None:
     slow = [0.2 * i for i in range(STEPS)]
     quick = [at - 0.1 for at in slow]
-    found = late(ranks([quick, quick, slow, quick]), {})
+    found = find_straggler(ranks([quick, quick, slow, quick]), {})
     assert found is not None
     assert (found.rank, found.last, found.of) == (2, 20, 20)
     assert 0.45 < found.share < 0.55
@@ -42,24 +42,24 @@ def test_ranks_of_equal_speed_that_jitter_have_no_last_one() -> None:
     for seed in range(200):
         chance = random.Random(seed)
         jitter = [[0.2 * i + chance.uniform(0.0, 0.1) for i in range(STEPS)] for _ in range(4)]
-        assert late(ranks(jitter), {}) is None
+        assert find_straggler(ranks(jitter), {}) is None
 
 
 def test_a_rank_that_is_last_by_little_is_not_slow() -> None:
     steps = [0.2 * i for i in range(STEPS)]
-    assert late(ranks([steps, [at + 0.01 for at in steps]]), {}) is None
+    assert find_straggler(ranks([steps, [at + 0.01 for at in steps]]), {}) is None
 
 
 def test_a_clock_that_is_ahead_makes_no_slow_rank_once_it_is_known() -> None:
     steps = [0.2 * i for i in range(STEPS)]
     ahead = ranks([steps, [at + 30.0 for at in steps]], ["n0", "n1"])
-    assert late(ahead, {"n0": 0.0, "n1": 30.0}) is None
+    assert find_straggler(ahead, {"n0": 0.0, "n1": 30.0}) is None
 
 
 def test_buckets_that_overlap_are_waited_for_once() -> None:
     """Five collectives begun within a step, all of them late by the same half step."""
     slow = [0.2 * (i // 5) + 0.001 * (i % 5) for i in range(STEPS)]
-    found = late(ranks([[at - 0.1 for at in slow], slow]), {})
+    found = find_straggler(ranks([[at - 0.1 for at in slow], slow]), {})
     assert found is not None
     assert found.rank == 1
     assert found.share < 0.7
@@ -67,12 +67,12 @@ def test_buckets_that_overlap_are_waited_for_once() -> None:
 
 def test_too_few_collectives_tell_nothing() -> None:
     few = [[0.2 * i for i in range(8)], [0.2 * i + 0.1 for i in range(8)]]
-    assert late(ranks(few), {}) is None
+    assert find_straggler(ranks(few), {}) is None
 
 
 def test_groups_of_one_have_nobody_who_waits() -> None:
-    assert late([rank(0, 1)], {}) is None
-    assert Late(0, 1, 1, 0.5, 1.0).rank == 0
+    assert find_straggler([rank(0, 1)], {}) is None
+    assert Straggler(0, 1, 1, 0.5, 1.0).rank == 0
 
 
 @pytest.mark.parametrize("each", [1, 2, 5, 12])
@@ -82,10 +82,10 @@ def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks
 ) -> None:
     for seed in range(6):
         slow = seed % size
-        found = late(_steps(random.Random(seed), size, each, slow), {})
+        found = find_straggler(_steps(random.Random(seed), size, each, slow), {})
         assert found is not None
         assert found.rank == slow
-        assert late(_steps(random.Random(seed), size, each, None), {}) is None
+        assert find_straggler(_steps(random.Random(seed), size, each, None), {}) is None
 
 
 def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[RankSeen]:
@@ -113,7 +113,7 @@ def test_a_rank_that_was_slow_in_an_earlier_phase_is_not_called_slow_now() -> No
         steady = [then[-1] + 0.5 * (i + 1) for i in range(4)]
         late_then = slow + then + steady
         before = [at - 0.2 for at in slow] + then + steady
-        assert late(_ranks_of([before, before, late_then, before]), {}) is None
+        assert find_straggler(_ranks_of([before, before, late_then, before]), {}) is None
 
 
 JOINED = (
@@ -135,7 +135,7 @@ def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
     joined: tuple[int, ...], slow: int | None
 ) -> None:
     seen = _steps(random.Random(1), 4, 3, 3)
-    found = late([replace(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
+    found = find_straggler([replace(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
     assert (found.rank if found else None) == slow
 
 
@@ -157,5 +157,7 @@ def test_a_rank_that_lags_by_a_fifth_is_told_after_five_seconds_of_it(
     pause: float, named: int | None
 ) -> None:
     lags = [pause * i for i in range(STEPS)]
-    found = late(ranks([[at - 0.2 * pause for at in lags] if n != 2 else lags for n in range(4)]), {})
+    found = find_straggler(
+        ranks([[at - 0.2 * pause for at in lags] if n != 2 else lags for n in range(4)]), {}
+    )
     assert (found and found.rank) == named

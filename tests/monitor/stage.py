@@ -1,4 +1,4 @@
-"""Ranks on a stage: real processes with the prelude, a real observer, and the vigil that it reports to."""
+"""Ranks on a stage: real processes with the prelude, a real observer, and the detector that it reports to."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.model.paths import RunPaths
 from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, Warn
 from clusterrun.monitor.hang_detector import HangDetector
-from clusterrun.monitor.rank_instrumentation import dressed, lay_out
+from clusterrun.monitor.rank_instrumentation import instrumented, write_hooks
 
 if TYPE_CHECKING:
-    from clusterrun.monitor.actions import VigilAction
+    from clusterrun.monitor.actions import HangDetectorAction
 
 ROOT = Path(__file__).resolve().parents[2]
 OBSERVE = "import sys; sys.path.insert(0, sys.argv[1]); from clusterrun.monitor.observer import main; "
@@ -94,7 +94,7 @@ class Stage:
         (folder / "orders.json").write_text(json.dumps(encode(self.orders)))
         self.script = folder / "train.py"
         self.script.write_text((HEAD if torch else "import os, sys, time\n") + textwrap.dedent(body))
-        lay_out(str(folder / "prelude"))
+        write_hooks(str(folder / "prelude"))
         self.told: list[str] = []
         self.wishes: list[EndAttempt] = []
         self.ranks = self._ranks()
@@ -103,7 +103,7 @@ class Stage:
             pids = {str(r): self.ranks[r].pid for r in range(node.number * each, (node.number + 1) * each)}
             node.ask(0, json.dumps({"ranks": pids, "epoch": 0}))
         names = [(node.number, node.name) for node in self.nodes]
-        self.vigil = HangDetector(self.orders, 0, names, time.monotonic(), time.time())
+        self.detector = HangDetector(self.orders, 0, names, time.monotonic(), time.time())
 
     def _ranks(self) -> list[subprocess.Popen[bytes]]:
         with socket.socket() as held:
@@ -128,7 +128,7 @@ class Stage:
         with open(self.paths.out(rank), "wb") as out, open(self.paths.err(rank), "wb") as err:
             return subprocess.Popen(
                 [sys.executable, "-u", str(self.script)],
-                env=dressed(environment, str(self.folder / "prelude")),
+                env=instrumented(environment, str(self.folder / "prelude")),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -151,12 +151,12 @@ class Stage:
         """Let everybody speak once."""
         for node in self.nodes:
             for number, body in node.said():
-                self._do(self.vigil.said(time.monotonic(), time.time(), node.number, number, body))
-        wakes_at = self.vigil.wakes_at()
+                self._do(self.detector.said(time.monotonic(), time.time(), node.number, number, body))
+        wakes_at = self.detector.wakes_at()
         if wakes_at is not None and wakes_at <= time.monotonic():
-            self._do(self.vigil.tick(time.monotonic(), time.time()))
+            self._do(self.detector.tick(time.monotonic(), time.time()))
 
-    def _do(self, actions: list[VigilAction]) -> None:
+    def _do(self, actions: list[HangDetectorAction]) -> None:
         for action in actions:
             if isinstance(action, AskObserver):
                 self.nodes[action.node].ask(action.number, action.body)
@@ -169,7 +169,7 @@ class Stage:
 
     def diagnosis(self, name: str = "asked") -> Diagnosis:
         """Ask as a context does, and wait for the answer."""
-        self._do(self.vigil.asked(time.monotonic(), time.time(), name, "{}"))
+        self._do(self.detector.asked(time.monotonic(), time.time(), name, "{}"))
         return self.saved(name)
 
     def saved(self, name: str) -> Diagnosis:

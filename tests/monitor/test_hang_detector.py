@@ -1,4 +1,4 @@
-"""The vigil's laws, on tapes of digests and answers; time is an argument."""
+"""The detector's laws, on tapes of digests and answers; time is an argument."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODES = [(0, "n0"), (2, "n2")]
 """The second node of the world is the third of the allocation."""
 
 
-def vigil(hang: float = 60.0, on_hang: str = "report") -> HangDetector:
+def detector(hang: float = 60.0, on_hang: str = "report") -> HangDetector:
     watch = WatchOrders(on=True, hang_seconds=hang, on_hang=on_hang)
     return HangDetector(Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=watch), 0, NODES, 0.0, WALL)
 
@@ -75,7 +75,7 @@ def quiet_until(one: HangDetector, end: float) -> None:
 
 def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
     """Rank 1 saves for three seconds so far: after ten seconds that would be a hang."""
-    one = vigil()
+    one = detector()
     one.asked(1.0, WALL, "diagnose-1", "{}")
 
     def looks(at: float, number: int, waited: float) -> list[Any]:
@@ -101,7 +101,7 @@ def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_othe
 
 def test_a_rank_that_computes_and_never_answers_does_not_hide_a_hang_of_the_group_that_it_is_in() -> None:
     for size, told in ((4, True), (0, False)):
-        one, at = vigil(hang=30.0), 0.0
+        one, at = detector(hang=30.0), 0.0
         while not one.tick(at, WALL + at) and at < 100.0:
             busy = pulse(0, seconds=at, answered=False, torch=False, size=0, begun=-1)
             digest(one, at, 0, busy, pulse(1, size=size, begun=5 if size else -1))
@@ -111,7 +111,7 @@ def test_a_rank_that_computes_and_never_answers_does_not_hide_a_hang_of_the_grou
 
 
 def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
-    one = vigil()
+    one = detector()
     asks = one.asked(1.0, WALL, "diagnose-1", "{}")
     assert [(ask.node, ask.number, "collect" in json.loads(ask.body)) for ask in asks] == [
         (0, 1, True),
@@ -124,14 +124,14 @@ def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> 
 
 
 def test_questions_that_come_meanwhile_get_the_same_answer() -> None:
-    one = vigil()
+    one = detector()
     one.asked(1.0, WALL, "a", "{}")
     assert one.asked(1.5, WALL, "b", "{}") == []
     assert sorted(saved(hangs(one, 2.0, 1))) == ["a.json", "b.json"]
 
 
 def test_a_node_that_does_not_answer_in_time_is_named() -> None:
-    one = vigil()
+    one = detector()
     one.asked(1.0, WALL, "a", "{}")
     assert answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
     wakes_at = one.wakes_at()
@@ -142,7 +142,7 @@ def test_a_node_that_does_not_answer_in_time_is_named() -> None:
 
 
 def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
-    one = vigil()
+    one = detector()
     one.asked(1.0, WALL, "a", "{}")
     answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
     found = saved(one.lost(3.0, WALL, 2, "it was killed"))["a.json"]
@@ -153,7 +153,7 @@ def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
 
 
 def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
-    one = vigil()
+    one = detector()
     one.asked(1.0, WALL, "a", "{}")
     pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
     again = answer(one, 2.0, 0, 1, *pausing[:2]) + answer(one, 2.0, 2, 1, *pausing[2:])
@@ -165,7 +165,7 @@ def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
 
 
 def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     quiet_until(one, 61.0)
     asks = one.tick(61.0, WALL + 61)
@@ -190,7 +190,7 @@ def test_a_run_that_stands_still_is_looked_at_once_by_itself() -> None:
 def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
     hang: float, timeouts: tuple[float, float], due: float
 ) -> None:
-    one = vigil(hang)
+    one = detector(hang)
     digest(one, 1.0, 0, pulse(0, timeout=timeouts[0]), pulse(1, timeout=timeouts[1]))
     digest(one, 1.0, 2, pulse(2), pulse(3))
     assert one.wakes_at() == 1.0 + due
@@ -211,7 +211,7 @@ def looked_at(one: HangDetector, at: float, number: int, timeout: float) -> list
 
 @pytest.mark.parametrize("on_hang", ["report", "restart", "kill"])
 def test_a_hang_that_is_called_early_is_acted_on_when_it_was_ordered(on_hang: str) -> None:
-    one = vigil(60.0, on_hang)
+    one = detector(60.0, on_hang)
     all_same(one, 1.0, timeout=60.0)
     assert [type(ask) for ask in one.tick(31.0, WALL)] == [AskObserver, AskObserver]
     early = looked_at(one, 32.0, 1, 60.0)
@@ -230,7 +230,7 @@ def test_a_hang_that_is_called_early_is_acted_on_when_it_was_ordered(on_hang: st
 
 def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
     """One small group has a short time-out; the ranks wait in the one of all, whose time-out is longer."""
-    one = vigil(600.0)
+    one = detector(600.0)
     all_same(one, 1.0, timeout=20.0)
     one.tick(11.0, WALL)
     assert looked_at(one, 12.0, 1, 100.0) == []
@@ -241,7 +241,7 @@ def test_the_time_out_of_a_group_that_nobody_waits_in_calls_no_hang() -> None:
 
 
 def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_than_before() -> None:
-    one = vigil(60.0, "kill")
+    one = detector(60.0, "kill")
     all_same(one, 1.0, timeout=60.0)
     one.tick(31.0, WALL)
     looked_at(one, 32.0, 1, 60.0)
@@ -253,7 +253,7 @@ def test_observers_that_fall_silent_after_an_early_call_are_asked_no_more_often_
 
 def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
     for on_hang in ("restart", "kill"):
-        one = vigil(60.0, on_hang)
+        one = detector(60.0, on_hang)
         all_same(one, 1.0)
         quiet_until(one, 61.0)
         one.tick(61.0, WALL)
@@ -263,7 +263,7 @@ def test_restart_and_kill_are_wished_for_where_they_were_ordered() -> None:
 
 
 def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> None:
-    one = vigil(60.0, "kill")
+    one = detector(60.0, "kill")
     all_same(one, 1.0)
     quiet_until(one, 61.0)
     one.tick(61.0, WALL)
@@ -274,39 +274,39 @@ def test_a_stall_in_which_nothing_is_wrong_is_reported_and_ends_nothing() -> Non
 
 def test_every_kind_of_movement_puts_the_stall_off() -> None:
     for changes in ({"output": 11}, {"begun": 6}, {"size": 0, "begun": -1}):
-        one = vigil(60.0)
+        one = detector(60.0)
         all_same(one, 1.0)
         all_same(one, 50.0, **changes)
         assert one.wakes_at() == 110.0, changes
 
 
 def test_computing_counts_only_where_nobody_counts_collectives() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     all_same(one, 50.0, seconds=50.0)
     assert one.wakes_at() == 61.0
-    alone = vigil(60.0)
+    alone = detector(60.0)
     all_same(alone, 1.0, size=0, begun=-1)
     all_same(alone, 50.0, size=0, begun=-1, seconds=50.0)
     assert alone.wakes_at() == 110.0
 
 
 def test_a_rank_that_falls_silent_has_not_moved() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     all_same(one, 50.0, answered=False, torch=False, size=0, begun=-1)
     assert one.wakes_at() == 61.0
 
 
 def test_a_rank_that_ends_has_moved() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     digest(one, 50.0, 0, pulse(0), pulse(1, state=""))
     assert one.wakes_at() == 110.0
 
 
 def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
-    one = vigil(60.0, "kill")
+    one = detector(60.0, "kill")
     all_same(one, 1.0)
     quiet_until(one, 61.0)
     one.tick(61.0, WALL)
@@ -316,7 +316,7 @@ def test_what_goes_on_while_it_is_looked_at_does_not_hang() -> None:
 
 
 def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     quiet_until(one, 61.0)
     one.tick(61.0, WALL)
@@ -327,7 +327,7 @@ def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
 
 def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
     for on_hang in ("report", "restart"):
-        one = vigil(60.0, on_hang)
+        one = detector(60.0, on_hang)
         all_same(one, 1.0)
         quiet_until(one, 61.0)
         one.tick(61.0, WALL)
@@ -336,25 +336,25 @@ def test_ranks_that_are_ended_in_their_hang_have_not_gone_on() -> None:
 
 
 def test_observers_that_are_silent_are_no_stall() -> None:
-    one = vigil(60.0)
+    one = detector(60.0)
     all_same(one, 1.0)
     assert one.tick(61.0, WALL) == []
     assert one.wakes_at() == 121.0
 
 
 def test_before_the_observers_come_nothing_stalls_and_it_is_looked_at_once_a_limit() -> None:
-    one = vigil(8.0)
+    one = detector(8.0)
     assert (one.wakes_at(), one.tick(8.0, WALL), one.wakes_at()) == (8.0, [], 16.0)
 
 
 def test_without_a_limit_nothing_hangs_by_itself() -> None:
-    one = vigil(0.0)
+    one = detector(0.0)
     all_same(one, 1.0)
     assert (one.wakes_at(), one.tick(10_000.0, WALL)) == (None, [])
 
 
 def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
-    one = vigil()
+    one = detector()
     all_same(one, 1.0)
     told = [Warn("out of memory on n2: the kernel ended a process there")]
     assert digest(one, 5.0, 2, pulse(2), killed=1) == told
@@ -362,7 +362,7 @@ def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
 
 
 def test_words_that_cannot_be_read_end_nothing() -> None:
-    one = vigil()
+    one = detector()
     for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
         assert all(isinstance(action, Warn) for action in one.said(1.0, WALL, 0, 0, body))
     one.asked(1.0, WALL, "a", "{}")
@@ -371,19 +371,19 @@ def test_words_that_cannot_be_read_end_nothing() -> None:
 
 
 def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
-    assert vigil().asked(1.0, WALL, "top-1", '{"sample": {}}') == [
+    assert detector().asked(1.0, WALL, "top-1", '{"sample": {}}') == [
         AskObserver(0, 0, '{"sample": {}}'),
         AskObserver(2, 0, '{"sample": {}}'),
     ]
 
 
 def test_ranks_that_train_alone_are_told_while_they_run_and_at_the_end_at_the_latest() -> None:
-    one = vigil()
+    one = detector()
     all_same(one, 2.0, size=1, begun=3)
     told = all_same(one, 5.0, size=1, begun=4)
     assert [type(action) for action in told] == [Warn]
     assert one.over(9.0, WALL, True) == []
-    short = vigil()
+    short = detector()
     all_same(short, 2.0, size=1, begun=3)
     digest(short, 4.0, 0, pulse(0, state="", alone=True, size=1))
     assert short.over(5.0, WALL, False) == []
@@ -401,7 +401,7 @@ def prepares(one: HangDetector, until: float) -> list[Any]:
 
 
 def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_group() -> None:
-    one = vigil(600.0)
+    one = detector(600.0)
     (told,) = prepares(one, 200.0)
     assert told.text.startswith("training alone: 4 ranks work, and none has called init_process_group")
     taken = all_same(one, 210.0, begun=50)
@@ -411,7 +411,7 @@ def test_the_warning_that_ranks_train_alone_is_taken_back_when_they_form_one_gro
 
 
 def test_one_warning_stands_at_a_time_the_more_exact_one() -> None:
-    one = vigil(600.0)
+    one = detector(600.0)
     prepares(one, 120.0)
     all_same(one, 130.0, size=1, begun=3)
     took, told = all_same(one, 140.0, size=1, begun=4)
@@ -465,7 +465,7 @@ def computing(one: HangDetector, at: float, number: int) -> list[Any]:
 
 def test_ranks_that_compute_after_a_short_hang_after_are_warned_about_after_a_minute_only() -> None:
     """Warming up in the group, or compiling: nothing is printed, and nothing hangs."""
-    one = vigil(10.0, "kill")
+    one = detector(10.0, "kill")
     all_same(one, 1.0)
     all_same(one, 9.0)
     assert one.tick(11.5, WALL + 11.5)
@@ -478,7 +478,7 @@ def test_ranks_that_compute_after_a_short_hang_after_are_warned_about_after_a_mi
 
 def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None:
     """Seen under load: "nothing has moved for 11 s" of ranks that had been in a collective for one second."""
-    one = vigil(10.0, "kill")
+    one = detector(10.0, "kill")
     all_same(one, 1.0)
     all_same(one, 9.0)
     assert one.tick(11.5, WALL + 11.5)
@@ -507,7 +507,7 @@ def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str,
     """Sends and receives have no records: when they were last begun only the digests tell."""
 
     def asked(at: float) -> dict[str, Diagnosis]:
-        one = vigil()
+        one = detector()
         all_same(one, 1.0)
         all_same(one, 20.0, **news)
         return of_server(one, at)
@@ -519,7 +519,7 @@ def test_what_ranks_begin_beside_what_is_recorded_puts_blame_off(news: dict[str,
 @pytest.mark.parametrize("before", [{"size": 0, "begun": -1}, {"begun": 5}])
 def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[str, int]) -> None:
     """The ranks have just made their group, or sent something, and the next digest is still to come."""
-    one = vigil()
+    one = detector()
     all_same(one, 20.0, **before)
     assert of_server(one, 34.0, groups=(Group("0", 4, 7, True, "gloo", "0-3"),)) == {}
 
@@ -527,7 +527,7 @@ def test_what_no_digest_has_told_yet_was_begun_since_the_last_one(before: dict[s
 @pytest.mark.parametrize("digests", [0, 1])
 def test_ranks_that_no_two_digests_tell_of_may_have_begun_since_they_are_watched(digests: int) -> None:
     """Seen: when the ranks had just met and not sent anything yet; nothing had been printed."""
-    one = vigil()
+    one = detector()
     for _ in range(digests):
         all_same(one, 4.0, begun=0)
     assert of_server(one, 19.0, groups=(Group("0", 4, 0, True, "gloo", "0-3"),)) == {}
@@ -545,7 +545,7 @@ def stalled(one: HangDetector) -> list[Any]:
     [({"state": ""}, False), ({"groups": (Group("0", 4, 5, True, "gloo", "0-3"),)}, True)],
 )
 def test_a_rank_that_has_ended_since_the_last_digest_has_moved(now: dict[str, Any], hung: bool) -> None:
-    one = vigil(on_hang="kill")
+    one = detector(on_hang="kill")
     (ask, *_) = stalled(one)
     sleeping = rank(1, stack=LOOP, **now)
     first = answer(one, 61.0, 0, ask.number, waiter(0, node="n0"), sleeping)
@@ -560,7 +560,7 @@ def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for
         for node, numbers in (("n0", (0, 1)), ("n2", (2, 3)))
     ]
     for hang, ends in ((10.0, False), (70.0, True)):
-        one, at = vigil(hang=hang, on_hang="kill"), 0.0
+        one, at = detector(hang=hang, on_hang="kill"), 0.0
         while not (asks := one.tick(at, WALL + at)):
             all_same(one, at, state="")
             at += 2.0
@@ -570,7 +570,7 @@ def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for
 
 def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the_first_minute() -> None:
     for quiet, named in ((20.0, []), (70.0, [1])):
-        one = vigil()
+        one = detector()
         one.asked(quiet, WALL + quiet, "diagnose-1", "{}")
         fresh = {"groups": (), "records": (), "stack": LOOP, "quiet": quiet}
         meets = {"groups": (), "records": (), "stack": MEETING, "quiet": quiet}
@@ -591,7 +591,7 @@ def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang
     answers: bool, verdict: Verdict
 ) -> None:
     """On a crowded node three still make the group, one is in it; the look itself gets no answer of them."""
-    one, at = vigil(), 0.0
+    one, at = detector(), 0.0
     while at < 30.0:
         all_same(one, at, answered=answers, torch=False, size=0, begun=-1, seconds=1.0 + 0.2 * at)
         at += 2.0

@@ -17,21 +17,21 @@ from clusterrun.preflight.tasks import (
     DialAnswer,
     Dialled,
     DialTask,
-    Exchanged,
+    ExchangeAnswer,
+    ExchangeTask,
     GroupResult,
     GroupTask,
     Interface,
+    LinkTraffic,
     ListenAnswer,
     ListenTask,
     LocalAnswer,
     LocalTask,
     ProbeReading,
+    StartTorch,
     ThroughAnswer,
     ThroughTask,
-    WarmTask,
-    WarmUp,
-    WatchAnswer,
-    WatchTask,
+    TorchStarted,
 )
 
 PORTS = tuple(33000 + 3500 * part for part in range(8))
@@ -244,13 +244,13 @@ class Cluster:
             return self.dial(node, task)
         if isinstance(task, ThroughTask):
             return self.through(node, task)
-        if isinstance(task, WatchTask):
+        if isinstance(task, ExchangeTask):
             return self.watch(node, task)
-        if isinstance(task, WarmTask):
+        if isinstance(task, StartTorch):
             if node in faults.no_torch:
-                return 0.2, WarmUp(False, 0.2, "No module named 'torch'")
+                return 0.2, TorchStarted(False, 0.2, "No module named 'torch'")
             ports = tuple(50000 + number for number in range(40))
-            return 1.0 + chance.random(), WarmUp(True, 1.0, "", "gloo", 0, (("torch", "2.13"),), ports)
+            return 1.0 + chance.random(), TorchStarted(True, 1.0, "", "gloo", 0, (("torch", "2.13"),), ports)
         assert isinstance(task, GroupTask)
         self.deaths[node] = self.deaths.get(node, 0) + 1
         if self.deaths[node] <= faults.dies_alone.get(node, 0):
@@ -281,11 +281,11 @@ class Cluster:
                 found.append(ProbeReading(check, json.dumps({"size": 1 << 34, "free": free}), 0.1))
         return LocalAnswer(tuple(found))
 
-    def watch(self, node: int, task: WatchTask) -> tuple[float, WatchAnswer]:
+    def watch(self, node: int, task: ExchangeTask) -> tuple[float, ExchangeAnswer]:
         """Segments sent so far: ten messages of five segments a second, on each connection of the node."""
         if task.targets:
             self.lines[node] = [target.node for target in task.targets]
-            return 0.05, WatchAnswer(())
+            return 0.05, ExchangeAnswer(())
         ends = [*self.lines.get(node, ())]
         ends += [one for one, others in self.lines.items() for other in others if other == node]
         seen = []
@@ -296,8 +296,8 @@ class Cluster:
             stalled = node in self.faults.flaps or other in self.faults.flaps
             stalls = (seconds > 3.0) * stalled * (other in self.lines.get(node, ()))
             resent = sum(self.chance.random() < share for _ in range(sent)) + 4 * stalls
-            seen.append(Exchanged(other, sent, resent, 4.5 * bool(stalls), stalls))
-        return 0.05 + task.seconds, WatchAnswer(tuple(seen))
+            seen.append(LinkTraffic(other, sent, resent, 4.5 * bool(stalls), stalls))
+        return 0.05 + task.seconds, ExchangeAnswer(tuple(seen))
 
     def apart(self, nodes: Iterable[int]) -> bool:
         """Whether some of these are in different parts."""

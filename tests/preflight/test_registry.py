@@ -15,7 +15,7 @@ from clusterrun.model.preflight_report import Finding
 from clusterrun.preflight import checks, registry
 from clusterrun.preflight.checks.folders import FolderCheck
 from clusterrun.preflight.checks.gpu_health import GpuJudge
-from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, WarmUp
+from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, TorchStarted
 from clusterrun.preflight.untrusted import entries, number, rows, text, words
 from tests.preflight.checks import values
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer, asked, gpus
@@ -32,7 +32,7 @@ JSON: Any = st.recursive(
 
 
 def test_every_file_is_in_the_list_and_every_name_is_its_files():
-    listed = [*registry.CHECKS, *registry.SECONDS]
+    listed = [*registry.CHECKS, *registry.SECONDARY_JUDGES]
     several = {"folders": FolderCheck, "gpu_health": GpuJudge}
     parts = [one for name, kind in several.items() for one in vars(FILES[name]).values() if type(one) is kind]
     own = {name: module for name, module in FILES.items() if name not in several}
@@ -41,7 +41,7 @@ def test_every_file_is_in_the_list_and_every_name_is_its_files():
         *(name.replace("_", "-") for name in own),
         *(part.NAME for part in parts),
     }
-    assert {second.OF for second in registry.SECONDS} <= {c.NAME for c in registry.CHECKS} | {
+    assert {second.OF for second in registry.SECONDARY_JUDGES} <= {c.NAME for c in registry.CHECKS} | {
         "torch",
         "product",
     }
@@ -127,7 +127,9 @@ def alike(check: Any) -> st.SearchStrategy[Any]:
     return JSON | st.dictionaries(st.sampled_from(keys) | st.text(max_size=4), inner, max_size=8)
 
 
-@pytest.mark.parametrize("check", [*registry.CHECKS, *registry.SECONDS], ids=lambda check: check.NAME)
+@pytest.mark.parametrize(
+    "check", [*registry.CHECKS, *registry.SECONDARY_JUDGES], ids=lambda check: check.NAME
+)
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_reading_whatever_brings_a_judge_down(check, data):
@@ -181,9 +183,10 @@ def test_all_that_is_known_is_judged_together():
     local = {node: answer(gpus=values.gpus()) for node in ("n1", "n2", "n3")}
     local["n3"] = answer(gpus=values.gpus(rows_failed="Yes"))
     warm = {
-        n: WarmUp(True, 1.0, backend="nccl", devices=8, versions=(("torch", "2.13"),)) for n in ("n1", "n2")
+        n: TorchStarted(True, 1.0, backend="nccl", devices=8, versions=(("torch", "2.13"),))
+        for n in ("n1", "n2")
     }
-    warm["n3"] = WarmUp(True, 1.0, backend="nccl", devices=7, versions=(("torch", "2.13"),))
+    warm["n3"] = TorchStarted(True, 1.0, backend="nccl", devices=7, versions=(("torch", "2.13"),))
     products = {n: GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: a") for n in ("n1", "n2")}
     products["n3"] = GroupResult(1, True, "done", 1.0, fingerprint="cuda 1: b")
     found = registry.findings(ASKED, local, warm, products)

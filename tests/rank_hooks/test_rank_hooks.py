@@ -1,4 +1,4 @@
-"""The prelude never changes what a script sees or does, and opens its doors in ranks alone."""
+"""The prelude never changes what a script sees or does, and opens its channels in ranks alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from clusterrun.monitor.last_stacks import keep
-from clusterrun.monitor.rank_channels import RankChannel, door, doors
-from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, dressed, lay_out
+from clusterrun.monitor.rank_channels import RankChannel, channel, channels
+from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, instrumented, write_hooks
 from clusterrun.monitor.stacks import StackReply, stacks
 from clusterrun.monitor.torch_facts import facts
 from clusterrun.rank_hooks import clusterrun_prelude
@@ -33,7 +33,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    lay_out(str(tmp_path / "prelude"))
+    write_hooks(str(tmp_path / "prelude"))
     return str(tmp_path / "prelude")
 
 
@@ -65,20 +65,20 @@ def said(argv: list[str], environment: dict[str, str], cwd: str = "/") -> tuple[
 
 @pytest.mark.parametrize("python", pythons())
 def test_a_rank_sees_nothing_of_the_prelude(python: str, folder: str) -> None:
-    assert said([python, "-c", SAY], dressed(RANK, folder)) == ("None None\n[] []", "")
+    assert said([python, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
 
 
 def test_the_users_own_path_stays_as_it_was(folder: str, tmp_path: Path) -> None:
     mine = f"{tmp_path}:{tmp_path / 'other'}"
-    out, err = said([sys.executable, "-c", SAY], dressed({**RANK, "PYTHONPATH": mine}, folder))
+    out, err = said([sys.executable, "-c", SAY], instrumented({**RANK, "PYTHONPATH": mine}, folder))
     assert (out.split("\n")[0], err) == (f"{mine} None", "")
 
 
 def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
-    process = start([sys.executable, "-c", SLEEP], dressed(RANK, folder))
+    process = start([sys.executable, "-c", SLEEP], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = door(process.pid)
+    found = channel(process.pid)
     assert found is not None
     assert (found.rank, found.pid, found.intact()) == (3, process.pid, True)
     assert facts([found], 5, 0, 30.0) == {process.pid: {"ask": 5, "torch": False}}
@@ -88,10 +88,10 @@ def test_a_rank_opens_its_doors_and_answers(folder: str, start: Start) -> None:
 
 @pytest.mark.parametrize("python", pythons())
 def test_every_python_answers(python: str, folder: str, start: Start) -> None:
-    process = start([python, "-c", SLEEP], dressed(RANK, folder))
+    process = start([python, "-c", SLEEP], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = door(process.pid)
+    found = channel(process.pid)
     assert found is not None
     assert stacks([found], 30.0) == {process.pid: StackReply(("<string>:1 <module>",))}
 
@@ -100,11 +100,11 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
     folder: str, start: Start
 ) -> None:
     process = start(
-        [sys.executable, "-c", "print('up', flush=True)\nsum(range(10**13))"], dressed(RANK, folder)
+        [sys.executable, "-c", "print('up', flush=True)\nsum(range(10**13))"], instrumented(RANK, folder)
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    found = door(process.pid)
+    found = channel(process.pid)
     assert found is not None
     inside = {process.pid: StackReply(("<string>:2 <module>",))}
     until(lambda: stacks([found], 30.0) == inside, "the line that computes")
@@ -116,10 +116,10 @@ def test_a_rank_that_computes_without_giving_the_lock_back_still_shows_its_stack
 def test_what_is_no_rank_or_is_told_not_to_has_no_doors(
     environment: dict[str, str], folder: str, start: Start
 ) -> None:
-    process = start([sys.executable, "-c", SLEEP], dressed(environment, folder))
+    process = start([sys.executable, "-c", SLEEP], instrumented(environment, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert doors(process.pid) == []
+    assert channels(process.pid) == []
 
 
 def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopped(
@@ -127,7 +127,7 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
 ) -> None:
     pids = {}
     for rank in (3, 4):
-        process = start([sys.executable, "-c", SLEEP], dressed({**RANK, "RANK": str(rank)}, folder))
+        process = start([sys.executable, "-c", SLEEP], instrumented({**RANK, "RANK": str(rank)}, folder))
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         pids[rank] = process.pid
@@ -142,14 +142,14 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
 
 def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
-    process = start([sys.executable, "-c", child], dressed(RANK, folder))
+    process = start([sys.executable, "-c", child], instrumented(RANK, folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert [found.pid for found in doors(process.pid)] == [process.pid]
+    assert [found.pid for found in channels(process.pid)] == [process.pid]
     (inside,) = [
         int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
-    assert door(inside) is None
+    assert channel(inside) is None
 
 
 def test_ranks_below_a_shell_and_below_a_launcher_in_python_are_found(
@@ -164,17 +164,17 @@ def test_ranks_below_a_shell_and_below_a_launcher_in_python_are_found(
         (3, ["/bin/sh", "-c", f'{sys.executable} -c "{SLEEP}"; true']),
         (5, [sys.executable, str(launcher)]),
     ):
-        process = start(argv, dressed(RANK, folder))
+        process = start(argv, instrumented(RANK, folder))
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
-        (found,) = until(lambda pid=process.pid: doors(pid), f"a door of rank {rank}")
+        (found,) = until(lambda pid=process.pid: channels(pid), f"a channel of rank {rank}")
         assert (found.rank, found.pid != process.pid) == (rank, True)
 
 
 def test_a_sitecustomize_behind_it_is_loaded_as_ever(folder: str, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import sys\nsys.theirs = __name__\n")
-    environment = dressed({**RANK, "PYTHONPATH": str(tmp_path / "site")}, folder)
+    environment = instrumented({**RANK, "PYTHONPATH": str(tmp_path / "site")}, folder)
     code = "import sys; print(sys.theirs, sys.modules['sitecustomize'].__file__)"
     assert said([sys.executable, "-c", code], environment) == (
         f"sitecustomize {tmp_path / 'site/sitecustomize.py'}",
@@ -187,32 +187,32 @@ def test_a_sitecustomize_behind_it_that_fails_is_reported_as_ever(folder: str, t
     (tmp_path / "site/sitecustomize.py").write_text("raise ValueError('theirs')\n")
     environment = {**RANK, "PYTHONPATH": str(tmp_path / "site")}
     alone = said([sys.executable, "-c", "print('goes on')"], environment)
-    assert said([sys.executable, "-c", "print('goes on')"], dressed(environment, folder)) == alone
+    assert said([sys.executable, "-c", "print('goes on')"], instrumented(environment, folder)) == alone
     assert "ValueError: theirs" in alone[1]
 
 
 @pytest.mark.parametrize("number", ["", "nonsense", "0", "9", "99999"])
 def test_a_signal_that_cannot_be_breaks_no_script(number: str, folder: str) -> None:
-    environment = {**dressed(RANK, folder), "CLUSTERRUN_PRELUDE": number}
+    environment = {**instrumented(RANK, folder), "CLUSTERRUN_PRELUDE": number}
     assert said([sys.executable, "-c", "print('goes on')"], environment) == ("goes on", "")
 
 
 def test_a_prelude_that_cannot_be_read_breaks_no_script(folder: str) -> None:
     Path(folder, "clusterrun_prelude.py").write_text("this is no python (")
-    assert said([sys.executable, "-c", "print('goes on')"], dressed(RANK, folder)) == ("goes on", "")
+    assert said([sys.executable, "-c", "print('goes on')"], instrumented(RANK, folder)) == ("goes on", "")
 
 
 def test_a_file_of_the_users_that_bears_a_name_of_ours_is_not_touched(folder: str, tmp_path: Path) -> None:
     """The thread imports nothing: a json.py beside the script would be the user's."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "train.py").write_text("print('goes on')\n")
-    assert said([sys.executable, str(tmp_path / "train.py")], dressed(RANK, folder)) == ("goes on", "")
+    assert said([sys.executable, str(tmp_path / "train.py")], instrumented(RANK, folder)) == ("goes on", "")
 
 
 def test_nobody_is_signalled_who_would_die_of_it(folder: str, start: Start) -> None:
     """A process that took another program's place has the rank's number, not its handler."""
     code = "import os, sys; print('up', flush=True); os.execv('/bin/sleep', ['sleep', '600'])"
-    process = start([sys.executable, "-c", code], dressed(RANK, folder))
+    process = start([sys.executable, "-c", code], instrumented(RANK, folder))
     until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the other program")
     forged = RankChannel(3, process.pid, 1, 1, 1, "0")
     assert (stacks([forged]), facts([forged], 1, 0), process.poll()) == ({}, {}, None)
@@ -226,11 +226,11 @@ def test_a_script_that_closes_every_descriptor_is_asked_nothing(
     code = "import os, time\nos.closerange(3, 64)\n"
     code += f"files = [open({str(mine)!r} + str(n), 'w') for n in range(8)]\n"
     process = start(
-        [sys.executable, "-c", code + "print('up', flush=True)\ntime.sleep(600)"], dressed(RANK, folder)
+        [sys.executable, "-c", code + "print('up', flush=True)\ntime.sleep(600)"], instrumented(RANK, folder)
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert door(process.pid) is None
+    assert channel(process.pid) is None
     assert stacks([RankChannel(3, process.pid, 4, 3, 5, "0")]) == {}
     assert [Path(f"{mine}{n}").stat().st_size for n in range(8)] == [0] * 8
 
@@ -247,7 +247,7 @@ def test_the_files_are_their_owners_alone(folder: str) -> None:
 
 def test_ranks_of_the_coordinators_python_compile_nothing(folder: str) -> None:
     """To compile the prelude takes longer than all else that it does."""
-    _, told = said([sys.executable, "-v", "-c", ""], dressed(RANK, folder))
+    _, told = said([sys.executable, "-v", "-c", ""], instrumented(RANK, folder))
     compiled = [line for line in told.split("\n") if line.startswith("# code object from") and folder in line]
     ready = [
         f"# code object from '{bytecode(folder, name)}'" for name in ("sitecustomize", "clusterrun_prelude")
@@ -262,7 +262,7 @@ def bytecode(folder: str, name: str) -> str:
 def test_bytecode_that_is_damaged_is_compiled_again(folder: str) -> None:
     for name in COMPILED:
         Path(bytecode(folder, name)).write_bytes(b"no bytecode")
-    assert said([sys.executable, "-c", SAY], dressed(RANK, folder)) == ("None None\n[] []", "")
+    assert said([sys.executable, "-c", SAY], instrumented(RANK, folder)) == ("None None\n[] []", "")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_rank_was_alone_where_no_group_of_several_was_ever_used(
     """Without torch loaded nobody knows what was taken apart before."""
     monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d", raising=False)
     space = clusterrun_prelude.witness(str(ROOT / "clusterrun/rank_hooks"))
-    assert space["was_alone"](groups, []) is alone
+    assert space["never_joined_a_collective"](groups, []) is alone
 
 
 RECORDS = "import os; print(sorted((n, v) for n, v in os.environ.items() if n.startswith('TORCH_')))"
@@ -309,7 +309,7 @@ def test_torch_keeps_records_by_the_names_of_its_release_and_what_the_user_set_s
     (tmp_path / "site/torch/version.py").write_text(f"__all__ = []\n__version__ = '{version}'\n")
     environment = {**RANK, "CLUSTERRUN_RUN_DIR": "/run", "PYTHONPATH": str(tmp_path / "site"), **given}
     out, _ = said(
-        [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], dressed(environment, folder)
+        [sys.executable, "-S", "-c", "import sitecustomize; " + RECORDS], instrumented(environment, folder)
     )
     expected = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", **given}
     expected.update({size: "2000"} if size else {})
@@ -332,7 +332,7 @@ def test_what_is_started_per_node_says_farewell_where_it_worked_more_than_what_i
     space: dict[str, Any] = {"__name__": "prelude"}
     exec((ROOT / "clusterrun/rank_hooks/clusterrun_prelude.py").read_text(), space)
     left: list[tuple[str, int]] = []
-    space["witness"] = lambda here: {"last_words": lambda name, size: left.append((name, size))}
+    space["witness"] = lambda here: {"dump_at_exit": lambda name, size: left.append((name, size))}
     space["knows_others"] = lambda: True
     monkeypatch.setattr(os, "times", lambda: (*times, 0.0))
     space["farewell"]("name", os.getpid(), "here", 2, per_node)
@@ -356,7 +356,7 @@ def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_wor
     """Below a pipe nothing else tells: the exit code is that of its last program."""
     attempt = tmp_path / "attempts/000"
     attempt.mkdir(parents=True)
-    environment = dressed({**RANK, "CLUSTERRUN_RUN_DIR": str(tmp_path)}, folder)
+    environment = instrumented({**RANK, "CLUSTERRUN_RUN_DIR": str(tmp_path)}, folder)
     for program in programs:
         command = [sys.executable, "-S", "-c", f"import sitecustomize; {program}"]
         subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)

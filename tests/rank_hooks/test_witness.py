@@ -127,7 +127,7 @@ def test_a_rank_whose_groups_are_gone_was_alone_only_where_no_recorder_and_no_st
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         monkeypatch.delenv(name, raising=False)
     space = witness({}, plugins, _dump_nccl_trace_json=nccl, _dump_fr_trace_json=dump())
-    assert space["was_alone"]([], space["flight"](16)) is alone
+    assert space["never_joined_a_collective"]([], space["flight"](16)) is alone
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_
     space = witness({})
     c10d = sys.modules["torch.distributed.distributed_c10d"]
     c10d.__name__, c10d._world.group_count = "c10d", 8
-    caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: json.loads(space["words"](1, 16, 4))}
+    caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: json.loads(space["state_json"](1, 16, 4))}
     exec("def _new_group_with_tag(ranks, group_name): return ask()", caller)
     sys.modules["torch._C._distributed_c10d"].__dict__["_dump_fr_trace_json"] = dump()
     found = calls(caller["_new_group_with_tag"](ranks, "7"))

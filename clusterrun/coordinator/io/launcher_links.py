@@ -13,13 +13,13 @@ from clusterrun import proc
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
 SETTLED = "-"
-"""No node is called so."""
+"""Not a valid node name."""
 
 
 def main(process: int, names: Sequence[str]) -> int:
     """Print each of the nodes ``names`` from which a connection to ``process`` came in.
 
-    And ``SETTLED`` where there are any, and ``process`` itself waits for an answer of none of the nodes.
+    And ``SETTLED`` where there are any, and ``process`` has no pending connection to a node.
     """
     rows, sockets = list(_rows()), proc.sockets(process)
     peers, asked = connected(rows, sockets), dialled(rows, sockets)

@@ -120,7 +120,7 @@ def _job(job_id: str, excluded: tuple[str, ...]) -> bytes:
 
 
 def _values(path: str) -> dict[str, Any]:
-    """What a small document holds; nothing where it is none."""
+    """What a small document holds; nothing if it is none."""
     try:
         found = json.loads(_small_file(path) or "null")
     except ValueError:
@@ -168,7 +168,7 @@ class StateWriter:
             self._loop.at(self._written_at + max(_LEAST_BETWEEN, self._pause), self._write)
 
     def keep_room(self) -> None:
-        """Hold some of the disk, for the last word of a run that has filled it."""
+        """Reserve disk space for the last state of a run that fills the disk."""
         try:
             fd = os.open(self._paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with open(fd, "wb") as file:

@@ -100,7 +100,7 @@ def _watch(orders: Orders, paths: RunPaths) -> Callable[..., HangMonitor]:
 
     try:
         rehearsed = contract.REHEARSAL_VARIABLE in dict(orders.environment)
-        rank_instrumentation.lay_out(paths.prelude, rehearsed)
+        rank_instrumentation.write_hooks(paths.prelude, rehearsed)
     except OSError as error:  # ranks run without it; less can be seen of them
         say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
     return HangMonitor

@@ -2,8 +2,8 @@
 
 The scheduler takes the end of this process for the end of the job. So it is tiny: it forks the
 coordinator before anything large is loaded, passes signals on, and waits. A coordinator that is
-killed, or falls over a bug, leaves agents that die by their lease and a launcher, which is told from
-here to end; once they are gone, or at once where the job is being ended, another coordinator takes the next
+killed or crashes leaves agents, which end with their lease, and a launcher, which this process
+ends; once they are gone, or at once where the job is being ended, another coordinator takes the next
 attempt, knowing since when nobody renews a lease.
 """
 
@@ -207,7 +207,7 @@ class _Supervisor:
             self._wait(_LOOK_SECONDS)
 
     def _as_it_ended(self) -> int:
-        """The scheduler is to see the very end that the coordinator had."""
+        """Exit as the coordinator did, by its signal or with its code."""
         code = self._code or 1
         if code < 0:
             if -code in PASSED_ON:

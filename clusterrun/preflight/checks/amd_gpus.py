@@ -14,7 +14,7 @@ from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.checks.gpus import memory_in_use
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer, document
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import entries, number, rows, text, words
 
 NAME = "amd-gpus"
@@ -42,7 +42,7 @@ _MIB = 1 << 20
 _ECC = "drain the node and reset the GPU (amd-smi reset --gpureset) or reboot; if it comes again, replace it"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """What the program tells of each GPU; nothing where the kernel has no driver of AMD's for computing."""
     if not os.path.exists(_DEVICE):
         return {"found": False}
@@ -90,7 +90,7 @@ def _value(one: Mapping[str, object], path: tuple[str, ...]) -> float | None:
     return number(one, *path, "value") if plain is None else plain
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail for missing GPUs and uncorrected errors, and for memory in use; silent without AMD's driver."""
     limits = chosen(request.limits)
     for node, reading in readings.items():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number
 
 NAME = "cpus"
@@ -23,7 +23,7 @@ _CGROUPS = "/proc/self/cgroup"
 _TREE = "/sys/fs/cgroup"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Processors that this process may run on; those that its cgroups allow; the runnable processes."""
     with open("/proc/loadavg", encoding="ascii") as file:
         load, _, _, running, _ = file.read().split()
@@ -54,7 +54,7 @@ def _allowed(folder: str) -> float | None:
     return None
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Warn where there is less for the ranks of a node while other nodes have enough."""
     usable = {node: number(reading, "usable") for node, reading in readings.items()}
     most = max((count for count in usable.values() if count), default=0.0)
@@ -67,7 +67,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
     yield from _busy({node: load for node, load in loads.items() if load is not None})
 
 
-def _held_down(request: Asked, quotas: Mapping[str, float | None]) -> Findings:
+def _held_down(request: RunNeeds, quotas: Mapping[str, float | None]) -> Findings:
     allowed = {node: float("inf") if one is None else one for node, one in quotas.items()}
     most = max(allowed.values(), default=0.0)
     for node, one in allowed.items():

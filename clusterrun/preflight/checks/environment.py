@@ -10,7 +10,7 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import some_of, unlike
 from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import entries, text, words
 
 NAME = "environment"
@@ -30,7 +30,7 @@ _UNSET = "not set"
 _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own prolog, profile and modules"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """The variables by name, and the network interfaces of this node."""
     found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
     return {
@@ -58,7 +58,7 @@ def _machine() -> str:
         return ""
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where a variable names no interface of its node; warn where nodes have different values."""
     failed: set[tuple[str, str]] = set()
     for node, reading in readings.items():
@@ -81,7 +81,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
 
 
 def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
-    """Why ranks could not meet on the interfaces that ``value`` chooses; empty where they may."""
+    """Why ranks could not meet on the interfaces that ``value`` chooses; empty if they may."""
     if not value or not interfaces:
         return ""
     chosen = [interface for interface in interfaces if _chooses(name, value, interface)]

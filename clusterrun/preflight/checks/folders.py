@@ -13,7 +13,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.size import gibibytes
 from clusterrun.preflight.probes.process_context import variables
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, text
 
 LIMIT = 10.0
@@ -91,7 +91,7 @@ class FolderCheck:
 
     NAME: str
     what: str
-    of: Callable[[Asked], str]
+    of: Callable[[RunNeeds], str]
     writes: bool
     full: Grade
     remedy: str = _HANGS
@@ -105,14 +105,14 @@ class FolderCheck:
         mute = f"{self.what} did not answer within {LIMIT:g} s"
         return Finding(self.NAME, Grade.FAIL, slow if self.writes else mute, self.remedy)
 
-    def probe(self, request: Asked) -> object:
+    def probe(self, request: RunNeeds) -> object:
         """What came of writing there, or how much room it has."""
         path = self.of(request)
         if self.writes:
             return written(path)
         return room(path) if path else None
 
-    def judge(self, request: Asked, readings: Readings) -> Findings:
+    def judge(self, request: RunNeeds, readings: Readings) -> Findings:
         """Fail where it cannot be used; a full one is as bad as ``full`` says."""
         there = any(isinstance(reading, dict) and "error" not in reading for reading in readings.values())
         for node, reading in readings.items():
@@ -120,7 +120,7 @@ class FolderCheck:
                 if there or not self.odd_alone or finding.verdict != Grade.FAIL:
                     yield node, finding
 
-    def _of_node(self, request: Asked, reading: object) -> Iterator[Finding]:
+    def _of_node(self, request: RunNeeds, reading: object) -> Iterator[Finding]:
         limits, where = chosen(request.limits), f"{self.what} {text(reading, 'path')}"
         error = text(reading, "error")
         if error:

@@ -13,7 +13,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import split, unlike
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows, text, words
 
 Gpu = Mapping[str, object]
@@ -24,7 +24,7 @@ Told = Iterator[tuple[Grade, str, str]]
 @frozen
 class GpuJudge:
     NAME: str
-    judge: Callable[[Asked, Readings], Findings]
+    judge: Callable[[RunNeeds, Readings], Findings]
     OF: str = gpus.NAME
 
 
@@ -35,7 +35,7 @@ def _of_each(
 ) -> GpuJudge:
     """A judge that looks at one GPU of the job after the other, with the limits."""
 
-    def judge(request: Asked, readings: Readings) -> Findings:
+    def judge(request: RunNeeds, readings: Readings) -> Findings:
         limits = chosen(request.limits)
         for node, reading in readings.items():
             for index, gpu in which(reading):
@@ -144,7 +144,7 @@ _LEAST_NODES, _LEAST_GPUS = 2, 4
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
-def _pcie(request: Asked, readings: Readings) -> Findings:
+def _pcie(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of lost lanes, and of a node whose links could be faster everywhere else.
 
     A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.
@@ -197,7 +197,7 @@ _SET = {
 _TOLERATED = 0.05
 
 
-def _clocks(request: Asked, readings: Readings) -> Findings:
+def _clocks(request: RunNeeds, readings: Readings) -> Findings:
     """Fail for a slowdown by the hardware, warn for one by the driver and for limits below the others'."""
     for node, reading in readings.items():
         for index, gpu in gpus.given(reading):
@@ -250,7 +250,7 @@ _EQUAL = (
 )
 
 
-def _driver(request: Asked, readings: Readings) -> Findings:
+def _driver(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of a node with another driver, or with other GPUs than most have."""
     for what, field, remedy in _EQUAL:
         values = {node: text(reading, field) or _kinds(reading, field) for node, reading in readings.items()}

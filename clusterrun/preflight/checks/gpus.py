@@ -13,7 +13,7 @@ from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.probes import nvidia_smi
 from clusterrun.preflight.probes.process_context import owner, variables
 from clusterrun.preflight.probes.run_program import answer
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows, text, words
 
 NAME = "gpus"
@@ -51,7 +51,7 @@ _REMEDIES = (
 """What to do about what nvidia-smi says where it lists no GPU, by some of its words."""
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Everything that one call of nvidia-smi tells, and which of the GPUs are this job's."""
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
@@ -88,7 +88,7 @@ def closed_devices(
     return {index for index, path in enumerate(paths) if path} - opened if opened else set()
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where the driver does not answer or fewer GPUs are there than asked; silent without any driver."""
     if not any(_found(reading) for reading in readings.values()):
         return  # not one node has NVIDIA's tools: these are other machines
@@ -102,7 +102,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
                 yield node, Finding(NAME, Grade.WARN, f"nvidia-smi: {said}", _ILL)
 
 
-def _of_node(request: Asked, reading: object) -> Finding | None:
+def _of_node(request: RunNeeds, reading: object) -> Finding | None:
     if not _found(reading):
         return _fail(
             "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"

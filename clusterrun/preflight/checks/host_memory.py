@@ -7,7 +7,7 @@ import statistics
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.size import gibibytes
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number
 
 NAME = "host-memory"
@@ -16,7 +16,7 @@ LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within
 _TOLERATED = 0.05
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Bytes in all and available."""
     with open("/proc/meminfo", encoding="ascii") as file:
         lines = dict(line.split(":", 1) for line in file if ":" in line)
@@ -26,7 +26,7 @@ def probe(request: Asked) -> object:
     }
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of a node with less memory than most, or with little of it free while others have it free."""
     share = chosen(request.limits)["memory_free"]
     sizes = {node: number(reading, "size") or 0.0 for node, reading in readings.items()}

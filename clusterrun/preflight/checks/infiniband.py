@@ -12,7 +12,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split, unlike
 from clusterrun.preflight.probes.process_context import variables
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import entries, number, text
 
 NAME = "infiniband"
@@ -31,16 +31,16 @@ COUNTERS = (
     "local_link_integrity_errors",
     "port_rcv_errors",
 )
-BETWEEN = 0.3
-"""Seconds between two looks at the counters: what grows while nobody uses the link is a bad link."""
+SAMPLE_SECONDS = 0.3
+"""Between two reads of the counters: errors that grow while the link is idle mean a bad link."""
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 
 
-def probe(request: Asked, folder: str = CLASS) -> object:
+def probe(request: RunNeeds, folder: str = CLASS) -> object:
     """Every port by ``device/port``: state, rate, kind, whether NCCL may use it; its error counters twice."""
     found = ports(folder)
     if found:
-        time.sleep(BETWEEN)
+        time.sleep(SAMPLE_SECONDS)
     for name, path in _paths(folder):
         if name in found:
             found[name]["later"] = _counters(path)
@@ -101,7 +101,7 @@ def _counters(path: str) -> dict[str, int]:
     return {name: int(value) for name, value in read.items() if value.isdigit()}
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors.
 
     What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
@@ -110,11 +110,11 @@ def judge(request: Asked, readings: Readings) -> Findings:
     counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
     elsewhere = _active_share(readings)
     down = {node: _down(entries(reading), elsewhere) for node, reading in readings.items()}
-    rails = _rails(readings) if request.gpus else set()
+    compute_ports = _compute_ports(readings) if request.gpus else set()
     for node, ports in down.items():
         for name, state in ports:
             said = f"port {name} is {state}, and active on the other nodes"
-            wanted = name in rails and entries(readings[node], name).get("used") is not False
+            wanted = name in compute_ports and entries(readings[node], name).get("used") is not False
             verdict = Grade.FAIL if wanted else Grade.WARN
             yield node, Finding(NAME, verdict, said, _CABLE)
     if not any(down.values()):
@@ -122,10 +122,10 @@ def judge(request: Asked, readings: Readings) -> Findings:
         verdict = Grade.FAIL if request.gpus else Grade.WARN
         yield from unlike(NAME, what, counts, verdict, "an adapter is missing: lspci and ibstat on the node")
     yield from _slow(readings)
-    yield from _ill(readings, chosen(request.limits)["link_errors"])
+    yield from _link_errors(readings, chosen(request.limits)["link_errors"])
 
 
-def _rails(readings: Readings) -> set[str]:
+def _compute_ports(readings: Readings) -> set[str]:
     """The ports that are among their node's fastest wherever they are active: what NCCL takes."""
     fastest: dict[str, bool] = {}
     for reading in readings.values():
@@ -178,7 +178,7 @@ def _gigabits(rate: str) -> float:
         return 0.0
 
 
-def _ill(readings: Readings, most: float) -> Findings:
+def _link_errors(readings: Readings, most: float) -> Findings:
     """Warn of counters that grew between the two looks, and of those far beyond all other ports'."""
     for counter in COUNTERS:
         values = {
@@ -190,7 +190,7 @@ def _ill(readings: Readings, most: float) -> Findings:
         for (node, name), value in values.items():
             grown = (number(readings[node], name, "later", counter) or 0.0) - value
             if grown > 0 and counter != "port_rcv_errors":
-                said = f"port {name}: {counter} grew by {grown:.0f} in {BETWEEN:g} s (limit 0)"
+                said = f"port {name}: {counter} grew by {grown:.0f} in {SAMPLE_SECONDS:g} s (limit 0)"
                 yield node, Finding(NAME, Grade.WARN, said, _CABLE)
             elif value > usual + most and value > 10 * usual and counter in ("link_downed", "symbol_error"):
                 said = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"

@@ -10,7 +10,7 @@ from clusterrun.model.visible_gpus import named
 from clusterrun.preflight.checks.gpus import memory_in_use
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer, document
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows, text, words
 
 NAME = "intel-gpus"
@@ -32,7 +32,7 @@ _MISSING, _MOST = 127, 64
 _ONE_SECONDS = 6.0
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """What the program tells of each GPU, and which of them are this job's; of some where time is up."""
     until = time.monotonic() + LIMIT - _ONE_SECONDS - 2
     said = answer("xpu-smi", "discovery", "-j", seconds=_ONE_SECONDS)
@@ -68,8 +68,8 @@ def _number(found: object, column: str) -> float | None:
     return float(value) if value.isdecimal() else number(found, column)
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
-    """Fail for missing GPUs and for much memory in use; silent where no node has the program or a GPU."""
+def judge(request: RunNeeds, readings: Readings) -> Findings:
+    """Fail for missing GPUs and for much memory in use; silent if no node has the program or a GPU."""
     limits = chosen(request.limits)
     for node, reading in readings.items():
         there = rows(reading, "gpus")

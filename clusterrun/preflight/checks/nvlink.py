@@ -10,7 +10,7 @@ from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.probes.run_program import answer
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows
 
 NAME = "nvlink"
@@ -34,7 +34,7 @@ _REMEDY = (
 )
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors.
 
     Where nvidia-smi gives no answer the check of GPUs says so, and this one nothing.
@@ -72,7 +72,7 @@ def of_text(status: str, errors: str) -> list[dict[str, object]]:
     ]
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where a GPU has fewer active links than most GPUs of the run, warn of slow ones and of errors."""
     most_errors = chosen(request.limits)["link_errors"]
     seen = [(node, row, _speeds(row)) for node, reading in readings.items() for row in rows(reading)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.thresholds import Outlier, for_backend, limits_of, outliers
 from clusterrun.preflight.untrusted import number, pairs, text
 
@@ -18,7 +18,7 @@ _SLOW = (
 )
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail for a wrong or failed product, warn or fail for a slow one."""
     for node, reading in readings.items():
         failure = _failure(reading)
@@ -69,7 +69,7 @@ def _kind(reading: object) -> str:
     return kind if colon else ""
 
 
-def slow(request: Asked, readings: Readings) -> dict[str, Outlier]:
+def slow(request: RunNeeds, readings: Readings) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):

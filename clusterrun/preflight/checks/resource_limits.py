@@ -8,7 +8,7 @@ from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number
 
 NAME = "resource-limits"
@@ -32,7 +32,7 @@ _PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
 _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
     found = {name: zip(("soft", "hard"), resource.getrlimit(kind)) for name, kind in _KINDS.items()}
     values = {
@@ -44,7 +44,7 @@ def probe(request: Asked) -> object:
     return {**values, "rdma": rdma, "ports": ports}
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where RDMA cannot register its memory or ports are lacking; warn of few files or processes."""
     limits = chosen(request.limits)
     gib, files, processes = limits["memlock"], limits["open_files"], request.ranks * _PROCESSES_PER_RANK

@@ -6,7 +6,7 @@ import os
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number
 
 NAME = "shared-memory"
@@ -16,13 +16,13 @@ _SMALL = "give the container more: --shm-size=16g, or --ipc=host"
 _FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Bytes in all and free, as ``df`` sees them."""
     space = os.statvfs("/dev/shm")
     return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Warn below ``shm_per_rank`` for each rank of the node, fail below a quarter of that.
 
     NCCL takes up to about 10 MiB for each pair of ranks of a node; data loaders put batches there.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, pairs, text
 
 NAME = "torch"
@@ -17,7 +17,7 @@ _GRADES = {"torch": Grade.FAIL, "nccl": Grade.FAIL, "cuda": Grade.FAIL, "python"
 _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
     up = {
         node: reading
@@ -37,7 +37,7 @@ def judge(request: Asked, readings: Readings) -> Findings:
         yield from unlike(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
 
 
-def _devices(request: Asked, up: Readings) -> Findings:
+def _devices(request: RunNeeds, up: Readings) -> Findings:
     seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
     cpu_wheels = [node for node in up if request.gpus and not seen[node] and not _built_for_gpus(up[node])]
     if cpu_wheels and len(cpu_wheels) == len(up):

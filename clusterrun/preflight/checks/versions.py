@@ -8,7 +8,7 @@ import sys
 from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import unlike
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import text
 
 NAME = "versions"
@@ -27,7 +27,7 @@ _KINDS = {
 }
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     system = os.uname()
     return {
         "clusterrun": contract.VERSION,
@@ -38,7 +38,7 @@ def probe(request: Asked) -> object:
     }
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Warn where programs would behave otherwise; another kernel or C library is only noted."""
     for kind, (what, verdict, remedy) in _KINDS.items():
         values = {node: text(reading, kind) for node, reading in readings.items()}

@@ -13,7 +13,7 @@ from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.probes import kernel_log
-from clusterrun.preflight.tasks import Asked, Findings, Readings
+from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows, text
 
 NAME = "xid"
@@ -92,7 +92,7 @@ REMEDIES = {
 _SWITCH_REMEDY = "drain the node and reboot it: GPUs and NVSwitches are to be reset together"
 
 
-def probe(request: Asked) -> object:
+def probe(request: RunNeeds) -> object:
     """Every Xid and SXid since the driver was loaded last, and how many GPUs the machine has."""
     log = kernel_log.lines()
     installed = len(proc.listed("/proc/driver/nvidia/gpus"))
@@ -119,7 +119,7 @@ def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
     return found[-_MOST:]
 
 
-def judge(request: Asked, readings: Readings) -> Findings:
+def judge(request: RunNeeds, readings: Readings) -> Findings:
     """One finding for each GPU and number, about the last time; none for a log that may not be read."""
     fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
@@ -152,7 +152,7 @@ def _by_device(reading: object) -> dict[tuple[str, str], list[dict[str, object]]
 
 
 def _class(row: Mapping[str, object]) -> tuple[str, str]:
-    """The class and the meaning of one line; empty where it says nothing of the machine."""
+    """The class and the meaning of one line; empty if it says nothing of the machine."""
     said, xid = text(row, "said"), int(number(row, "xid") or 0)
     if text(row, "of") == SWITCHES:
         return (MONITOR if xid == _LINK_DOWN else RESET), said

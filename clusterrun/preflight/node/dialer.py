@@ -24,7 +24,7 @@ _REFUSED = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
 class Dialer:
-    """One ``DialTask`` under way; ``watch`` as in ``doors``."""
+    """One ``DialTask`` under way; ``watch`` as in ``listener``."""
 
     def __init__(self, task: DialTask, watch: Watch) -> None:
         self._task, self._watch = task, watch
@@ -43,7 +43,7 @@ class Dialer:
         self._open: dict[socket.socket, _Call] = {}
         self._sent = 0
         sized = task.targets if task.sizes else ()
-        self._sizes = {target.node: Sizes(target.address, target.datagrams) for target in sized}
+        self._sizes = {target.node: Sizes(target.address, target.udp_port) for target in sized}
         self._go_on()
 
     @property
@@ -105,14 +105,14 @@ class Dialer:
     def _ready(self, sock: socket.socket) -> None:
         call = self._open[sock]
         try:
-            over = call.talk(sock, self._hello)
+            over = call.advance(sock, self._hello)
         except OSError as error:
             call.code, over = error.errno or errno.EIO, True
         if over:
             self._close(sock)
             self._go_on()
         else:
-            self._watch(sock, READ | WRITE if call.to_say else READ, lambda _: self._ready(sock))
+            self._watch(sock, READ | WRITE if call.unsent else READ, lambda _: self._ready(sock))
 
     def _close(self, sock: socket.socket) -> None:
         self._open.pop(sock)
@@ -132,7 +132,7 @@ class _Call:
         self.code = 0
         self.connected = self.welcome = self.returned = False
         self.seconds = 0.0
-        self.to_say = b""
+        self.unsent = b""
         self._got = b""
 
     @property
@@ -140,7 +140,7 @@ class _Call:
         """Nothing was heard, neither an answer nor a reason."""
         return self.began > 0 and not (self.connected or self.welcome or self.code)
 
-    def talk(self, sock: socket.socket, hello: bytes) -> bool:
+    def advance(self, sock: socket.socket, hello: bytes) -> bool:
         """Go on; True when all that is wanted was heard. Raises ``OSError``."""
         if not self.connected:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -149,10 +149,10 @@ class _Call:
             if self.closed:
                 self.welcome = True
                 return True
-            self.connected, self.to_say = True, hello
+            self.connected, self.unsent = True, hello
         self._listen(sock)
-        if self.to_say:
-            self.to_say = self.to_say[sock.send(self.to_say) :]
+        if self.unsent:
+            self.unsent = self.unsent[sock.send(self.unsent) :]
         return self.welcome and (self.returned or not self.large)
 
     def _listen(self, sock: socket.socket) -> None:
@@ -166,7 +166,7 @@ class _Call:
         if not self.welcome and self._got.startswith(WELCOME):
             self.welcome = True
             self.seconds = time.monotonic() - self.began
-            self.to_say = bytes(LARGE) if self.large else b""
+            self.unsent = bytes(LARGE) if self.large else b""
         self.returned = len(self._got) >= len(WELCOME) + LARGE
 
 
@@ -175,7 +175,7 @@ def _send_datagram(target: Target, hello: bytes) -> None:
         outgoing(target.address, socket.SOCK_DGRAM) as one,
         suppress(OSError),
     ):  # no way there: the calls say so
-        one.sendto(hello, (target.address, target.datagrams))
+        one.sendto(hello, (target.address, target.udp_port))
 
 
 def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:

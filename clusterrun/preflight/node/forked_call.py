@@ -71,7 +71,7 @@ class ForkedCall:
 def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
     """Fork a child that writes each value of ``work()`` as one line of JSON: ``{"value": …}``.
 
-    What it raises is a last line ``{"why": …}``. Raises ``OSError`` where no process can be made.
+    What it raises is a last line ``{"why": …}``. Raises ``OSError`` if no process can be made.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
     pid = started(lambda: _make(work, writable), readable, writable)

@@ -12,7 +12,7 @@ from functools import partial
 
 from clusterrun import proc
 from clusterrun.preflight.node.tcp_counts import sent_and_resent
-from clusterrun.preflight.tasks import Exchanged
+from clusterrun.preflight.tasks import LinkTraffic
 from clusterrun.runtime.network import bound
 
 Watch = Callable[[socket.socket, int, Callable[[int], None]], None]
@@ -55,7 +55,7 @@ class Listener:
         return tuple(listener.getsockname()[1] for listener in self._listeners)
 
     @property
-    def datagrams(self) -> int:
+    def udp_port(self) -> int:
         return int(self._datagrams.getsockname()[1])
 
     def close(self) -> None:
@@ -64,10 +64,10 @@ class Listener:
             one.close()
         self._guests.clear()
 
-    def exchanged(self) -> list[Exchanged]:
+    def exchanged(self) -> list[LinkTraffic]:
         """What was sent, and sent again, to those who stay."""
         staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
-        return [Exchanged(node, *sent_and_resent(guest)) for guest, node in staying]
+        return [LinkTraffic(node, *sent_and_resent(guest)) for guest, node in staying]
 
     def _hear(self) -> None:
         try:
@@ -96,13 +96,13 @@ class Listener:
     def _serve(self, guest: socket.socket, events: int) -> None:
         seen = self._guests.get(guest)
         try:
-            if seen is None or not seen.talk(guest, events, self._nonce):
+            if seen is None or not seen.advance(guest, events, self._nonce):
                 self._part(guest)
                 return
         except OSError:
             self._part(guest)
             return
-        self._watch(guest, READ | WRITE if seen.to_say else READ, lambda events: self._serve(guest, events))
+        self._watch(guest, READ | WRITE if seen.unsent else READ, lambda events: self._serve(guest, events))
 
     def _part(self, guest: socket.socket) -> None:
         if self._guests.pop(guest, None) is not None:
@@ -115,17 +115,17 @@ class _Guest:
 
     def __init__(self, until: float) -> None:
         self.until = until
-        self.to_say = b""
+        self.unsent = b""
         self.node, self.stays = -1, False
         self._first = b""
         self._returned = 0
 
-    def talk(self, guest: socket.socket, events: int, nonce: str) -> bool:
+    def advance(self, guest: socket.socket, events: int, nonce: str) -> bool:
         """Go on; False when it is to be closed."""
         if events & READ and not self._listen(guest, nonce):
             return False
-        if self.to_say:
-            self.to_say = self.to_say[guest.send(self.to_say) :]
+        if self.unsent:
+            self.unsent = self.unsent[guest.send(self.unsent) :]
         return self.stays or self._returned <= LARGE
 
     def _listen(self, guest: socket.socket, nonce: str) -> bool:
@@ -143,10 +143,10 @@ class _Guest:
             self.node, self.stays = _greeted(line + sign, nonce)
             if self.node < 0:
                 return False
-            self.to_say = WELCOME
+            self.unsent = WELCOME
             self.until = float("inf") if self.stays else self.until
         self._returned += len(data)
-        self.to_say += data
+        self.unsent += data
         return True
 
 
@@ -162,7 +162,7 @@ def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
 def _spread(count: int) -> list[socket.socket]:
     """One socket in each of ``count`` equal parts of the range; where a part is full, any port.
 
-    Fewer where that many are not free. Raises ``OSError`` where none is.
+    Fewer where that many are not free. Raises ``OSError`` if none is.
     """
     told = [int(word) for word in proc.text(_RANGE).split()]
     low, high = told if len(told) == 2 else _USUAL

@@ -10,7 +10,7 @@ import time
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, Listener, Watch, greeting, outgoing
 from clusterrun.preflight.node.tcp_counts import sent_and_resent, transmitted_again
-from clusterrun.preflight.tasks import Exchanged, Target, WatchAnswer, WatchTask
+from clusterrun.preflight.tasks import ExchangeAnswer, ExchangeTask, LinkTraffic, Target
 
 PAUSE_SECONDS = 0.1
 MESSAGE_BYTES = 6000
@@ -21,36 +21,38 @@ STALL_RESENT = 3
 
 
 class MessageExchange:
-    """All connections that this node made; ``watch`` as in ``doors``."""
+    """All connections that this node made; ``watch`` as in ``listener``."""
 
-    def __init__(self, task: WatchTask, watch: Watch) -> None:
+    def __init__(self, task: ExchangeTask, watch: Watch) -> None:
         hello = greeting(task.nonce, task.node, stays=True)
-        self._lines = [_Line(target, hello, watch) for target in task.targets if target.ports]
+        self._connections = [_Connection(target, hello, watch) for target in task.targets if target.ports]
 
     def due_at(self) -> float:
-        return min((line.next_at for line in self._lines), default=float("inf"))
+        return min((connection.next_at for connection in self._connections), default=float("inf"))
 
     def tick(self) -> None:
         now = time.monotonic()
-        for line in self._lines:
-            if now >= line.next_at:
-                line.send(now)
+        for connection in self._connections:
+            if now >= connection.next_at:
+                connection.send(now)
 
-    def exchanged(self) -> list[Exchanged]:
+    def exchanged(self) -> list[LinkTraffic]:
         now = time.monotonic()
-        return [line.told(now) for line in self._lines]
+        return [connection.snapshot(now) for connection in self._connections]
 
     def end(self) -> None:
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
 
-class ExchangeErrand:
-    """One ``WatchTask`` under way: an errand that only waits."""
+class RunningExchange:
+    """One ``ExchangeTask`` under way, which only waits."""
 
-    def __init__(self, task: WatchTask, exchange: MessageExchange | None, doors: Listener | None) -> None:
+    def __init__(
+        self, task: ExchangeTask, exchange: MessageExchange | None, listener: Listener | None
+    ) -> None:
         self._until = time.monotonic() + task.seconds
-        self._exchange, self._doors = exchange, doors
+        self._exchange, self._listener = exchange, listener
 
     def due_at(self) -> float:
         return self._until
@@ -58,22 +60,22 @@ class ExchangeErrand:
     def tick(self) -> bool:
         return time.monotonic() >= self._until
 
-    def answer(self) -> WatchAnswer:
+    def answer(self) -> ExchangeAnswer:
         made = self._exchange.exchanged() if self._exchange is not None else []
-        return WatchAnswer((*made, *(self._doors.exchanged() if self._doors is not None else ())))
+        return ExchangeAnswer((*made, *(self._listener.exchanged() if self._listener is not None else ())))
 
     def end(self) -> None:
         """It holds nothing."""
 
 
-class _Line:
+class _Connection:
     """One connection: a message is sent when the one before has come back; ``next_at`` is when."""
 
     def __init__(self, target: Target, hello: bytes, watch: Watch) -> None:
         self.next_at = float("inf")
         self._watch = watch
-        self._known = Exchanged(target.node, 0, 0)
-        self._to_say, self._awaited = hello, len(WELCOME)
+        self._known = LinkTraffic(target.node, 0, 0)
+        self._unsent, self._awaited = hello, len(WELCOME)
         self._began: float | None = None
         self._resent_at_begin = 0
         self._connected = False
@@ -89,10 +91,10 @@ class _Line:
             return
         self.next_at = float("inf")
         self._began, self._resent_at_begin = now, transmitted_again(self._socket)
-        self._to_say, self._awaited = bytes(MESSAGE_BYTES), MESSAGE_BYTES
+        self._unsent, self._awaited = bytes(MESSAGE_BYTES), MESSAGE_BYTES
         self._ready()
 
-    def told(self, now: float) -> Exchanged:
+    def snapshot(self, now: float) -> LinkTraffic:
         """What was seen, an unanswered message included."""
         if self._socket is None:
             return self._known
@@ -102,12 +104,12 @@ class _Line:
     def close(self) -> None:
         """What was seen is kept."""
         if self._socket is not None:
-            self._known = self.told(time.monotonic())
+            self._known = self.snapshot(time.monotonic())
             self._watch(self._socket, 0, lambda _: None)
             self._socket.close()
             self._socket, self.next_at = None, float("inf")
 
-    def _with_message(self, now: float) -> Exchanged:
+    def _with_message(self, now: float) -> LinkTraffic:
         if self._began is None or self._socket is None:
             return self._known
         took = now - self._began
@@ -118,11 +120,11 @@ class _Line:
 
     def _ready(self) -> None:
         try:
-            self._talk()
+            self._exchange_bytes()
         except OSError:
             self.close()
 
-    def _talk(self) -> None:
+    def _exchange_bytes(self) -> None:
         one = self._socket
         if one is None:
             return
@@ -131,10 +133,10 @@ class _Line:
             if code:
                 raise OSError(code, os.strerror(code))
             self._connected = True
-        if self._to_say:
-            self._to_say = self._to_say[one.send(self._to_say) :]
+        if self._unsent:
+            self._unsent = self._unsent[one.send(self._unsent) :]
         self._listen(one)
-        self._watch(one, READ | WRITE if self._to_say else READ, lambda _: self._ready())
+        self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
 
     def _listen(self, sock: socket.socket) -> None:
         try:

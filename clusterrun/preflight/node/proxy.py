@@ -17,8 +17,8 @@ from clusterrun.slurm_text.srun_messages import OF_MEMORY
 _LONGEST_WORDS = 300
 
 
-class Scout:
-    """The other examiner. Raises ``OSError`` where no program can be started."""
+class RemoteExaminer:
+    """The other examiner. Raises ``OSError`` if no program can be started."""
 
     def __init__(
         self, argv: tuple[str, ...], environment: Mapping[str, str], watch: Callable[..., None]
@@ -60,57 +60,59 @@ class Scout:
         self._child.code()
 
 
-class Through:
-    """One ``ThroughTask`` under way; ``scout`` is None where there is none, and ``why``."""
+class RunningThrough:
+    """One ``ThroughTask`` under way; ``remote`` is None if there is none, and ``why``."""
 
-    def __init__(self, task: ThroughTask, scout: Scout | None, why: str) -> None:
-        self._scout, self._why = scout, why
+    def __init__(self, task: ThroughTask, remote: RemoteExaminer | None, why: str) -> None:
+        self._remote, self._why = remote, why
         self._until = time.monotonic() + task.limit
-        self._number = scout.tell(task.body) if scout is not None and not scout.over else 0
+        self._number = remote.tell(task.body) if remote is not None and not remote.over else 0
 
     def due_at(self) -> float:
         return self._until
 
     def tick(self) -> bool:
         """Whether it is answered, or never will be."""
-        scout = self._scout
-        return scout is None or scout.over or self._number in scout.heard or time.monotonic() >= self._until
+        remote = self._remote
+        return (
+            remote is None or remote.over or self._number in remote.heard or time.monotonic() >= self._until
+        )
 
     def answer(self) -> ThroughAnswer:
-        scout = self._scout
-        if scout is None:
+        remote = self._remote
+        if remote is None:
             return ThroughAnswer("", self._why)
-        body = scout.heard.pop(self._number, "")
-        return ThroughAnswer(body, "" if body else scout.why or "no answer within the limit")
+        body = remote.heard.pop(self._number, "")
+        return ThroughAnswer(body, "" if body else remote.why or "no answer within the limit")
 
     def end(self) -> None:
         """It holds nothing."""
 
 
-class Scouts:
+class RemoteExaminers:
     """All of them, by the names of their nodes."""
 
     def __init__(self, environment: Mapping[str, str], watch: Callable[..., None]) -> None:
         self._environment = {key: value for key, value in environment.items() if key not in OF_MEMORY}
         self._watch = watch
-        self._known: dict[str, Scout] = {}
+        self._known: dict[str, RemoteExaminer] = {}
 
-    def through(self, task: ThroughTask) -> Through:
+    def through(self, task: ThroughTask) -> RunningThrough:
         """Have a task done; the examiner there is started first where it was not before."""
         why = ""
         if not task.body:
             self._end(task.name)
         elif task.name not in self._known:
             try:
-                self._known[task.name] = Scout(task.argv, self._environment, self._watch)
+                self._known[task.name] = RemoteExaminer(task.argv, self._environment, self._watch)
             except OSError as error:
                 why = f"no process could be made: {error.strerror}"
-        return Through(task, self._known.get(task.name), why)
+        return RunningThrough(task, self._known.get(task.name), why)
 
     def _end(self, name: str) -> None:
-        scout = self._known.pop(name, None)
-        if scout is not None:
-            scout.end()
+        remote = self._known.pop(name, None)
+        if remote is not None:
+            remote.end()
 
     def end(self) -> None:
         for name in list(self._known):

@@ -22,7 +22,7 @@ _RUNS = "(R"
 """As a child's state is told: it had work to do, and waited for a processor at most."""
 
 
-class WatchErrand:
+class WatchedChild:
     """A child whose output is read as it comes; over when it has closed it, or at its limit."""
 
     def __init__(self, child: ForkedCall, watch: Callable[..., None]) -> None:
@@ -62,13 +62,13 @@ class WatchErrand:
         os.close(self.child.output)
 
 
-class LocalErrand:
+class RunningChecks:
     """All checks of a ``LocalTask`` at once, each in a child within its own limit."""
 
     def __init__(self, task: LocalTask, run_dir: str, home: str, watch: Callable[..., None]) -> None:
         self._asked = replace(task.asked, run_dir=run_dir, home=home)
         self._readings: list[ProbeReading] = []
-        self._children: dict[str, WatchErrand] = {}
+        self._children: dict[str, WatchedChild] = {}
         for name in task.checks:
             self._start(name, watch)
 
@@ -83,7 +83,7 @@ class LocalErrand:
             yield probe(asked)
 
         try:
-            self._children[name] = WatchErrand(call(work, check.LIMIT), watch)
+            self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
         except OSError as error:
             self._readings.append(ProbeReading(name, "", 0.0, f"no process could be made: {error.strerror}"))
 
@@ -113,7 +113,7 @@ class LocalErrand:
             one.end()
 
 
-def _reading(name: str, one: WatchErrand) -> ProbeReading:
+def _reading(name: str, one: WatchedChild) -> ProbeReading:
     seconds = round(one.seconds, 3)
     if one.late:
         return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {one.doing}", True)
@@ -124,17 +124,17 @@ def _reading(name: str, one: WatchErrand) -> ProbeReading:
     return ProbeReading(name, "", seconds, whys[0] if whys else "it ended without an answer")
 
 
-class DialErrand:
+class RunningDial:
     """One ``DialTask``: names are resolved in a child, for a resolver may hang longer than any limit."""
 
     def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
         self._heard, self._limit = heard, task.limit
         self._dialler = Dialer(task, watch)
-        self._names: WatchErrand | None = None
+        self._names: WatchedChild | None = None
         names = task.names
         if names:
             try:
-                self._names = WatchErrand(call(lambda: map(_resolved, names), task.limit), watch)
+                self._names = WatchedChild(call(lambda: map(_resolved, names), task.limit), watch)
             except OSError:  # the checks say that no process can be made
                 pass
 

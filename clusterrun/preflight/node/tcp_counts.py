@@ -32,7 +32,7 @@ def transmitted_again(sock: socket.socket) -> int:
 
 
 def dropped_again() -> int:
-    """How many segments this machine dropped itself when it sent them again; 0 where it does not tell."""
+    """How many segments this machine dropped itself when it sent them again; 0 if it does not tell."""
     try:
         with open(_COUNTERS, encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("TcpExt:")]

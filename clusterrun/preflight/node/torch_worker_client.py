@@ -14,7 +14,7 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.preflight.node.forked_call import ForkedCall, execute
 from clusterrun.preflight.node.listener import READ
-from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, WarmTask, WarmUp
+from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, StartTorch, TorchStarted
 
 Say = Callable[[int, Answer], None]
 
@@ -24,7 +24,7 @@ _LONGEST_WORDS = 400
 
 
 class TorchWorkerClient:
-    """``say`` takes answers; ``watch`` as in ``doors``. One torch worker at a time."""
+    """``say`` takes answers; ``watch`` as in ``listener``. One torch worker at a time."""
 
     def __init__(
         self, run_dir: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
@@ -38,7 +38,7 @@ class TorchWorkerClient:
         self._tests: dict[int, tuple[int, float]] = {}
         self._words = ""
 
-    def start(self, number: int, task: WarmTask) -> None:
+    def start(self, number: int, task: StartTorch) -> None:
         """Start it anew; ``number`` is answered when it is up, or has ended."""
         self._kill("another torch worker was asked for")
         self._asked, self._began, self._words = number, time.monotonic(), ""
@@ -49,14 +49,16 @@ class TorchWorkerClient:
             )
             self._child, self._input = execute(argv, environment, "/" if task.contained else task.cwd)
         except OSError as error:
-            self._up(WarmUp(False, 0.0, f"no process could be made: {error.strerror}"))
+            self._up(TorchStarted(False, 0.0, f"no process could be made: {error.strerror}"))
             return
         except ClusterrunError as error:
-            self._up(WarmUp(False, 0.0, f"{error.seen}; {error.remedy}"))
+            self._up(TorchStarted(False, 0.0, f"{error.seen}; {error.remedy}"))
             return
         self._watch(self._child.output, READ, lambda _: self._read())
 
-    def _in_container(self, argv: tuple[str, ...], task: WarmTask) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _in_container(
+        self, argv: tuple[str, ...], task: StartTorch
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
         from clusterrun import container_runtimes
         from clusterrun.model.orders import Orders
 
@@ -106,7 +108,7 @@ class TorchWorkerClient:
         try:
             data = json.loads(line)
             if self._asked is not None:
-                self._up(decode(WarmUp, data))
+                self._up(decode(TorchStarted, data))
                 return
             result = decode(GroupResult, data)
         except (ValueError, BadDocument):  # a library that prints: kept, it may say why it ended
@@ -116,7 +118,7 @@ class TorchWorkerClient:
         if number is not None:
             self._say(number, result)
 
-    def _up(self, warm_up: WarmUp) -> None:
+    def _up(self, warm_up: TorchStarted) -> None:
         number, self._asked = self._asked, None
         if number is not None:
             self._say(number, warm_up)
@@ -130,7 +132,7 @@ class TorchWorkerClient:
             os.close(self._input)
             child.code()
             why += f" ({doing})" if late else ""
-        self._up(WarmUp(False, time.monotonic() - self._began, why))
+        self._up(TorchStarted(False, time.monotonic() - self._began, why))
         tests, self._tests = self._tests, {}
         for test, (number, _) in tests.items():
             self._say(number, _unmade(test, why, late))

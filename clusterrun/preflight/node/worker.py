@@ -15,10 +15,10 @@ from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
 from clusterrun.preflight import tasks
 from clusterrun.preflight.node.listener import Listener
-from clusterrun.preflight.node.message_exchange import ExchangeErrand, MessageExchange
+from clusterrun.preflight.node.message_exchange import MessageExchange, RunningExchange
 from clusterrun.preflight.node.network_interfaces import interfaces
-from clusterrun.preflight.node.proxy import Scouts, Through
-from clusterrun.preflight.node.task_runner import DialErrand, LocalErrand
+from clusterrun.preflight.node.proxy import RemoteExaminers, RunningThrough
+from clusterrun.preflight.node.task_runner import RunningChecks, RunningDial
 from clusterrun.preflight.node.torch_worker_client import TorchWorkerClient
 
 _PIECE = 1 << 16
@@ -47,11 +47,11 @@ class Worker:
         self._run_dir, self._environment = run_dir, environment
         self._given, self._said = given, said
         self._selector = selectors.DefaultSelector()
-        self._errands: dict[int, LocalErrand | DialErrand | ExchangeErrand | Through] = {}
-        self._doors: Listener | None = None
+        self._running: dict[int, RunningChecks | RunningDial | RunningExchange | RunningThrough] = {}
+        self._listener: Listener | None = None
         self._exchange: MessageExchange | None = None
-        self._warmth = TorchWorkerClient(run_dir, environment, self._answer, self._watch)
-        self._scouts = Scouts(environment, self._watch)
+        self._torch_worker = TorchWorkerClient(run_dir, environment, self._answer, self._watch)
+        self._remotes = RemoteExaminers(environment, self._watch)
         self._half = b""
         self._ended = False
 
@@ -63,10 +63,10 @@ class Worker:
                 if self._is_watched(key):
                     key.data(events)
             self._tick()
-        for errand in self._errands.values():
-            errand.end()
-        self._warmth.end()
-        self._scouts.end()
+        for running in self._running.values():
+            running.end()
+        self._torch_worker.end()
+        self._remotes.end()
         return 0
 
     def _is_watched(self, key: selectors.SelectorKey) -> bool:
@@ -74,19 +74,19 @@ class Worker:
         return self._selector.get_map().get(key.fileobj) is key
 
     def _seconds(self) -> float:
-        times = [errand.due_at() for errand in self._errands.values()]
+        times = [running.due_at() for running in self._running.values()]
         messages = self._exchange.due_at() if self._exchange is not None else _LONGEST_WAIT + time.monotonic()
-        due = min([*times, self._warmth.due_at(), messages])
+        due = min([*times, self._torch_worker.due_at(), messages])
         return min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
 
     def _tick(self) -> None:
-        self._warmth.tick()
+        self._torch_worker.tick()
         if self._exchange is not None:
             self._exchange.tick()
-        for number, errand in list(self._errands.items()):
-            if self._errands.get(number) is errand and errand.tick():
-                del self._errands[number]
-                self._answer(number, errand.answer())
+        for number, running in list(self._running.items()):
+            if self._running.get(number) is running and running.tick():
+                del self._running[number]
+                self._answer(number, running.answer())
 
     def _watch(self, what: int | socket.socket, events: int, callback: Callable[[int], None]) -> None:
         known = self._selector.get_map().get(what)
@@ -119,41 +119,41 @@ class Worker:
         self._begin(number, task)
 
     def _begin(self, number: int, task: tasks.Task) -> None:
-        known = self._errands.get(number)
-        if isinstance(known, LocalErrand) and isinstance(task, tasks.LocalTask):
+        known = self._running.get(number)
+        if isinstance(known, RunningChecks) and isinstance(task, tasks.LocalTask):
             known.hurry(task.limit)
         elif isinstance(task, tasks.LocalTask):
             home = self._environment.get("HOME", "")
-            self._errands[number] = LocalErrand(task, self._run_dir, home, self._watch)
+            self._running[number] = RunningChecks(task, self._run_dir, home, self._watch)
         elif isinstance(task, tasks.ListenTask):
-            self._answer(number, self._open_doors(task))
+            self._answer(number, self._start_listener(task))
         elif isinstance(task, tasks.DialTask):
-            heard = self._doors.heard if self._doors else set()
-            self._errands[number] = DialErrand(task, heard, self._watch)
+            heard = self._listener.heard if self._listener else set()
+            self._running[number] = RunningDial(task, heard, self._watch)
         elif isinstance(task, tasks.ThroughTask):
-            self._errands[number] = self._scouts.through(task)
-        elif isinstance(task, tasks.WatchTask):
-            self._errands[number] = self._watching(task)
-        elif isinstance(task, tasks.WarmTask):
-            self._warmth.start(number, task)
+            self._running[number] = self._remotes.through(task)
+        elif isinstance(task, tasks.ExchangeTask):
+            self._running[number] = self._start_exchange(task)
+        elif isinstance(task, tasks.StartTorch):
+            self._torch_worker.start(number, task)
         elif isinstance(task, tasks.GroupTask):
-            self._warmth.test(number, task)
+            self._torch_worker.test(number, task)
 
-    def _open_doors(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
-        if self._doors is not None:
-            self._doors.close()
-        self._doors = Listener(task.nonce, self._watch)
+    def _start_listener(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = Listener(task.nonce, self._watch)
         topology = self._environment.get(_TOPOLOGY, "")
         return tasks.ListenAnswer(
-            interfaces(), self._doors.ports, self._doors.datagrams, time.time(), topology
+            interfaces(), self._listener.ports, self._listener.udp_port, time.time(), topology
         )
 
-    def _watching(self, task: tasks.WatchTask) -> ExchangeErrand:
+    def _start_exchange(self, task: tasks.ExchangeTask) -> RunningExchange:
         if task.targets:
             if self._exchange is not None:
                 self._exchange.end()
             self._exchange = MessageExchange(task, self._watch)
-        return ExchangeErrand(task, self._exchange, self._doors)
+        return RunningExchange(task, self._exchange, self._listener)
 
     def _answer(self, number: int, value: tasks.Answer) -> None:
         line = json.dumps({"number": number, "body": tasks.said(value)}) + "\n"

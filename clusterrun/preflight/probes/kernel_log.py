@@ -19,7 +19,7 @@ _JOURNAL = re.compile(r"\[ *(\d+\.\d+)\] [^ ]+ kernel: (.*)")
 
 
 def lines() -> list[tuple[float, str]] | None:
-    """(seconds ago, text) of every line, oldest first; None where this user may not read it."""
+    """(seconds ago, text) of every line, oldest first; None if this user may not read it."""
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

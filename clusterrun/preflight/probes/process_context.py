@@ -12,9 +12,9 @@ def variables() -> Mapping[str, str]:
 
 
 def owner(pid: int, command: str) -> str:
-    """Whose process ``pid`` is; empty where it cannot be seen, or where that number is another program here.
+    """Whose process ``pid`` is; empty if it cannot be seen, or where that number is another program here.
 
-    The driver tells the numbers of the machine, which inside a container belong to others.
+    The driver reports host PIDs, which name other processes inside a container.
     """
     import pwd  # of use only where a GPU is in use
 

@@ -1,4 +1,4 @@
-"""Who answers for the tests that went wrong, from all of them together; asks for none."""
+"""Decides which nodes and links are to blame, from all failed and passed tests together."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Connectivity:
         return [way for way in self.ways.values() if not way.well]
 
     def between(self, a: int, b: int) -> ConnectTrouble | None:
-        """What is wrong with the link between two nodes; None where all is well, or nothing was tried."""
+        """What is wrong with the link between two nodes; None if all is well, or nothing was tried."""
         ways = [self.ways[way] for way in ((a, b), (b, a)) if way in self.ways]
         ill = [way for way in ways if not way.well]
         return self._link(ill) if ill else None

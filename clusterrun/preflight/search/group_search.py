@@ -232,7 +232,7 @@ class GroupSearch:
         return self._filled([node], pool, size, shared)
 
     def _filled(self, nodes: Collection[int], pool: Group, size: int, last: Collection[int] = ()) -> Group:
-        """These with as many others that work in such groups; empty where they are too few."""
+        """These with as many others that work in such groups; empty if they are too few."""
         able = [one for one in pool if self._works[one] >= size]
         able.sort(key=lambda one: (one in last, self._uses[one], one))
         made = frozenset((*nodes, *able[: size - len(nodes)]))

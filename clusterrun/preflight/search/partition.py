@@ -74,7 +74,7 @@ class NetworkPartition:
         return {one: balance for one, balance in self._loose.items() if self._place[one[0]] in failed}
 
     def mates(self, node: int) -> frozenset[int]:
-        """The group it is in; empty where it is in none."""
+        """The group it is in; empty if it is in none."""
         at = self._place.get(node)
         return frozenset() if at is None else self._members[at]
 
@@ -106,7 +106,7 @@ class NetworkPartition:
         return at is not None and self._against.get(node, Counter())[at] < self._times_each
 
     def meetings(self, node: int) -> int:
-        """How many tests with other suspects it still needs; 0 where there is nobody for them."""
+        """How many tests with other suspects it still needs; 0 if there is nobody for them."""
         met, wanted = self._met.get(node, Counter()), self._wanted
         open_ones = [one for one in self._alone if one not in (node, *self._bad) and met[one] < self._times]
         done = sum(met.values())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.search.node_groups import Groups
 from clusterrun.preflight.search.node_groups import parts as parts_of
-from clusterrun.preflight.tasks import WatchAnswer
+from clusterrun.preflight.tasks import ExchangeAnswer
 
 LEAST_RESENT = 8
 """With fewer segments sent again the share says nothing."""
@@ -59,7 +59,7 @@ class PacketLosses:
     def __init__(self) -> None:
         self._watched: dict[tuple[int, int], LossyWay] = {}
 
-    def take(self, node: int, answer: WatchAnswer) -> None:
+    def take(self, node: int, answer: ExchangeAnswer) -> None:
         """What one node saw until now: it takes the place of what it had seen before."""
         self._watched = {way: seen for way, seen in self._watched.items() if way[0] != node}
         for one in answer.exchanged:

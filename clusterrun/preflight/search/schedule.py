@@ -23,7 +23,7 @@ def pair(a: int, b: int) -> Pair:
 
 @frozen
 class GroupTest:
-    """How the test of a group went. ``passed`` is None where it told nothing: a member was lost.
+    """How the test of a group went. ``passed`` is None if inconclusive: a member was lost.
 
     ``rate`` is bus bandwidth in GB/s, ``wrong`` how a sum differed, ``why`` another reason to fail.
     ``starved``: its ranks waited for processors, so that its network is at least so fast. ``ways`` of a pair
@@ -84,7 +84,7 @@ class MatchingRound:
         return True
 
     def repeat(self, links: Iterable[Pair]) -> None:
-        """Take each of these links whose ends are free; one that keeps telling nothing is given up."""
+        """Take each of these links whose ends are free; skip links that stay inconclusive."""
         for link in links:
             if self._tries.get(link, 0) < self._most:
                 self.put(link)
@@ -99,14 +99,14 @@ class MatchingRound:
             at = next((at for at, one in enumerate(pool) if self._new(node, one)), None)
             if at is not None:
                 given[node] = pool.pop(at)
-            elif not self._exchange(node, pool, given):
+            elif not self._swap_partner(node, pool, given):
                 left.append(node)
         for node in left:
-            self._again(node, pool, partners, given)
+            self._repeat_pair(node, pool, partners, given)
         for node, partner in given.items():
             self.put(pair(node, partner))
 
-    def _exchange(self, node: int, pool: list[int], given: dict[int, int]) -> bool:
+    def _swap_partner(self, node: int, pool: list[int], given: dict[int, int]) -> bool:
         """Take over the partner of another that can go on with one of the pool."""
         for spare in pool:
             for other, partner in given.items():
@@ -116,7 +116,9 @@ class MatchingRound:
                     return True
         return False
 
-    def _again(self, node: int, pool: list[int], partners: Sequence[int], given: dict[int, int]) -> None:
+    def _repeat_pair(
+        self, node: int, pool: list[int], partners: Sequence[int], given: dict[int, int]
+    ) -> None:
         if any(self._new(node, one) for one in partners):
             return  # it waits for one that is busy
         known = [one for one in pool if one != node and self._tried(node, one) < self._confirm]
@@ -128,14 +130,14 @@ class MatchingRound:
         """Pair these with each other where they have not met; ``again``: else the least tried, in turn."""
         waiting = [node for node in nodes if node in self.free]
         before = len(self.pairs)
-        self._introduce(waiting)
+        self._pair_new(waiting)
         if again and len(self.pairs) == before:
             here = set(waiting)
             for link in sorted(self._tries, key=self._tries.__getitem__):
                 if self._tries[link] < self._confirm and here.issuperset(link):
                     self.put(link)
 
-    def _introduce(self, waiting: list[int]) -> None:
+    def _pair_new(self, waiting: list[int]) -> None:
         """Pair those that have not met; each with one far from it first."""
         for node in waiting:
             waiting = [one for one in waiting if one in self.free]

@@ -136,7 +136,7 @@ def write(state: SessionState) -> None:
 def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     """It alone is here: what several others met, and it with all of them, is its own firewall."""
     host = state.subjects.get(HOST)
-    ways = [state.crossings.ways.get((HOST, one.node)) for one in missing]
+    ways = [state.connectivity.ways.get((HOST, one.node)) for one in missing]
     known = [way for way in ways if way is not None]
     if host is None or [one.node for one in state.present()] != [HOST] or len(known) < max(_GROUP, len(ways)):
         return
@@ -179,7 +179,9 @@ def _silent_together(state: SessionState, missing: list[NodeState]) -> list[Node
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
     """All whose small packets it answered, where these are several and none of their large ones arrived."""
     ways = [
-        way for (_, to), way in state.crossings.ways.items() if to == node.node and (way.good or way.refused)
+        way
+        for (_, to), way in state.connectivity.ways.items()
+        if to == node.node and (way.good or way.refused)
     ]
     return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
 
@@ -199,7 +201,7 @@ def review(state: SessionState) -> None:
         return
     if _cut_off(state, lost):
         said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
-        state.explain_links_of(HOST)
+        state.drop_link_findings_of(HOST)
         host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
     elif not _coordinators_node_may_be_to_blame(state, 0):
         _tell_of_lost(state)
@@ -228,7 +230,7 @@ def _lost_by_size(state: SessionState) -> None:
     """Tell why nodes fell silent that others could dial, with small packets only."""
     lost = [one for one in state.subjects.values() if one.lost_at is not None and one.listening is not None]
     here = [one.node for one in state.present()]
-    found = state.crossings.troubles([*here, *(one.node for one in lost)])
+    found = state.connectivity.troubles([*here, *(one.node for one in lost)])
     known = {one.nodes[0]: one for one in found if len(one.nodes) == 1 and one.kind == "large"}
     troubled = [one for one in lost if one.node in known]
     several = _several(troubled)
@@ -257,7 +259,7 @@ def _tell_of_lost(state: SessionState) -> None:
     silent = _several(
         one
         for one in _lost_together(state)
-        if not any(way.refused for (_, to), way in state.crossings.ways.items() if to == one.node)
+        if not any(way.refused for (_, to), way in state.connectivity.ways.items() if to == one.node)
     )
     if silent:
         before = (state.parts.get("joining") or ((), ()))[1]
@@ -270,7 +272,7 @@ def _cut_off(state: SessionState, lost: list[NodeState]) -> bool:
     """Whether the coordinator's node has no good way to any other, and lost several in the same moment."""
     times = [one.lost_at for one in lost if one.lost_at is not None]
     others = [one.node for one in state.present() if one.node != HOST]
-    reached = [node for node in others if state.crossings.between(HOST, node) is None]
+    reached = [node for node in others if state.connectivity.between(HOST, node) is None]
     return len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS and not reached
 
 
@@ -279,12 +281,12 @@ def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> boo
     there = [one.node for one in state.present()]
     if there == [HOST]:
         return missing > 1
-    return any(one.nodes == (HOST,) for one in state.crossings.troubles(there))
+    return any(one.nodes == (HOST,) for one in state.connectivity.troubles(there))
 
 
 def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
     """Who of those that knocked heard anything of it, and who nothing."""
-    ways = [way for (_, to), way in state.crossings.ways.items() if to == node.node]
+    ways = [way for (_, to), way in state.connectivity.ways.items() if to == node.node]
     heard = [way.a for way in ways if way.good or way.refused]
     return heard, [way.a for way in ways if way.a not in heard]
 
@@ -305,7 +307,7 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
         remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(heard))}"
         node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, remedy)])
         return []
-    trouble = state.crossings.between(HOST, node.node) if node.listening is not None else None
+    trouble = state.connectivity.between(HOST, node.node) if node.listening is not None else None
     if not heard:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.

@@ -14,7 +14,7 @@ from clusterrun.preflight.search.search import Pair, Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
 from clusterrun.preflight.session.state import NodeFinding, SessionState
-from clusterrun.preflight.tasks import WarmTask
+from clusterrun.preflight.tasks import StartTorch
 from clusterrun.preflight.thresholds import for_backend
 
 Waits = Iterator[tuple[type, ...]]
@@ -45,7 +45,7 @@ def set_seconds(budget: float) -> float:
 
 def products(state: SessionState, trials: GroupTests) -> Waits:
     """One matrix product on every node at once; the slow and the lost ones again, when the others rest."""
-    wanted = [one.node for one in state.present() if one.is_warm]
+    wanted = [one.node for one in state.present() if one.torch_ready]
     for _ in range(1 + _PRODUCTS_AGAIN):
         if not wanted:
             break
@@ -53,7 +53,9 @@ def products(state: SessionState, trials: GroupTests) -> Waits:
         yield from warm_again(state)
         known = {one.name: one.product for one in state.subjects.values() if one.product is not None}
         slow = registry.slow_products(state.asked, known)
-        again = [one for one in state.present() if one.is_warm and (one.name in slow or one.product is None)]
+        again = [
+            one for one in state.present() if one.torch_ready and (one.name in slow or one.product is None)
+        ]
         wanted = [one.node for one in again]
     state.write("torch worker", pair_findings.of_ends(state))
 
@@ -76,7 +78,7 @@ class PairTests:
         case = self._case
         yield from warm_again(case)
         elsewhere = case.elsewhere()
-        able = [one.node for one in case.present() if one.is_warm and one.node not in elsewhere]
+        able = [one.node for one in case.present() if one.torch_ready and one.node not in elsewhere]
         ring = [node for node in case.choice().nodes if node in able]
         if len(able) < 2:
             return
@@ -151,11 +153,11 @@ class PairTests:
 
 def warm_again(state: SessionState) -> Waits:
     """Start torch workers that were lost in a test anew."""
-    cold = [one for one in state.present() if one.warm is None and one.first_warm and not one.unfit]
+    cold = [one for one in state.present() if one.warm is None and one.first_torch_worker and not one.unfit]
     for one in cold:
         state.ask(one.node, state.warm_task, _WARM_AGAIN_SECONDS)
     if cold:
-        yield (WarmTask,)
+        yield (StartTorch,)
 
 
 # --- the whole set ---
@@ -190,7 +192,7 @@ class WholeSet:
     def _nodes(self) -> tuple[int, ...]:
         """Who would train, where all of them can be tested; also where they are too few, for the report."""
         nodes = self._case.choice().nodes
-        return nodes if all(self._case.subjects[node].is_warm for node in nodes) else ()
+        return nodes if all(self._case.subjects[node].torch_ready for node in nodes) else ()
 
     def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         return self._trials.made(f"the whole set of {len(nodes)}", SET, [nodes])

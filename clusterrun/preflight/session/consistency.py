@@ -61,11 +61,11 @@ def _of_names(node: int | None, said: str, remedy: str, grade: Grade = Grade.WAR
 
 def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
     """Warn of nodes whose resolver answers late; where more than half of them do, of all together."""
-    late = [one for one in subjects if one.naming >= LATE_NAME_SECONDS]
+    late = [one for one in subjects if one.resolve_seconds >= LATE_NAME_SECONDS]
     together = len(subjects) > 1 and 2 * len(late) > len(subjects)
     for one in late[:1] if together else late:
         where = f" on {len(late)} of {len(subjects)} nodes" if together else ""
-        said = f"it takes {one.naming:.1f} s to resolve a name{where}"
+        said = f"it takes {one.resolve_seconds:.1f} s to resolve a name{where}"
         yield _of_names(None if together else one.node, said, _RESOLVER)
 
 
@@ -121,7 +121,7 @@ def clocks(subjects: Sequence[NodeState], warn: float, fail: float) -> Iterator[
 
 
 def _surely_away(node: NodeState, median: float) -> float:
-    """The least it is away, with its sign; 0 where it may be right."""
+    """The least it is away, with its sign; 0 if it may be right."""
     if node.earliest > median:
         return node.earliest - median
     return min(0.0, node.latest - median)

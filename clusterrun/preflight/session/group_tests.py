@@ -10,7 +10,7 @@ from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState
-from clusterrun.preflight.tasks import CPU_WAIT, Alike, GroupMember, GroupResult, GroupTask
+from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, TaskTemplate
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
@@ -93,9 +93,9 @@ class GroupTests:
             megabytes=self._megabytes(kind, nodes),
             backend=case.backend,
         )
-        alike = Alike(task)
+        template = TaskTemplate(task)
         for place, node in enumerate(nodes):
-            body = alike.said(place=place, interface=self._interface(node))
+            body = template.said(place=place, interface=self._interface(node))
             case.ask(node, task, task.limit + SLACK_SECONDS, body)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
@@ -124,7 +124,7 @@ class GroupTests:
         return used.name if used is not None else ""
 
     def take(self, question: Request, result: GroupResult | None) -> None:
-        """A member's answer; None where there will be none."""
+        """A member's answer; None if there will be none."""
         task = question.task
         if not isinstance(task, GroupTask) or task.test not in self._results:
             return

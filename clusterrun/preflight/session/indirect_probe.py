@@ -61,7 +61,7 @@ def _through(state: SessionState, node: NodeState, task: Task | None, seconds: f
 
 def _relay(state: SessionState, one: NodeState) -> int | None:
     """The first other node that heard of it."""
-    ways = state.crossings.ways
+    ways = state.connectivity.ways
     known = ((node, ways.get((node.node, one.node))) for node in state.present() if node.node != HOST)
     return next((node.node for node, way in known if way is not None and (way.good or way.refused)), None)
 

@@ -9,10 +9,10 @@ from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session import absent_nodes, loss_phase, network_phase
 from clusterrun.preflight.session.requests import AskWorker
 from clusterrun.preflight.session.state import NodeFinding, SessionState
-from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
+from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
 LISTEN_SECONDS = 20.0
-LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, WarmTask: 20.0}
+LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, StartTorch: 20.0}
 """When more than half have answered, the others get this long, or ``PATIENCE`` times what those took."""
 DRIVER_PATIENCE = 40.0
 """With GPUs instead: one node may be without persistence mode, and load its driver with each program."""
@@ -43,7 +43,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     state.label = "local round"
     yield (LocalTask,)
     state.label = "torch is being imported"
-    yield (WarmTask,)
+    yield (StartTorch,)
     state.end_at -= extra - min(extra, max(0.0, state.now - state.began - USUAL_SECONDS))
     write(state)
     choose_backend(state)
@@ -87,7 +87,7 @@ def write(state: SessionState) -> None:
     found = registry.findings(
         state.asked,
         {name: one.local for name, one in known.items() if one.local is not None},
-        {name: one.first_warm for name, one in known.items() if one.first_warm is not None},
+        {name: one.first_torch_worker for name, one in known.items() if one.first_torch_worker is not None},
         {name: one.product for name, one in known.items() if one.product is not None},
     )
     said = []
@@ -110,7 +110,7 @@ def choose_backend(state: SessionState) -> None:
         if state.backend == "gloo" and state.orders.gpus_per_node and why:
             state.notice(f"collectives were tested with gloo: {why}")
         return
-    whys = [one.first_warm.why for one in state.present() if one.first_warm is not None]
+    whys = [one.first_torch_worker.why for one in state.present() if one.first_torch_worker is not None]
     state.notice(f"no collective was tested: no node can import torch ({whys[0] if whys else 'no answer'})")
 
 

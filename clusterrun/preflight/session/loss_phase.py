@@ -8,7 +8,7 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search import retransmissions
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.state import NodeFinding, SessionState
-from clusterrun.preflight.tasks import Target, WatchTask
+from clusterrun.preflight.tasks import ExchangeTask, Target
 from clusterrun.preflight.thresholds import limit
 
 MORE_SECONDS = 6.0
@@ -30,9 +30,9 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
             if other.listening is not None and not state.is_cut(one.node, other.node)
         )
         if targets:
-            state.ask(one.node, WatchTask(state.nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
+            state.ask(one.node, ExchangeTask(state.nonce, one.node, targets, 0.0), _ANSWER_SECONDS)
             state.watched.append(one.node)
-    yield (WatchTask,)
+    yield (ExchangeTask,)
 
 
 def read(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -56,8 +56,8 @@ def _suspicious(state: SessionState) -> list[retransmissions.LossyWay]:
 def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
     for one in state.present():
         if one.node in state.watched:
-            state.ask(one.node, WatchTask(state.nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
-    yield (WatchTask,)
+            state.ask(one.node, ExchangeTask(state.nonce, one.node, (), seconds), seconds + _ANSWER_SECONDS)
+    yield (ExchangeTask,)
 
 
 def _least(state: SessionState) -> float:

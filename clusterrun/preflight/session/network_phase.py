@@ -131,7 +131,7 @@ def _some(node: NodeState, place: int) -> tuple[int, ...]:
 def _again(state: SessionState) -> Plan:
     """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
     there = {one.node: one for one in state.present() if one.listening is not None}
-    ill = [way for way in state.crossings.ill() if way.a in there and way.b in there]
+    ill = [way for way in state.connectivity.ill() if way.a in there and way.b in there]
     plan: Plan = {}
     for way in ill:
         _both_ways(plan, there[way.a], there[way.b])
@@ -172,9 +172,9 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
 def write(state: SessionState) -> None:
     """Write down what was found, once more with all that is known now."""
     present = [one.node for one in state.present()]
-    parts = state.crossings.parts(present)
+    parts = state.connectivity.parts(present)
     partition_findings.write(state, "dialling", parts, _seen(state, parts))
-    troubles = state.crossings.troubles(present)
+    troubles = state.connectivity.troubles(present)
     nodes = [one for one in troubles if len(one.nodes) == 1]
     state.write(
         "control",
@@ -193,7 +193,7 @@ def write(state: SessionState) -> None:
 def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
     """What did not pass between the parts of a network."""
     place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in state.crossings.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
+    ways = [way for way in state.connectivity.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
     ways = [way for way in ways if way.a in place and way.b in place]
     some = [way for way in ways if way.good]
     kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"

@@ -9,7 +9,7 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Choice:
-    """``world`` is in rank order, with None where nobody could be found.
+    """``world`` is in rank order, with None if nobody could be found.
 
     ``parted`` are fit nodes left out because their link to another one is bad.
     ``swaps`` are (who left, who came).

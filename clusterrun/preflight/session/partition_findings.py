@@ -30,7 +30,7 @@ def write(
     state.parts[source] = tuple(parts)
     said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
     if not state.choice().whole:
-        best = state.chosen_part()
+        best = state.largest_fit_partition()
         said += f"; {_SWITCHES}; the largest part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
     _tell(state, f"parts by {source}", parts, said, _SWITCHES)
 

@@ -92,7 +92,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Where only some ports do not answer between the parts of the network: which, by two of their nodes."""
     place = {node: at for at, part in enumerate(state.parts.get("dialling") or ()) for node in part}
-    some = (way for way in state.crossings.ways.values() if way.good and way.bad)
+    some = (way for way in state.connectivity.ways.values() if way.good and way.bad)
     apart = (way for way in some if place.get(way.a, -1) != place.get(way.b, -1))
     ways = next(([(way.a, way.b), (way.b, way.a)] for way in apart), [])
     if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
@@ -120,7 +120,7 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
 
 def _suspects(state: SessionState) -> list[int]:
     """The ends of ways with silent ports, and of tests of pairs that failed."""
-    ways = [(way.a, way.b) for way in state.crossings.ways.values() if way.missed and not way.dead]
+    ways = [(way.a, way.b) for way in state.connectivity.ways.values() if way.missed and not way.dead]
     tests = [one for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
     ends = [*ways, *(tuple(state.numbers[name] for name in one.nodes) for one in tests)]
     there = {one.node for one in state.present() if one.listening is not None}
@@ -181,7 +181,7 @@ def write(state: SessionState, found: list[Blocked]) -> None:
     """Write down what is blocked; links that a node's ports explain are no findings of their own."""
     nodes = [one for one in found if len(one.nodes) == 1]
     for one in nodes:
-        state.explain_links_of(one.nodes[0])
+        state.drop_link_findings_of(one.nodes[0])
     links = [_link(state, one) for one in found if len(one.nodes) > 1]
     state.write("port sweep", [NodeFinding(one.nodes[0], _of_node(state, one)) for one in nodes], links)
 

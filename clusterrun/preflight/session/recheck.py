@@ -10,7 +10,7 @@ from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.session import absent_nodes, collective_phase, local_phase, network_phase
 from clusterrun.preflight.session.group_tests import GroupTests
 from clusterrun.preflight.session.state import NodeState, SessionState
-from clusterrun.preflight.tasks import ListenTask, LocalTask, WarmTask
+from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
 _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
 """Of several that were lost it is asked whether what they share is to blame."""
@@ -29,7 +29,7 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
     for one in report.nodes:
         node = state.numbers.get(one.node)
         if node is not None and one.role == "excluded" and node not in suspects:
-            state.subjects[node].stay_out(one.findings)
+            state.subjects[node].exclude_as_known_unfit(one.findings)
     bad = (one for one in report.links if one.verdict is Grade.FAIL)
     state.write("before", (), [one for one in bad if {one.a, one.b} <= state.numbers.keys()])
 
@@ -96,7 +96,7 @@ class Recheck:
         for node in members:
             local_phase.warm_up(case, node)
         case.label = "torch is being imported"
-        yield (WarmTask,)
+        yield (StartTorch,)
         local_phase.write(case)
         local_phase.choose_backend(case)
         if not case.backend:

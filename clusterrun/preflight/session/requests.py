@@ -71,7 +71,7 @@ class Requests:
         return [question for question in self._open.values() if isinstance(question.task, kind)]
 
     def close(self, node: int, number: int) -> Request | None:
-        """Close one that was answered; None where there is no such one."""
+        """Close one that was answered; None if there is no such one."""
         question = self._open.get(number)
         return self._close(question) if question is not None and question.node == node else None
 

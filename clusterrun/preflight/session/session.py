@@ -35,10 +35,10 @@ _WORDS = {
     tasks.LocalTask: "local checks",
     tasks.ListenTask: "the opening of ports",
     tasks.DialTask: "dialling",
-    tasks.WarmTask: "the import of torch",
+    tasks.StartTorch: "the import of torch",
     tasks.GroupTask: "a collective test",
     tasks.ThroughTask: "a look through it at another node",
-    tasks.WatchTask: "an exchange of messages",
+    tasks.ExchangeTask: "an exchange of messages",
 }
 OVERSLEPT_SECONDS = 1.0
 _LEAST_LATE, _LONGEST_LATE, _LATE_SHARE = 10.0, 30.0, 0.25
@@ -100,7 +100,7 @@ class Session:
         for one in nodes:
             if one.absent is not None:
                 known[one.node].absent = one.absent
-                known[one.node].leave("agent", one.absent, absent_nodes.look_at(one.absent, lives=False))
+                known[one.node].mark_gone("agent", one.absent, absent_nodes.look_at(one.absent, lives=False))
         after = short.after if short else None
         self.outcome: SessionOutcome | None = None
         nonce = place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
@@ -152,7 +152,7 @@ class Session:
         if subject is None or subject.gone or self.outcome is not None:
             return []
         subject.lost_at = self._case.now
-        subject.leave("agent", f"was lost during the check: {why}", _SILENT)
+        subject.mark_gone("agent", f"was lost during the check: {why}", _SILENT)
         self._abandon(node)
         return self._proceed()
 
@@ -194,7 +194,7 @@ class Session:
 
     def _silent(self, question: Request, why: str) -> None:
         """It says nothing, or nothing sensible: it is not asked any more."""
-        self._case.subjects[question.node].leave("examiner", why, _SILENT)
+        self._case.subjects[question.node].mark_gone("examiner", why, _SILENT)
         self._trials.take(question, None)
         self._abandon(question.node)
 
@@ -303,16 +303,16 @@ def _take(state: SessionState, trials: GroupTests, question: Request, value: tas
         _time(state, question, value.wall)
     elif isinstance(value, tasks.DialAnswer):
         subject.resolved.update(value.resolved)
-        subject.naming = max(subject.naming, value.naming)
+        subject.resolve_seconds = max(subject.resolve_seconds, value.resolve_seconds)
         if isinstance(question.task, tasks.DialTask) and question.task.closed:
             for one in value.dialled:
                 state.swept[question.node, one.node] = frozenset(one.silent)
         elif isinstance(question.task, tasks.DialTask):
-            state.crossings.take(question.task, value)
+            state.connectivity.take(question.task, value)
         _time(state, question, value.wall)
-    elif isinstance(value, tasks.WatchAnswer):
+    elif isinstance(value, tasks.ExchangeAnswer):
         state.losses.take(question.node, value)
-    elif isinstance(value, tasks.WarmUp):
+    elif isinstance(value, tasks.TorchStarted):
         subject.warm_up(value)
     elif isinstance(value, tasks.GroupResult):
         _tested(state, trials, question, value)
@@ -329,9 +329,9 @@ def _time(state: SessionState, question: Request, wall: float) -> None:
 def _tested(state: SessionState, trials: GroupTests, question: Request, result: tasks.GroupResult) -> None:
     subject = state.subjects[question.node]
     if result.stage == "warm":
-        subject.grow_cold(result.why)
+        subject.torch_worker_lost(result.why)
     elif isinstance(question.task, tasks.GroupTask) and question.task.kind == PRODUCT:
-        subject.multiplied(result)
+        subject.record_matmul(result)
     trials.take(question, result)
 
 

@@ -14,15 +14,15 @@ from clusterrun.preflight.search.retransmissions import PacketLosses
 from clusterrun.preflight.session.node_selection import Choice, choose
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.tasks import (
-    Asked,
     GroupResult,
     Interface,
     ListenAnswer,
     LocalAnswer,
+    RunNeeds,
+    StartTorch,
     Target,
     Task,
-    WarmTask,
-    WarmUp,
+    TorchStarted,
 )
 from clusterrun.preflight.thresholds import limits_of
 
@@ -53,9 +53,9 @@ class NodeState:
         self.listening: ListenAnswer | None = None
         self.earliest, self.latest = float("-inf"), float("inf")
         self.resolved: dict[str, str] = {}
-        self.naming = 0.0
-        self.warm: WarmUp | None = None
-        self.first_warm: WarmUp | None = None
+        self.resolve_seconds = 0.0
+        self.warm: TorchStarted | None = None
+        self.first_torch_worker: TorchStarted | None = None
         self.ports: list[int] = []
         self.product: GroupResult | None = None
         self.ends: list[str] = []
@@ -74,7 +74,7 @@ class NodeState:
         return bool(self.gone) or self.verdict is Grade.FAIL
 
     @property
-    def is_warm(self) -> bool:
+    def torch_ready(self) -> bool:
         """Tests can be made with it."""
         return self.warm is not None and self.warm.up and not self.unfit
 
@@ -96,7 +96,7 @@ class NodeState:
 
     def target(self, ports: tuple[int, ...], address: str = "") -> Target:
         """It as one to be dialled on these ports; ``address`` where its agent never told one."""
-        datagrams = self.listening.datagrams if self.listening is not None else 0
+        datagrams = self.listening.udp_port if self.listening is not None else 0
         return Target(self.node, self.name, address or self.address, ports, datagrams)
 
     def told_time(self, wall: float, earliest: float, latest: float) -> None:
@@ -104,24 +104,24 @@ class NodeState:
         self.earliest = max(self.earliest, wall - latest)
         self.latest = min(self.latest, wall - earliest)
 
-    def warm_up(self, said: WarmUp) -> None:
+    def warm_up(self, said: TorchStarted) -> None:
         """Its torch worker is up, or cannot be."""
         self.warm = said
-        self.first_warm = self.first_warm or said
+        self.first_torch_worker = self.first_torch_worker or said
         self.ports = list(said.ports)
-        if not said.up and self.first_warm.up:
-            self.leave(
+        if not said.up and self.first_torch_worker.up:
+            self.mark_gone(
                 "torch", f"its torch worker cannot be started again: {said.why}", "see the examiner's log"
             )
 
-    def grow_cold(self, why: str) -> None:
+    def torch_worker_lost(self, why: str) -> None:
         """Its torch worker is gone; another one can be started."""
         self.ends.append(why)
         self.warm = None
         self.ports = []
 
-    def multiplied(self, result: GroupResult) -> None:
-        """Its matrix product: of several the fastest, but a wrong one stands."""
+    def record_matmul(self, result: GroupResult) -> None:
+        """Record its matrix product: of several the fastest, but a wrong one is kept."""
         best = self.product
         if best is None or (best.passed and (not result.passed or _speed(result) > _speed(best))):
             self.product = result
@@ -130,7 +130,7 @@ class NodeState:
         """What ``source`` says of it, instead of what it said before."""
         self._found[source] = tuple(found)
 
-    def stay_out(self, findings: Iterable[Finding]) -> None:
+    def exclude_as_known_unfit(self, findings: Iterable[Finding]) -> None:
         """It was found unfit before, and is not looked at again."""
         found = tuple(findings)
         self.absent = ""
@@ -140,7 +140,7 @@ class NodeState:
         )
         self.write("gone", found)
 
-    def leave(self, check: str, why: str, remedy: str) -> None:
+    def mark_gone(self, check: str, why: str, remedy: str) -> None:
         """It will not be asked any more: it is lost, or says nothing."""
         if not self.gone:
             self.gone = why
@@ -174,7 +174,7 @@ class SessionState:
         self.end_at = now + orders.preflight.budget
         self.questions = Requests()
         self.asks: list[AskWorker] = []
-        self.crossings = Connectivity()
+        self.connectivity = Connectivity()
         self.losses = PacketLosses()
         self.watched: list[int] = []
         self.swept_after = -1
@@ -200,11 +200,11 @@ class SessionState:
         self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
 
     @property
-    def warm_task(self) -> WarmTask:
+    def warm_task(self) -> StartTorch:
         """What has a node import torch."""
         orders = self.orders
         contained = orders.container.is_prefix
-        return WarmTask(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
+        return StartTorch(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
 
     @property
     def ranks(self) -> int:
@@ -266,13 +266,13 @@ class SessionState:
         ends = {self.subjects[a].name, self.subjects[b].name}
         return any({link.a, link.b} == ends for link in self._links.get("control", ()))
 
-    def explain_links_of(self, node: int) -> None:
+    def drop_link_findings_of(self, node: int) -> None:
         """The node itself is to blame for what was found of its links."""
         name = self.subjects[node].name
         for source, links in self._links.items():
             self._links[source] = tuple(link for link in links if name not in (link.a, link.b))
 
-    def chosen_part(self) -> tuple[int, ...]:
+    def largest_fit_partition(self) -> tuple[int, ...]:
         """Of a network that is partitioned the part with most fit nodes; () where it is not partitioned."""
         parts = next(filter(None, self.parts.values()), ())
         fit = (tuple(node for node in part if not self.subjects[node].unfit) for part in parts)
@@ -280,7 +280,7 @@ class SessionState:
 
     def elsewhere(self) -> set[int]:
         """Where the network is partitioned, all nodes that are not known to be in the chosen part."""
-        chosen = self.chosen_part()
+        chosen = self.largest_fit_partition()
         return {node for node in self.subjects if node not in chosen} if chosen else set()
 
     def choice(self) -> Choice:
@@ -306,8 +306,8 @@ def _known(orders: Orders) -> tuple[tuple[str, float], ...]:
     return tuple((name, number) for name, number in given if name in BY_NAME and 0 <= number < float("inf"))
 
 
-def _asked(orders: Orders, run_dir: str) -> Asked:
-    return Asked(
+def _asked(orders: Orders, run_dir: str) -> RunNeeds:
+    return RunNeeds(
         run_id=orders.run_id,
         run_dir=run_dir,
         home="",

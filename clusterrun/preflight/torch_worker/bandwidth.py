@@ -1,4 +1,4 @@
-"""How fast a rank's ways are: sends, receives and all-reduces in turn; checks no sum and says nothing."""
+"""Measures the bandwidth of a rank's links: sends, receives and all-reduces in turn."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FEWEST, _MOST = 3, 60
 _MOST_CHECKED = 64 * 10**6
 """Bytes: to check takes four times as much memory, of a GPU that may be small."""
 _PERIOD = 251
-"""Of what an element holds by its place: a prime, so that blocks that are swapped differ."""
+"""Period of the position-dependent element values; prime, so that swapped blocks differ."""
 _LONG_ROUND_SECONDS = 0.3
 """Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
 
 
 class BandwidthTest:
-    """A rank's measurements in a group that has been formed; ``peer`` is None where it is no pair."""
+    """A rank's measurements in a group that has been formed; ``peer`` is None if it is no pair."""
 
     def __init__(self, side: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
         self._side = side
@@ -69,7 +69,7 @@ class BandwidthTest:
         share = 0.0
         for size in self._side.sizes(self._size(megabytes)):
             self._largest = max(self._largest, size)
-            taken, waited = self._taken(size)
+            taken, waited = self._seconds_by_step(size)
             of_all = self._of_all(waited)
             for name, seconds in taken.items():
                 rate = round(moved[name] * size / 1e9 / self._side.usual(seconds), 6)
@@ -82,7 +82,7 @@ class BandwidthTest:
         return (*rates, (CPU_WAIT, round(share, 3))) if rates else ()
 
     def large_sum(self) -> str:
-        """How the sum of a message as large as the largest one timed differs; empty where all is right.
+        """How the sum of a message as large as the largest one timed differs; empty if all is right.
 
         Large messages take other ways than small ones, in NCCL and through GPUs, links and switches.
         """
@@ -111,8 +111,8 @@ class BandwidthTest:
         self._side.settle(self._until)
         return [float(one) for one in whole.tolist()]
 
-    def _taken(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
-        """Seconds by name, several rounds of all in turn, so that what else goes on falls on each.
+    def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
+        """Seconds by name, in several rounds of all in turn, so that background load affects all alike.
 
         And of each all-reduce those in which this rank waited for a processor.
         """
@@ -149,9 +149,9 @@ class BandwidthTest:
         while size < most:
             probe = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
             seconds = min(self._timed(partial(dist.all_reduce, probe)) for _ in range(2))
-            bearable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
+            affordable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
             # In steps: what a small message takes is mostly the way there, and says little of a large one.
-            larger = self._agreed(min(most, _STEP * size, bearable), dist.ReduceOp.MIN) // 4 * 4
+            larger = self._agreed(min(most, _STEP * size, affordable), dist.ReduceOp.MIN) // 4 * 4
             if larger < 2 * size:
                 break
             size = larger
@@ -175,21 +175,21 @@ class BandwidthTest:
         self._side.settle(self._until)
         return time.perf_counter() - began
 
-    # --- messages: a word that the receiver is ready, the content, a word that it came ---
+    # --- messages: a ready token, the content, a receipt token ---
 
     def _send(self, content: torch.Tensor) -> None:
         """Both sides measure all of the way: neither begins before the other, nor stops early."""
-        word = torch.zeros(1, dtype=torch.float32, device=self._side.device)
-        self._move(dist.irecv, word)
+        token = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        self._move(dist.irecv, token)
         self._move(dist.isend, content)
-        self._move(dist.irecv, word)
+        self._move(dist.irecv, token)
         self._side.settle(self._until)
 
     def _receive(self, content: torch.Tensor) -> None:
-        word = torch.zeros(1, dtype=torch.float32, device=self._side.device)
-        self._move(dist.isend, word)
+        token = torch.zeros(1, dtype=torch.float32, device=self._side.device)
+        self._move(dist.isend, token)
         self._move(dist.irecv, content)
-        self._move(dist.isend, word)
+        self._move(dist.isend, token)
         self._side.settle(self._until)
 
     def _move(self, way: Callable[..., object], content: torch.Tensor) -> None:
@@ -199,7 +199,7 @@ class BandwidthTest:
 
 
 def waited_for_processors() -> float:
-    """Seconds that the threads of this process could have run and did not; 0 where no kernel counts them."""
+    """Seconds that the threads of this process could have run and did not; 0 if no kernel counts them."""
     total = 0
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):

@@ -52,7 +52,7 @@ def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = 
     """Run ``body(say)`` in a child with a session of its own; ``keep`` are descriptors that it uses.
 
     The child has no input, and what is printed there goes into memory. It ends with ``body``,
-    without unwinding into the code of this process. Raises ``OSError`` where no process can be made.
+    without unwinding into the code of this process. Raises ``OSError`` if no process can be made.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
     printed = os.memfd_create("output", os.MFD_CLOEXEC)

@@ -62,7 +62,7 @@ def operands(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def difference(left: torch.Tensor, right: torch.Tensor, found: torch.Tensor) -> str:
-    """Where ``found`` is not left × right, by its sums along rows and columns; empty where all are right."""
+    """Where ``found`` is not left × right, by its sums along rows and columns; empty if all are right."""
     a, b, c = left.long(), right.long(), found.long()
     rows = (c.sum(1) != a @ b.sum(1)).nonzero().flatten().tolist()
     columns = (c.sum(0) != a.sum(0) @ b).nonzero().flatten().tolist()

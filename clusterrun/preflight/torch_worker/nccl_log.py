@@ -24,7 +24,7 @@ def loads(log: str) -> bool:
 
 
 def chosen(log: str) -> str:
-    """``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty where no network is spoken of."""
+    """``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty if no network is spoken of."""
     named = _CHOSEN.search(log)
     if not named:
         return ""

@@ -30,7 +30,7 @@ _WORDS_SHARE = 0.05
 
 
 @frozen
-class Duty:
+class RankTask:
     """One rank's part: the test, which of the node's ranks it is, and until when (monotonic clock).
 
     ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1.
@@ -59,10 +59,10 @@ class Duty:
         return (1 - self.task.place) * self.task.ranks + self.local
 
 
-def serve(duty: Duty, say: Callable[[RankWord], None]) -> None:
-    """Do the duty and say each stage and the end; never raises."""
+def serve(rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
+    """Run this rank's part of the test and report each stage and the end; never raises."""
     try:
-        Rank(duty, say).run()
+        Rank(rank_task, say).run()
     except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
         say(RankWord(ended=True, why=of_error(error)))
 
@@ -70,52 +70,54 @@ def serve(duty: Duty, say: Callable[[RankWord], None]) -> None:
 class Rank:
     """One rank on its way through a group test."""
 
-    def __init__(self, duty: Duty, say: Callable[[RankWord], None]) -> None:
-        self._duty = duty
+    def __init__(self, rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
+        self._rank_task = rank_task
         self._say = say
         # Before the kill, so that a GPU that hangs is told in words.
-        self._until = duty.until - _WORDS_SHARE * duty.task.limit
+        self._until = rank_task.until - _WORDS_SHARE * rank_task.task.limit
         self._wrong: list[str] = []
 
     def run(self) -> None:
         """All stages. Raises what torch raises."""
-        duty = self._duty
+        rank_task = self._rank_task
         self._stage("store")
-        dress(variables(duty.backend, duty.task.interface, dict(duty.users)))
-        self._side = on(duty.backend, duty.local)
+        dress(variables(rank_task.backend, rank_task.task.interface, dict(rank_task.users)))
+        self._side = on(rank_task.backend, rank_task.local)
         store = self._store()
         self._stage("group")
-        self._side.join(dist.PrefixStore("group", store), duty.rank, duty.world, self._left())
+        self._side.join(dist.PrefixStore("group", store), rank_task.rank, rank_task.world, self._left())
         self._stage("exact")
         self._sums()
         pace = BandwidthTest(
-            self._side, duty.rank, duty.world, duty.peer if self._paired else None, self._until
+            self._side, rank_task.rank, rank_task.world, rank_task.peer if self._paired else None, self._until
         )
         if self._paired:
             self._both_ways(pace)
         self._stage("timed")
-        rates = pace.rates(duty.task.megabytes)
+        rates = pace.rates(rank_task.task.megabytes)
         self._wrong += filter(None, [pace.large_sum()])
         self._say(RankWord(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
         self._part(store)
 
     @property
     def _paired(self) -> bool:
-        return self._duty.task.kind == "pair" and len(self._duty.task.members) == 2
+        return self._rank_task.task.kind == "pair" and len(self._rank_task.task.members) == 2
 
     def _stage(self, name: str) -> None:
         self._say(RankWord(stage=name))
 
     def _left(self) -> float:
-        return max(0.2, (self._duty.until - time.monotonic()) * _OWN_SHARE)
+        return max(0.2, (self._rank_task.until - time.monotonic()) * _OWN_SHARE)
 
     def _store(self) -> dist.Store:
-        duty, left = self._duty, self._left()
-        if duty.listening >= 0:
-            whole = lead(duty.listening, duty.task.port, duty.world, left)
+        rank_task, left = self._rank_task, self._left()
+        if rank_task.listening >= 0:
+            whole = host_store(rank_task.listening, rank_task.task.port, rank_task.world, left)
         else:
-            whole = guest(duty.task.members[0].address, duty.task.port, duty.world, left)
-        return dist.PrefixStore(f"test {duty.task.test}", whole)
+            whole = connect_store(
+                rank_task.task.members[0].address, rank_task.task.port, rank_task.world, left
+            )
+        return dist.PrefixStore(f"test {rank_task.task.test}", whole)
 
     def _sums(self) -> None:
         for kind in sum_patterns.KINDS:
@@ -128,13 +130,13 @@ class Rank:
         found = self._given(_COUNT, kind)
         dist.all_reduce(found)
         self._side.settle(self._until)
-        said = sum_patterns.difference(found.cpu(), self._duty.world, kind)
+        said = sum_patterns.difference(found.cpu(), self._rank_task.world, kind)
         if said:
             self._wrong.append(said)
 
     def _given(self, count: int, kind: str) -> torch.Tensor:
-        given = sum_patterns.contribution(self._duty.rank, count, kind)
-        if self._duty.spoils:
+        given = sum_patterns.contribution(self._rank_task.rank, count, kind)
+        if self._rank_task.spoils:
             given[count // 3] += 1
         return given.to(self._side.device)
 
@@ -147,9 +149,9 @@ class Rank:
 
     def _whose(self, saw: int) -> None:
         """Gather what each rank gave: what arrives changed names its rank."""
-        count = max(64, min(_COUNT, _MOST_GATHERED // self._duty.world))
+        count = max(64, min(_COUNT, _MOST_GATHERED // self._rank_task.world))
         given = self._given(count, "int64")
-        gathered = [torch.zeros_like(given) for _ in range(self._duty.world)]
+        gathered = [torch.zeros_like(given) for _ in range(self._rank_task.world)]
         dist.all_gather(gathered, given)
         self._side.settle(self._until)
         ranks = sum_patterns.changed([one.cpu() for one in gathered], "int64")
@@ -157,7 +159,7 @@ class Rank:
             f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
         ]
         if not said:
-            where = f", on {self._named(self._duty.rank)} alone" if saw == 1 else ""
+            where = f", on {self._named(self._rank_task.rank)} alone" if saw == 1 else ""
             said = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
             if not self._wrong:
                 said = ["another rank saw a wrong sum"]
@@ -165,34 +167,34 @@ class Rank:
         self._wrong[:0] = said
 
     def _named(self, rank: int) -> str:
-        place, local = divmod(rank, self._duty.task.ranks)
-        name = self._duty.task.members[place].name
-        return name if self._duty.task.ranks == 1 else f"local rank {local} of {name}"
+        place, local = divmod(rank, self._rank_task.task.ranks)
+        name = self._rank_task.task.members[place].name
+        return name if self._rank_task.task.ranks == 1 else f"local rank {local} of {name}"
 
     def _both_ways(self, pace: BandwidthTest) -> None:
         ways = (("send", pace.first_send), ("receive", pace.first_receive))
-        for name, step in ways if self._duty.task.place == 0 else ways[::-1]:
+        for name, step in ways if self._rank_task.task.place == 0 else ways[::-1]:
             self._stage(name)
             if not step():
-                self._wrong.append(f"what {self._named(self._duty.peer)} sent arrived changed")
+                self._wrong.append(f"what {self._named(self._rank_task.peer)} sent arrived changed")
 
     def _part(self, store: dist.Store) -> None:
         """Stay until all are done: a connection that closes early may take a peer's last bytes with it."""
-        world = self._duty.world
+        world = self._rank_task.world
         limit = timedelta(seconds=_PART_SECONDS)
         if store.add("done", 1) == world:
             store.set("all done", "1")
         store.wait(["all done"], limit)
         if store.add("left", 1) == world:
             store.set("all left", "1")
-        elif self._duty.listening >= 0:
+        elif self._rank_task.listening >= 0:
             store.wait(["all left"], limit)
 
 
 # --- the store at which the ranks of a test meet ---
 
 
-def lead(listening: int, port: int, world: int, seconds: float) -> dist.Store:
+def host_store(listening: int, port: int, world: int, seconds: float) -> dist.Store:
     """The store itself, on a socket that listens already; what dialled it before is served. Raises as torch.
 
     The lead reaches itself by loopback: what becomes of its address is for the others to see.
@@ -205,7 +207,7 @@ def lead(listening: int, port: int, world: int, seconds: float) -> dist.Store:
         return _store(_LOOPBACK, port, world, seconds, **given, use_libuv=False)
 
 
-def guest(address: str, port: int, world: int, seconds: float) -> dist.Store:
+def connect_store(address: str, port: int, world: int, seconds: float) -> dist.Store:
     """The lead's store, dialled for so many seconds. Raises as torch."""
     return _store(address, port, world, seconds, is_master=False)
 

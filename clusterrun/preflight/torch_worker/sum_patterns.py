@@ -35,7 +35,7 @@ def _terms(count: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def difference(found: torch.Tensor, world: int, kind: str) -> str:
-    """How a sum differs from what it must be; empty where every bit is right.
+    """How a sum differs from what it must be; empty if every bit is right.
 
     Where one rank's contribution explains all of it (missing, or there twice), that is said.
     """

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.visible_gpus import instances
-from clusterrun.preflight.tasks import WarmUp
+from clusterrun.preflight.tasks import TorchStarted
 from clusterrun.preflight.torch_worker.backend import GLOO, NCCL
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
@@ -19,7 +19,7 @@ from clusterrun.preflight.torch_worker.forked_rank import await_lines, fork
 _SECONDS = 60.0
 
 
-def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> WarmUp:
+def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchStarted:
     """What there is, but for ``gpus`` where they are not wanted; ``visible`` is ``CUDA_VISIBLE_DEVICES``.
 
     ``why`` says what kept torch or NCCL from GPUs it was built for.
@@ -27,7 +27,7 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> War
     A driver that does not answer within ``seconds`` counts as no GPU, and is said.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
-    seen = _devices(seconds) if gpus and (nccls or _xpu()) else WarmUp(True, 0.0)
+    seen = _devices(seconds) if gpus and (nccls or _xpu()) else TorchStarted(True, 0.0)
     usable = nccls and seen.devices > 0 and dist.is_nccl_available()
     divided = instances(visible) if usable else []
     several = len(divided) > 1
@@ -47,16 +47,16 @@ def _xpu() -> str:
     return str(getattr(torch.version, "xpu", None) or "")
 
 
-def _devices(seconds: float) -> WarmUp:
+def _devices(seconds: float) -> TorchStarted:
     # In a child: after CUDA was touched here, no test could be forked any more.
     child = fork(lambda say: say(json.dumps(encode(_counted()))))
     said = await_lines(child, seconds)
     if said:
-        return decode(WarmUp, json.loads(said[0]))
-    return WarmUp(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
+        return decode(TorchStarted, json.loads(said[0]))
+    return TorchStarted(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
 
 
-def _counted() -> WarmUp:
+def _counted() -> TorchStarted:
     """How many GPUs torch sees, the version of NCCL and the first one's name; ``why`` it sees none."""
     try:
         if _xpu():
@@ -66,8 +66,8 @@ def _counted() -> WarmUp:
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else ""
         return _seen(torch.cuda.device_count(), nccl, torch.cuda.get_device_name(0))
     except Exception as error:  # noqa: BLE001 (torch raises many kinds, and each is an answer)
-        return WarmUp(True, 0.0, f"torch sees no GPU: {of_error(error)}")
+        return TorchStarted(True, 0.0, f"torch sees no GPU: {of_error(error)}")
 
 
-def _seen(devices: int, nccl: str, gpu: str) -> WarmUp:
-    return WarmUp(True, 0.0, devices=devices, versions=(("nccl", nccl), ("gpu", gpu)))
+def _seen(devices: int, nccl: str, gpu: str) -> TorchStarted:
+    return TorchStarted(True, 0.0, devices=devices, versions=(("nccl", nccl), ("gpu", gpu)))

@@ -20,7 +20,7 @@ from functools import partial
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.tasks import GroupResult, GroupTask, WarmUp
+from clusterrun.preflight.tasks import GroupResult, GroupTask, TorchStarted
 from clusterrun.preflight.torch_worker import rank_report
 from clusterrun.preflight.torch_worker.error_text import of_error
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank, fork
@@ -39,7 +39,7 @@ _READY = 4
 def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     """Be the torch worker; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
 
-    ``gpus`` as in ``WarmTask``.
+    ``gpus`` as in ``StartTorch``.
     """
     began = time.monotonic()
     on_parents_death(os.getppid(), signal.SIGKILL)
@@ -48,7 +48,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     try:
         warm = _warmed(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
     except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
-        warm = WarmUp(up=False, seconds=time.monotonic() - began, why=_last_line(error))
+        warm = TorchStarted(up=False, seconds=time.monotonic() - began, why=_last_line(error))
     ports = ListeningPorts()
     ready = replace(warm, ports=ports.fill()) if warm.up else warm
     _write(out, ready)
@@ -64,7 +64,7 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     return 0
 
 
-def _warmed(began: float, gpus: bool, visible: str) -> WarmUp:
+def _warmed(began: float, gpus: bool, visible: str) -> TorchStarted:
     import torch.distributed
 
     if not torch.distributed.is_available():
@@ -100,7 +100,7 @@ class ListeningPorts:
     def take(self, port: int) -> socket.socket:
         """The socket that listens on ``port``; one that is not among ours is opened now.
 
-        Raises ``OSError`` where that port cannot be had.
+        Raises ``OSError`` if that port cannot be had.
         """
         return self._sockets.pop(port, None) or _listening(port)
 
@@ -116,7 +116,7 @@ class TorchServer:
 
     def __init__(
         self,
-        warm: WarmUp,
+        warm: TorchStarted,
         environment: dict[str, str],
         ports: ListeningPorts,
         answer: Callable[[GroupResult], None],
@@ -205,11 +205,13 @@ class TorchServer:
         spoils = task.members[task.place].name in self._spoilt
         with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
             given = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
-            duties = [
-                rank.Duty(task, i, backend, self._users, listening, until, spoils)
+            rank_tasks = [
+                rank.RankTask(task, i, backend, self._users, listening, until, spoils)
                 for i, listening in enumerate(given)
             ]
-            return _all_or_none([(partial(rank.serve, duty), duty.listening) for duty in duties])
+            return _all_or_none(
+                [(partial(rank.serve, rank_task), rank_task.listening) for rank_task in rank_tasks]
+            )
 
 
 def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RankPlan:
-    """The strikes of this start, and the step at which it ends; 0 where it ends by itself."""
+    """The strikes of this start, and the step at which it ends; 0 if it ends by itself."""
 
     def __init__(self, plan: Any, folder: str, rank: int) -> None:
         self.folder, self._rank = folder, rank

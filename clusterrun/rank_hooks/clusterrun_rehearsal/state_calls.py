@@ -100,7 +100,7 @@ def scheduler_state(scheduler: Any) -> Any:
 
 
 def scaler_state(scaler: Any) -> Any:
-    """Scale and growth counter of a GradScaler; None where it is off."""
+    """Scale and growth counter of a GradScaler; None if it is off."""
     if not getattr(scaler, "_enabled", False):
         return None
     scale = getattr(scaler, "_scale", None)

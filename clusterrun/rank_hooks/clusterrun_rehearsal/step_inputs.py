@@ -35,8 +35,8 @@ class StepInputs:
         self._wrap_backward(sys.modules["torch.autograd"])
         self._wrap_loader(sys.modules.get("torch.utils.data.dataloader"))
 
-    def taken(self) -> str:
-        """Those since the last call, as the fields of a line."""
+    def drain(self) -> str:
+        """Return the inputs since the last call, as the fields of a line."""
         inputs, self._inputs = self._inputs, []
         batches, self._batches = self._batches, []
         losses, self._losses = self._losses, []
@@ -61,10 +61,10 @@ class StepInputs:
         self._global_hooks = []
         self._depth = 0
         for module in self._outermost.values():
-            ours = module.register_forward_pre_hook(self._trace.guarded(self._given), prepend=True).id
+            ours = module.register_forward_pre_hook(self._trace.guarded(self._record_input), prepend=True).id
             pickle_without(type(module), ours)
 
-    def _given(self, module: Any, args: Any) -> None:
+    def _record_input(self, module: Any, args: Any) -> None:
         if module.training and self._torch.is_grad_enabled() and len(self._inputs) < MOST_INPUTS:
             first = next(iter(tensors_in(args)), None)
             if first is not None:
@@ -90,7 +90,7 @@ class StepInputs:
         base = loaders._BaseDataLoaderIter
         following, index = base.__next__, base._next_index
 
-        def chosen(iterator: Any) -> Any:
+        def record_indices(iterator: Any) -> Any:
             found = index(iterator)
             whole = isinstance(found, (list, tuple)) and all(isinstance(one, int) for one in found)
             iterator.__dict__.setdefault("_rehearsed", []).append([*map(int, found)] if whole else "null")
@@ -103,7 +103,7 @@ class StepInputs:
             note(iterator, batch)
             return batch
 
-        base.__next__, base._next_index = watched, chosen
+        base.__next__, base._next_index = watched, record_indices
 
     def _note_batch(self, iterator: Any, batch: Any) -> None:
         if not self._trace.is_ours() or len(self._batches) >= MOST_INPUTS:

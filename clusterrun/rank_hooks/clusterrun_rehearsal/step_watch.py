@@ -129,12 +129,12 @@ class StepWatch:
         random = ", ".join([f'"{name}": {state}' for name, state in self._random.checksums().items()])
         return (
             f'{{"t": "step", "n": {self._trace.step}, "o": {key}, "p": {parameters}, "s": {state}, '
-            f'"b": {buffers}, "ema": {averages}, "rng": {{{random}}}, {self._inputs.taken()}, '
+            f'"b": {buffers}, "ema": {averages}, "rng": {{{random}}}, {self._inputs.drain()}, '
             f'"at": {time.time()!r}, {self._settings_of(optimizer)}'
         )
 
     def _settings_of(self, optimizer: Any) -> str:
-        """What seldom changes from one step to the next, as the end of its line."""
+        """What rarely changes from one step to the next, as the end of its line."""
         settings = {
             "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
             **self._calls.settings(),

@@ -48,7 +48,7 @@ def test_the_tables_name_every_check_with_its_limit_or_what_it_judges():
         )
     )
     assert first == {check.NAME: f"{check.LIMIT:g} s" for check in registry.CHECKS}
-    assert second == {check.NAME: check.OF for check in registry.SECONDS}
+    assert second == {check.NAME: check.OF for check in registry.SECONDARY_JUDGES}
 
 
 def test_the_check_of_the_document_is_asked_for_and_reads_this_machine(scratch: ModuleType):

@@ -43,7 +43,7 @@ def write(folder: Path, name: str, counters: dict[str, int]) -> None:
 
 
 def test_a_folder_of_adapters_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(infiniband, "BETWEEN", 0.0)
+    monkeypatch.setattr(infiniband, "SAMPLE_SECONDS", 0.0)
     write(tmp_path, "mlx5_0", {"symbol_error": 7, "link_downed": 1})
     (tmp_path / "mlx5_bond").mkdir()
     counted = {"symbol_error": 7, "link_downed": 1}

@@ -8,10 +8,10 @@ from typing import Any
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.tasks import Asked, LocalAnswer, ProbeReading
+from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, RunNeeds
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "nvidia-smi"
-ASKED = Asked(
+ASKED = RunNeeds(
     run_id="20261120-101500-train-a1b2",
     run_dir="/shared/runs/r",
     home="/home/alice",
@@ -24,18 +24,18 @@ ASKED = Asked(
 FAIL, WARN, PASS, UNDETERMINED = Grade.FAIL, Grade.WARN, Grade.PASS, Grade.UNDETERMINED
 
 
-def asked(**changes: Any) -> Asked:
+def asked(**changes: Any) -> RunNeeds:
     return replace(ASKED, **changes)
 
 
-def verdicts(check: Any, readings: dict[str, Any], given: Asked = ASKED) -> list[tuple[str, Grade, str]]:
+def verdicts(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> list[tuple[str, Grade, str]]:
     """(node, verdict, what is said) in the order of the findings."""
     found = list(check.judge(given, readings))
     assert all(isinstance(one, Finding) and one.check == check.NAME and one.said for _, one in found)
     return [(node, one.verdict, one.said) for node, one in found]
 
 
-def blamed(check: Any, readings: dict[str, Any], given: Asked = ASKED) -> dict[str, Grade]:
+def blamed(check: Any, readings: dict[str, Any], given: RunNeeds = ASKED) -> dict[str, Grade]:
     return {node: one.verdict for node, one in check.judge(given, readings)}
 
 

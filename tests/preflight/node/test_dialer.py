@@ -14,7 +14,7 @@ import pytest
 from clusterrun.preflight.node import dialer
 from clusterrun.preflight.node import listener as listener_module
 from clusterrun.preflight.node.dialer import ENOUGH, Dialer, Sizes
-from clusterrun.preflight.node.task_runner import DialErrand
+from clusterrun.preflight.node.task_runner import RunningDial
 from clusterrun.preflight.session.consistency import LATE_NAME_SECONDS
 from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
@@ -61,14 +61,16 @@ def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(mo
     if late:
         monkeypatch.setattr(socket, "getaddrinfo", wait)
     with selectors.DefaultSelector() as selector:
-        one = DialErrand(
+        one = RunningDial(
             DialTask("", 0, (), ("localhost",) * 3, 2.0 if late else 60.0), set(), watching(selector)
         )
         while not one.tick():
             for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
                 key.data(events)
     answer = one.answer()
-    assert (len(answer.resolved), answer.naming >= LATE_NAME_SECONDS) == ((0, True) if late else (3, False))
+    assert (len(answer.resolved), answer.resolve_seconds >= LATE_NAME_SECONDS) == (
+        (0, True) if late else (3, False)
+    )
 
 
 def dial(task: DialTask) -> tuple[Dialled, ...]:

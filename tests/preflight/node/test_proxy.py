@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.preflight import tasks
-from clusterrun.preflight.node.proxy import Scout, Scouts, Through
+from clusterrun.preflight.node.proxy import RemoteExaminer, RemoteExaminers, RunningThrough
 from clusterrun.preflight.session import indirect_probe
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
@@ -50,15 +50,15 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_a
     first = one.ask(1, through(argv, tasks.said(ListenTask(NONCE))))
     there = tasks.answer(ListenTask(NONCE), first.body)
     assert isinstance(there, ListenAnswer)
-    (scout,) = children(one.process.pid)
+    (remote,) = children(one.process.pid)
     here = one.ask(2, ListenTask(NONCE))
-    target = Target(1, "n1", "127.0.0.1", here.ports, here.datagrams)
+    target = Target(1, "n1", "127.0.0.1", here.ports, here.udp_port)
     dial = DialTask(NONCE, 2, (target,), (), 30.0)
     met = tasks.answer(dial, one.ask(3, through(argv, tasks.said(dial))).body)
     assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
-    assert children(one.process.pid) == [scout], "it is started once"
+    assert children(one.process.pid) == [remote], "it is started once"
     assert one.ask(4, through(argv, "")) == ThroughAnswer("")
-    eventually(lambda: is_gone(scout))
+    eventually(lambda: is_gone(remote))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, limit, w
 
 def test_a_program_that_ended_before_it_was_asked_is_answered_for_by_its_last_words():
     readers = []
-    scout = Scout(
+    remote = RemoteExaminer(
         ("/bin/sh", "-c", "echo no such node; exit 1"),
         os.environ,
         lambda fd, mask, read: readers.append(read),
     )
     os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-    asked = Through(through((), "a task"), scout, "")
+    asked = RunningThrough(through((), "a task"), remote, "")
     while not asked.tick():
         readers[0](0)
     assert asked.answer() == ThroughAnswer("", "no such node")
@@ -108,7 +108,7 @@ def test_in_an_allocation_neither_its_nodes_nor_its_wait_are_those_of_an_examine
 def test_an_examiner_on_another_node_asks_for_no_memory_of_the_job():
     readers = []
     environment = {"PATH": os.environ["PATH"], "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "7"}
-    scouts = Scouts(environment, lambda fd, mask, read: readers.append(read))
+    scouts = RemoteExaminers(environment, lambda fd, mask, read: readers.append(read))
     argv = ("/bin/sh", "-c", "echo $SLURM_JOB_ID:$SLURM_MEM_PER_NODE")
     asked = scouts.through(through(argv, "a task"))
     while not asked.tick():

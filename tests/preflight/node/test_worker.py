@@ -16,16 +16,16 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.tasks import (
-    Asked,
     DialTask,
+    ExchangeTask,
     GroupMember,
     GroupTask,
     ListenAnswer,
     ListenTask,
     LocalTask,
+    RunNeeds,
+    StartTorch,
     Target,
-    WarmTask,
-    WatchTask,
 )
 from tests.preflight.loopback import Loopback, Node, loopback_orders, run_directory
 from tests.preflight.node.test_forked_call import eventually, is_gone
@@ -50,7 +50,7 @@ def two(run_dir: Path) -> Iterator[tuple[Node, Node]]:
 def target(
     node: int, listening: ListenAnswer, ports: tuple[int, ...] = (), address: str = "127.0.0.1"
 ) -> Target:
-    return Target(node, f"n{node}", address, ports or listening.ports, listening.datagrams)
+    return Target(node, f"n{node}", address, ports or listening.ports, listening.udp_port)
 
 
 def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagrams(two):
@@ -71,12 +71,14 @@ def test_two_nodes_reach_each_other_on_all_ports_with_large_packets_and_datagram
 def test_messages_go_to_and_fro_from_the_first_watch_task_on_and_both_ends_count(two):
     one, other = two
     first, second = one.ask(1, ListenTask(NONCE)), other.ask(1, ListenTask(NONCE))
-    assert one.ask(2, WatchTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
-    assert other.ask(2, WatchTask(NONCE, 1, (target(0, first),), 0.0)).exchanged
+    assert one.ask(2, ExchangeTask(NONCE, 0, (target(1, second),), 0.0)).exchanged[0].node == 1
+    assert other.ask(2, ExchangeTask(NONCE, 1, (target(0, first),), 0.0)).exchanged
 
     def enough() -> bool:
         numbers.append(numbers[-1] + 1)
-        seen = [node.ask(numbers[-1], WatchTask(NONCE, at, (), 0.1)).exchanged for at, node in enumerate(two)]
+        seen = [
+            node.ask(numbers[-1], ExchangeTask(NONCE, at, (), 0.1)).exchanged for at, node in enumerate(two)
+        ]
         assert all({line.node for line in own} == {1 - at} for at, own in enumerate(seen))
         return all(len(own) == 2 and all(line.sent >= 5 for line in own) for own in seen)
 
@@ -110,8 +112,8 @@ def test_a_dialler_without_the_nonce_is_a_stranger(two):
     assert other.ask(3, again).dialled[0].silent == ()
 
 
-def asked(run_dir: Path) -> Asked:
-    return Asked("r", str(run_dir), "", "/", sys.executable, 0, 1, 1)
+def asked(run_dir: Path) -> RunNeeds:
+    return RunNeeds("r", str(run_dir), "", "/", sys.executable, 0, 1, 1)
 
 
 def test_checks_are_made_in_children_and_an_unknown_one_is_said(two, run_dir):
@@ -154,13 +156,13 @@ def test_without_a_warm_process_a_test_fails_at_once_and_says_so(two):
     members = (GroupMember(0, "n1", "127.0.0.1"), GroupMember(1, "n2", "127.0.0.1"))
     result = one.ask(1, GroupTask(7, "pair", members, 0, 1, 0, "", 5.0))
     assert (result.test, result.passed, result.stage) == (7, False, "warm")
-    up = one.ask(2, WarmTask("/nowhere/python", "/"))
+    up = one.ask(2, StartTorch("/nowhere/python", "/"))
     assert (up.up, "No such file" in up.why) == (False, True)
 
 
 def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir):
     node = Node(run_dir, "n1")
-    node.ask(1, WarmTask(sys.executable, "/"))
+    node.ask(1, StartTorch(sys.executable, "/"))
     below = [
         pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(pid) == node.process.pid
     ]
@@ -171,7 +173,7 @@ def test_an_examiner_ends_with_all_it_started_when_its_input_closes(run_dir):
 
 def test_an_examiner_that_is_killed_takes_its_children_along(run_dir):
     node = Node(run_dir, "n1")
-    node.ask(1, WarmTask(sys.executable, "/"))
+    node.ask(1, StartTorch(sys.executable, "/"))
     below = [
         pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(pid) == node.process.pid
     ]

@@ -171,7 +171,7 @@ def test_of_nodes_that_said_nothing_no_interface_is_named():
 def test_who_waits_for_names_is_warned_of_and_where_most_do_all_together(naming, told):
     subjects = [subject(node) for node in range(len(naming))]
     for one, seconds in zip(subjects, naming, strict=True):
-        one.naming = seconds
+        one.resolve_seconds = seconds
     said = list(late_names(subjects))
     assert ({one.node for one in said}, len(said)) == (told, len(told))
     assert {one.finding.verdict for one in said} <= {Grade.WARN}

@@ -12,7 +12,7 @@ from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.group_tests import SET
 from clusterrun.preflight.session.state import NodeState, SessionState
-from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, WarmUp
+from clusterrun.preflight.tasks import LocalAnswer, ProbeReading, TorchStarted
 from tests.preflight.simulated import name, orders
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -25,7 +25,7 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     ports = {f"mlx5_{n}/1": {"state": "4: ACTIVE", "rate": rate} for n in range(8)} if rate else {}
     for one in subjects:
         one.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
-        one.warm_up(WarmUp(True, 1.0, "", backend, 8, (("gpu", H100),)))
+        one.warm_up(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
     made = SessionState(asked, subjects, 0.0, 0.0, "/r")
     made.backend = backend
     return made

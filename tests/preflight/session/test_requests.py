@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from clusterrun.preflight.session.requests import Requests
-from clusterrun.preflight.tasks import ListenTask, WarmTask
+from clusterrun.preflight.tasks import ListenTask, StartTorch
 
 LISTEN = ListenTask("n")
-WARM = WarmTask("/py", "/")
+WARM = StartTorch("/py", "/")
 
 
 def test_an_answer_closes_its_question_once_and_only_from_the_node_that_was_asked():
     questions = Requests()
     ask = questions.ask(1.0, 3, LISTEN, 5.0)
     assert questions.close(4, ask.number) is None
-    assert questions.waits_for([ListenTask]) and not questions.waits_for([WarmTask])
+    assert questions.waits_for([ListenTask]) and not questions.waits_for([StartTorch])
     closed = questions.close(3, ask.number)
     assert closed is not None and (closed.task, closed.until) == (LISTEN, 6.0)
     assert questions.close(3, ask.number) is None
@@ -46,5 +46,5 @@ def test_a_lost_node_closes_all_that_it_was_asked():
     for node in (0, 1):
         questions.ask(0.0, node, LISTEN, 9.0)
         questions.ask(0.0, node, WARM, 9.0)
-    assert {type(one.task) for one in questions.close_all_of(1)} == {ListenTask, WarmTask}
-    assert (len(questions), questions.count(WarmTask)) == (2, 1)
+    assert {type(one.task) for one in questions.close_all_of(1)} == {ListenTask, StartTorch}
+    assert (len(questions), questions.count(StartTorch)) == (2, 1)

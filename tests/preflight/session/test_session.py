@@ -30,7 +30,7 @@ def test_healthy_nodes_pass_and_train_in_their_order(nodes, level):
     assert outcome.environment == (("GLOO_SOCKET_IFNAME", "eth0"), ("NCCL_SOCKET_IFNAME", "=eth0"))
 
 
-@pytest.mark.parametrize("kind", ["ListenTask", "DialTask", "LocalTask", "WarmTask", "product"])
+@pytest.mark.parametrize("kind", ["ListenTask", "DialTask", "LocalTask", "StartTorch", "product"])
 @pytest.mark.parametrize("seconds", [12.0, 16.0, 25.0])
 @pytest.mark.parametrize("node", [0, 2, 5])
 def test_one_answer_that_is_late_while_all_others_are_punctual_blames_nobody(node, seconds, kind):
@@ -287,7 +287,7 @@ def test_of_two_nodes_the_one_that_falls_silent_is_blamed():
 
 
 def test_who_is_lost_while_ports_of_the_coordinators_node_answer_nobody_is_not_blamed():
-    faults = Faults(blocked={0: {2, 3}}, lost_in={3: "WarmTask"})
+    faults = Faults(blocked={0: {2, 3}}, lost_in={3: "StartTorch"})
     outcome = examined(orders(5), faults)
     fail, passed = Grade.FAIL, Grade.PASS
     assert [one.verdict for one in outcome.report.nodes] == [fail, passed, passed, Grade.UNDETERMINED, passed]
@@ -545,7 +545,7 @@ def random_cluster(seed: int) -> Cluster:
     for node in bad:
         kind = chance.choice(kinds)
         if kind == "lost_in":
-            faults.lost_in[node] = chance.choice(["ListenTask", "DialTask", "WarmTask", "product"])
+            faults.lost_in[node] = chance.choice(["ListenTask", "DialTask", "StartTorch", "product"])
         else:
             getattr(faults, kind).add(node)
     if chance.random() < 0.5:

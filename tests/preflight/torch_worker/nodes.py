@@ -15,7 +15,7 @@ from pathlib import Path
 from clusterrun import proc
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.tasks import GroupMember, GroupResult, GroupTask, WarmUp
+from clusterrun.preflight.tasks import GroupMember, GroupResult, GroupTask, TorchStarted
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 120
@@ -47,13 +47,13 @@ class Node:
             env={**os.environ, **(environment or {})},
         )
         self._rest = b""
-        self._up: WarmUp | None = None
+        self._up: TorchStarted | None = None
         self._ports: list[int] = []
 
     @property
-    def up(self) -> WarmUp:
+    def up(self) -> TorchStarted:
         if self._up is None:
-            self._up = decode(WarmUp, self._line())
+            self._up = decode(TorchStarted, self._line())
             self._ports += self._up.ports
         return self._up
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.tasks import GroupMember, GroupTask, WarmUp
+from clusterrun.preflight.tasks import GroupMember, GroupTask, TorchStarted
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
 from clusterrun.preflight.torch_worker.rank_report import RankWord, line
 from clusterrun.preflight.torch_worker.torch_server import ListeningPorts, TorchServer
@@ -149,7 +149,7 @@ def test_a_pretended_gpu_is_free_of_the_test_before_when_the_next_one_begins(
         begun.append((task.test, until))
         return [children[task.test]]
 
-    serving = TorchServer(WarmUp(True, 0.0, backend=backend), {}, ListeningPorts(), answers.append)
+    serving = TorchServer(TorchStarted(True, 0.0, backend=backend), {}, ListeningPorts(), answers.append)
     monkeypatch.setattr(serving, "_fork", fork)
     serving.take(replace(TASK, test=1), 100.0)
     serving.step(101.0)

@@ -19,8 +19,8 @@ from clusterrun.preflight.tasks import (
     LocalAnswer,
     LocalTask,
     ProbeReading,
-    WarmTask,
-    WarmUp,
+    StartTorch,
+    TorchStarted,
 )
 from clusterrun.preflight.torch_worker import matmul, torch_info
 from clusterrun.preflight.torch_worker.rank_report import RankWord
@@ -67,9 +67,9 @@ class WithGpus(Cluster):
         if self.drivers and isinstance(task, LocalTask):
             late = self.drivers[node] >= HANGS
             said = LocalAnswer((ProbeReading("gpus", "" if late else READING, 1.0, late=late),))
-        if self.drivers and isinstance(task, (LocalTask, WarmTask)):
+        if self.drivers and isinstance(task, (LocalTask, StartTorch)):
             delay += min(self.drivers[node], 60.0)
-        if isinstance(task, WarmTask) and isinstance(said, WarmUp) and task.gpus and self.gpus[node]:
+        if isinstance(task, StartTorch) and isinstance(said, TorchStarted) and task.gpus and self.gpus[node]:
             said = replace(said, backend="nccl", devices=self.gpus[node], versions=(("cuda", "12.8"),))
         return delay, said
 

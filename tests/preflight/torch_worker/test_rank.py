@@ -23,10 +23,10 @@ def test_the_store_takes_over_a_port_that_listens_already(monkeypatch, store):
     monkeypatch.setattr(dist, "TCPStore", store)
     ports = ListeningPorts()
     port = ports.fill()[0]
-    lead = rank.lead(ports.take(port).detach(), port, 2, 60)
-    guest = rank.guest("127.0.0.1", port, 2, 60)
-    lead.set("word", "heard")
-    assert guest.get("word") == b"heard"
+    host_store = rank.host_store(ports.take(port).detach(), port, 2, 60)
+    connect_store = rank.connect_store("127.0.0.1", port, 2, 60)
+    host_store.set("word", "heard")
+    assert connect_store.get("word") == b"heard"
 
 
 def test_a_port_is_given_away_once_and_another_one_comes():

@@ -87,8 +87,8 @@ def test_the_product_is_the_same_on_all_nodes_to_the_bit(nodes):
 
 
 def test_a_port_is_used_once_and_another_one_comes_for_it(nodes):
-    lead, other = results(*nodes[:2])
-    assert (len(lead.ports), other.ports) == (1, ())
+    host_store, other = results(*nodes[:2])
+    assert (len(host_store.ports), other.ports) == (1, ())
     task = group(*nodes[:2])
     begin(task, *nodes[:2])
     assert task.port not in nodes[0].answer().ports
