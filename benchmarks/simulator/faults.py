@@ -13,6 +13,7 @@ from clusterrun.runtime import machine_events
 
 from .network import DOWN, UP
 from .scenario import RARE_FAULTS
+from .watch import SHIM_SECONDS
 
 if TYPE_CHECKING:
     from .agent_actor import AgentActor
@@ -131,7 +132,7 @@ def _kill_shim(world: World) -> None:
     if agent is not None and agent.shim.alive and not any(world.scenario.has(fault) for fault in stopping):
         agent.shim.alive = False
         world.clock.after(0.1 * world.fault_chance.random(), agent.feed, agent_events.ShimLost())
-        world.clock.after(2.0, world.watch.shim_is_dead, agent)
+        world.clock.after(SHIM_SECONDS, world.watch.shim_is_dead, agent)
 
 
 def _kill_launcher(world: World) -> None:

@@ -27,6 +27,8 @@ DECIDED_SECONDS = 10.0
 """For the scheduler's word on a signal, and for a claim that is under way."""
 SPAWN_SECONDS = 0.4
 """A TERM that was due while ranks were being started comes when they are."""
+SHIM_SECONDS = 2.0
+"""For an agent to notice that its shim is dead, and to end its ranks."""
 
 
 class Watch:
@@ -205,7 +207,11 @@ class Watch:
                 self.fail(f"{agent.name} says that epoch {message.epoch} is gone, {len(left)} live")
 
     def shim_is_dead(self, agent: AgentActor) -> None:
-        """Without its shim an agent ends its ranks at once."""
+        """Without its shim an agent ends its ranks at once, or once its node runs again."""
+        asleep = agent.node.thawed_at + SHIM_SECONDS - self.world.clock.now
+        if asleep > 0:
+            self.world.clock.after(asleep, self.shim_is_dead, agent)
+            return
         if any(p.agent is agent and p.runs() and not p.unkillable for p in agent.node.processes):
             self.fail(f"{agent.name} lets ranks live without a shim")
 
