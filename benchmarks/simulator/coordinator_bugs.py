@@ -32,14 +32,14 @@ COORDINATOR_BUGS = (
     Mutant(
         "other ports are never charged",
         "coordinator/restart_policy",
-        'return sum(attempt.cause == "port"',
-        'return 0 * sum(attempt.cause == "port"',
+        "if sum(attempt.cause == free",
+        "if 0 * sum(attempt.cause == free",
     ),
     Mutant(
         "collisions are charged as failures",
         "coordinator/restart_policy",
-        "if kind is FailureKind.COLLISION and port",
-        "if False and port",
+        "free, most_free, why = FREE_RESTARTS.get(kind, ",
+        "free, most_free, why = {}.get(kind, ",
     ),
     Mutant(
         "beats are acknowledged after a takeover",

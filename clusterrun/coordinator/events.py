@@ -141,7 +141,7 @@ class EpochClaimed(Event):
 
     ``earlier`` are the attempts that an older ``state.json`` tells of; not ``quiet``: ranks of one may
     still live somewhere. ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause``
-    (of ``contract.CAUSES``) is why a coordinator makes its first attempt. ``dead_since``: the one before
+    is why a coordinator makes its first attempt. ``dead_since``: the one before
     it, on ``host``, was surely killed then (steady clock); ``there`` are the nodes of this job it had.
     """
 

@@ -27,7 +27,10 @@ CHARGED = ("failure", "node", "hang", "coordinator")
 """Causes of attempts that ``max_restarts`` pays for."""
 LONGEST_PAUSE = 60.0
 FREE_PORT_RETRIES = 3
-"""How often an attempt whose port was taken is made again without being charged to ``max_restarts``."""
+FREE_RESTARTS = {FailureKind.COLLISION: ("port", FREE_PORT_RETRIES, "with another port")}
+"""Restarts that are not charged to ``max_restarts``: the cause of the next attempt, how many a run has, and
+the reason in words. A failure of such a kind does not speak against its node.
+"""
 
 COMPLETED = RunOutcome(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = RunOutcome(State.FAILED, "another coordinator took the run over", 1)
@@ -40,7 +43,7 @@ _DAY = 86400
 class RestartDecision:
     """``restart_reason`` says why another attempt is made; if empty, ``outcome`` is how the run ends.
 
-    ``cause`` is one of ``contract.CAUSES``; the attempt begins after a pause of so many seconds.
+    ``cause`` is that of the schema of ``status --json``; the attempt begins after a pause of so many seconds.
     """
 
     restart_reason: str
@@ -203,8 +206,9 @@ class RestartPolicy(RunPart):
         most, kind = self._orders.max_restarts, failure_event.kind
         if not self._lost_nodes.enough_nodes or (kind is FailureKind.START and not self.trained):
             return RestartDecision("", end, failure_event)
-        if kind is FailureKind.COLLISION and port_retries(closed) < FREE_PORT_RETRIES:
-            return RestartDecision("with another port", end, failure_event, "port")
+        free, most_free, why = FREE_RESTARTS.get(kind, ("", 0, ""))
+        if sum(attempt.cause == free for attempt in closed) < most_free:
+            return RestartDecision(why, end, failure_event, free)
         used = restarts_used(closed)
         # Failures not caused by ranks do not count as lack of progress.
         judged = 0 if kind in _NOT_OF_RANKS else self._orders.survival.no_progress
@@ -228,7 +232,7 @@ class RestartPolicy(RunPart):
         return RestartDecision("", self._termination.wish(), decision.failure_event)
 
     def _blame(self, failure_event: FailureEvent) -> None:
-        if failure_event.kind is not FailureKind.COLLISION:
+        if failure_event.kind not in FREE_RESTARTS:
             self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
 
     def _follow(self, now: Now, decision: RestartDecision) -> Outcome | None:
@@ -270,11 +274,6 @@ def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutco
 def restarts_used(attempts: Sequence[Attempt]) -> int:
     """How many restarts were charged since an attempt last got further than all before it."""
     return sum(attempt.cause in CHARGED for attempt in _since_progress(attempts))
-
-
-def port_retries(attempts: Sequence[Attempt]) -> int:
-    """How many attempts were made because a port was taken."""
-    return sum(attempt.cause == "port" for attempt in attempts)
 
 
 def pause(used: int) -> float:

@@ -47,7 +47,7 @@ class RunStateKeeper:
             self.state = replace(self.state, attempts=known, started_at=earlier[0].started_at)
 
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
-        """An attempt begins; ``cause`` is one of ``contract.CAUSES``."""
+        """An attempt begins; ``cause`` is that of the schema of ``status --json``."""
         attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
         started_at = self.state.started_at
         self._set(

@@ -79,19 +79,6 @@ USERS_SIGNAL = signal.SIGUSR1
 """What users let Slurm send to job steps (``--sbatch signal=USR1@90``): for ranks that catch it, and for
 nobody of ours."""
 
-CAUSES = (
-    "first",
-    "failure",
-    "node",
-    "hang",
-    "port",
-    "coordinator",
-    "preemption",
-    "time-limit",
-    "requeue",
-    "unfit",
-)
-"""Why an attempt is made: the first start, or what ended the attempt before it."""
 REQUEUE_WORDS = ("requeue", "chain")
 """How a run goes on in another job: Slurm queues the same one again, or the next one waits already."""
 

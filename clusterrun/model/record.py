@@ -80,8 +80,8 @@ class Failure:
 class Attempt:
     """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while alive).
 
-    ``cause`` is the same as one word (of ``contract.CAUSES``; '' where an older version wrote it);
-    ``job_id`` is the job it was made in. ``step`` and ``checkpoint`` are the highest that it
+    ``cause`` is the same as one word of those in ``docs/schemas/status.json`` ('' where an older version
+    wrote it); ``job_id`` is the job it was made in. ``step`` and ``checkpoint`` are the highest that it
     reported, -1 where it reported none. ``ranks_at`` is when all its ranks ran.
     """
 
