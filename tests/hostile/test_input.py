@@ -55,7 +55,7 @@ def test_what_cannot_be_meant_is_said_before_anything_is_made(
 @pytest.mark.lab
 @pytest.mark.parametrize("words, said", [
     (["--gpus", "9"], "4 nodes, up to 8 GPUs"),
-    (["--partition", "debgu"], "did you mean debug?"),
+    (["--partition", "debgu"], "did you mean 'debug'?"),
     (["--mem", "9999G"], "--gpus, --cpus-per-rank or --mem"),
     (["--nodelist", "n0099"], "sinfo -N"),
     (["--constraint", "fast"], "sinfo -o"),
