@@ -17,7 +17,7 @@ import pytest
 
 from clusterrun.lab.apart import run_in_own_session
 
-APART = "import sys; from clusterrun.lab.apart import run_in_own_session; sys.exit(run_in_own_session(sys.argv[1:], {}))"
+APART = "import sys; from clusterrun.lab import apart; sys.exit(apart.run_in_own_session(sys.argv[1:], {}))"
 LOOK = """
 import os, sys
 print("session", os.getsid(0) == os.getpid(), "terminal", os.ttyname(0), "size", *os.get_terminal_size())
