@@ -62,7 +62,9 @@ class JobWatch:
         woken = self._world.clock.now <= process.node.thawed_at + contract.KILL_SECONDS
         if not woken and (job is not self._slurm.running or job.state != "running"):
             fail(f"rank {process.rank} of job {job.number} starts when that is {job.state}")
-        if state is not None and state.state.ended and state.attempts[-1].job_id != str(job.number):
+        # A run that ended before its first attempt does not say in which job.
+        ended = state.attempts[-1:] if state is not None and state.state.ended else ()
+        if state is not None and any(one.job_id != str(job.number) for one in ended):
             fail(f"rank {process.rank} starts in job {job.number} after the run has ended {state.state}")
         if self._cancelled is not None and now != self._cancelled:
             fail(f"rank {process.rank} starts in job {now} after a cancel in job {self._cancelled}")

@@ -175,7 +175,7 @@ class Companion:
     def asked(self, number: int) -> None:
         """A question arrived."""
         chance = self.node.world.process_chance
-        seconds = {"late": chance.uniform(21, 60), "slow": chance.uniform(3, 15)}
+        seconds = {"late": chance.uniform(31, 60), "slow": chance.uniform(3, 15)}
         delay = seconds.get(self.behaviour, 3 * chance.random())
         if self.behaviour == "dies":
             self.node.later(delay, self._die)
