@@ -252,9 +252,10 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
-    found = unset_key(snapshot, waits) or held_locks(snapshot, waits) or other_posts(snapshot)
-    if found and snapshot.long_still:
-        return Judgement(found)
+    if snapshot.long_still:
+        found = unset_key(snapshot, waits) or held_locks(snapshot, waits) or other_posts(snapshot)
+        if found:
+            return Judgement(found)
     if not stuck:
         return Judgement(in_a_circle(snapshot, waits) or crossed(snapshot, waits))
     if not snapshot.owed and not snapshot.long_still:

@@ -109,5 +109,6 @@ MOST_RESUBMITS = 3
 NO_CONNECTION = "opened no connection"
 """Said of a node from which nothing came to the program that starts the agents."""
 NO_HEARTBEAT = "no heartbeat for"
-AGENT_LOST, NOT_BACK = "its agent was lost", "it was lost and did not come back"
 """Said of a node that fell silent, and did not close its connection."""
+AGENT_LOST, NOT_BACK = "its agent was lost", "it was lost and did not come back"
+"""Said of a node whose agent was there before; the check then asks whether several such share a cause."""

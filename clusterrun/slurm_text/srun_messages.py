@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.hostlist import expand
+from clusterrun.model.hostlist import expand, fold
 
 HELD_SECONDS = 100
 """How long a step waits for what another one holds: then srun says so, while agents are still waited for."""
@@ -14,6 +14,17 @@ BESIDE_SECONDS = 2
 while they live."""
 OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
 """What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
+
+
+def step_on(words: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
+    """srun's options ``words`` for a step on these nodes alone, beside what lives there, or for none at once.
+
+    Of two options alike the last one holds, so the node list of ``words`` goes.
+    """
+    counted = {option: f"{option}{len(nodes)}" for option in ("--nodes=", "--ntasks=")}
+    own = [counted.get(word[: word.find("=") + 1], word) for word in words]
+    own = [word for word in own if not word.startswith("--nodelist=")]
+    return ["--overlap", f"--immediate={seconds}", f"--nodelist={fold(nodes)}", *own]
 
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:

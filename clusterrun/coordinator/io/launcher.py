@@ -16,7 +16,7 @@ from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, start_all
 from clusterrun.runtime.stderr import say
-from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF_MEMORY, unreached
+from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF_MEMORY, step_on, unreached
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
@@ -220,13 +220,10 @@ def relaunch(
     whole = launch.environment.get("SLURM_JOB_NODELIST", "")
     kept = [name for name in expand(whole) if name not in without]
     program, *words = launch.orders.launch
-    counted = {f"--{what}=": f"--{what}={len(kept)}" for what in ("nodes", "ntasks")}
-    own = [counted.get(word[: word.find("=") + 1], word) for word in words]
-    own = [word for word in own if not word.startswith("--nodelist=")]  # the last one would hold
-    limit = f"--immediate={BESIDE_SECONDS if beside else HELD_SECONDS}"
+    own = step_on(words, kept, BESIDE_SECONDS if beside else HELD_SECONDS)
     environment = {key: value for key, value in launch.environment.items() if key not in OF_MEMORY}
     environment[contract.NODES_VARIABLE] = whole
-    return (program, "--overlap", limit, f"--nodelist={fold(kept)}", *own), environment
+    return (program, *own), environment
 
 
 def environments(

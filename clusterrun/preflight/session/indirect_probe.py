@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from clusterrun.preflight import registry, tasks
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Task, ThroughTask
-from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS
+from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 
 HOST = 0
 """The batch script, and with it the coordinator, runs on the first node of the allocation."""
@@ -71,9 +71,5 @@ def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
     if len(launch) < 3 or launch[-2] != "agent":
         return ()
     program, *words = launch[:-2]
-    counted = {"--nodes": "--nodes=1", "--ntasks": "--ntasks=1"}
-    own = [counted.get(word.partition("=")[0], word) for word in words]
-    own = [word for word in own if not word.startswith(("--nodelist=", "--immediate="))]
-    # Of two alike the last one would hold.
-    beside = ("--overlap", f"--immediate={BESIDE_SECONDS}", f"--nodelist={name}")
-    return (program, *beside, *own, "examine", launch[-1], name)
+    own = [word for word in words if not word.startswith("--immediate=")]
+    return (program, *step_on(own, [name], BESIDE_SECONDS), "examine", launch[-1], name)
