@@ -223,6 +223,20 @@ def test_every_package_has_its_layer():
     assert found - LAYERS.keys() == set()
 
 
+def test_contributing_draws_the_same_layers():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| [0-9]", line)]
+    drawn = {
+        package: (side, float(layer))
+        for layer, *cells in rows
+        for side, cell in zip((SHARED, NODES, CLIENT), cells)
+        for package in re.findall("`(.*?)`", cell)
+    }
+    assert drawn == {package: place for package, place in LAYERS.items() if place[0] != APART}
+    (apart,) = re.findall(r"^Apart stand .*?first\)", text, re.MULTILINE | re.DOTALL)
+    assert set(re.findall("`(.*?)`", apart)) == {name for name, (side, _) in LAYERS.items() if side == APART}
+
+
 def test_a_package_imports_from_lower_layers_of_its_own_side_only():
     modules = [module for module in in_packages(*LAYERS) if module.path.name != "__main__.py"]
     strays = findings(
