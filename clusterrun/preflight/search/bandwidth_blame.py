@@ -29,11 +29,8 @@ def levels(one: Sequence[str], other: Sequence[str]) -> int:
     """How many levels two nodes must go up to meet; 0 under one switch, or where either is not known."""
     if not one or not other:
         return 0
-    common = 0
-    for mine, its in zip(one, other):
-        if mine != its:
-            break
-        common += 1
+    apart = (level for level, (mine, its) in enumerate(zip(one, other)) if mine != its)
+    common = next(apart, min(len(one), len(other)))
     return max(len(one), len(other)) - common
 
 
@@ -57,14 +54,13 @@ def kinds_of(best: Mapping[Pair, float], distance: Distance, slower: float) -> d
         rates.setdefault(distance(link), []).append(rate)
     medians = {kind: median_of(known) for kind, known in rates.items()}
     fastest = max(medians.values(), default=0.0)
-    return {
-        kind: LinkDistance(kind, len(rates[kind]), median, _factor(median, fastest, slower))
-        for kind, median in sorted(medians.items())
+    factors = {
+        kind: fastest / median if 0 < median < fastest * (1 - slower) else 1.0
+        for kind, median in medians.items()
     }
-
-
-def _factor(median: float, fastest: float, slower: float) -> float:
-    return fastest / median if 0 < median < fastest * (1 - slower) else 1.0
+    return {
+        kind: LinkDistance(kind, len(rates[kind]), medians[kind], factors[kind]) for kind in sorted(medians)
+    }
 
 
 # --- who is slow ---
@@ -98,18 +94,17 @@ class BandwidthBlame:
     def __init__(
         self, timed: Iterable[TimedPair], limits: Thresholds, ledger: Blame, distance: Distance = same
     ) -> None:
-        self.ledger = ledger
+        self.ledger, self.limits = ledger, limits
         self._distance = distance
-        given = list(timed)
+        tests = list(timed)
         best: dict[Pair, float] = {}
-        for one in given:
+        for one in tests:
             best[one.link] = max(one.rate, best.get(one.link, 0.0))
         self.kinds = kinds_of(best, distance, limits.slow_warn)
         self.of_node: dict[int, list[float]] = {}
         self.of_link: dict[Pair, list[float]] = {}
-        tests = given
         if any(kind.factor > 1 for kind in self.kinds.values()):  # copies cost, with all pairs of 1,250 nodes
-            tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in given]
+            tests = [replace(one, rate=one.rate * self.factor(one.link)) for one in tests]
         planned: dict[int, list[float]] = {}
         for one in tests:
             self.of_link.setdefault(one.link, []).append(one.rate)
@@ -121,18 +116,17 @@ class BandwidthBlame:
             node: max(map(_upper_third, filter(None, (rates, planned.get(node)))))
             for node, rates in self.of_node.items()
         }
-        self._far = self._fast_quarter() * (1 - limits.slow_few)
-        self.line = line(
-            self._usual.values(),
-            limits,
-            limits.pair_floor,
-            self._noise([one for one in tests if not one.again] or tests),
-        )
+        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
+        self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
+        noise = self._noise([one for one in tests if not one.again] or tests)
+        drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
+        self.line = drawn or SlowLine(0.0, 0.0, 0.0)  # where nothing was timed
         for one in tests:
-            self._judge(one, self.line)
+            fast = one.rate >= self.line.clear
+            if fast or (one.rate < self.line.slow and not one.starved):
+                ledger.note(one.link, fast, one.again)
         ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
-        slow = self.line.slow if self.line is not None else 0.0
-        self.unsure = {node for node in ledger.suspects() if max(self.of_node[node]) >= slow}
+        self.unsure = {node for node in ledger.suspects() if max(self.of_node[node]) >= self.line.slow}
         """Slow with some, and with somebody neither slow nor surely fast: they are not blamed."""
 
     def factor(self, link: Pair) -> float:
@@ -148,26 +142,10 @@ class BandwidthBlame:
         fast = (node for node, rate in self._usual.items() if rate >= self._far)
         return sorted(fast, key=lambda node: -self._usual[node])
 
-    def _fast_quarter(self) -> float:
-        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
-        return fastest[0] if fastest else 0.0
-
     def _noise(self, tests: list[TimedPair]) -> float:
         """By how much a test differs from what its nodes reach: one standard deviation."""
-        if not tests:
-            return 0.0
-        return NORMAL * median_of(
-            abs(one.rate - min(self._usual[one.link.a], self._usual[one.link.b])) for one in tests
-        )
-
-    def _judge(self, one: TimedPair, drawn: SlowLine | None) -> None:
-        if drawn is None:
-            return
-        if one.rate < drawn.slow:
-            if not one.starved:
-                self.ledger.note(one.link, False, one.again)
-        elif one.rate >= drawn.clear:
-            self.ledger.note(one.link, True, one.again)
+        gaps = [abs(one.rate - min(self._usual[node] for node in one.link)) for one in tests]
+        return NORMAL * median_of(gaps) if gaps else 0.0
 
 
 def _upper_third(rates: list[float]) -> float:

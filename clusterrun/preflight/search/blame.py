@@ -53,28 +53,26 @@ class Blame:
     """
 
     def __init__(self, confirm: int, node_limit: int, link_limit: int) -> None:
-        self._confirm = confirm
-        self._node_limit = node_limit
-        self._link_limit = link_limit
-        self._more = 0
-        self._passes = 0
+        self._confirm, self._node_limit, self._link_limit = confirm, node_limit, link_limit
+        self._passes = self.more = 0
+        """Failures asked for beyond the usual, for what was seen to fail by chance."""
         self.cleared: set[int] = set()
         self.groups = Groups()
         self.failures: dict[int, list[FailedTest]] = {}
-        self.good: dict[Pair, int] = {}
-        self.poor: dict[Pair, int] = {}
+        self.good: Counter[Pair] = Counter()
+        self.poor: Counter[Pair] = Counter()
 
     def note(self, link: Pair, good: bool, again: bool = False, wrong: bool = False) -> None:
         """Enter one test; one that told nothing has no place here."""
         if good:
-            self.cleared.update((link.a, link.b))
+            self.cleared.update(link)
             self.groups.join(link.a, link.b)
-            self.good[link] = self.good.get(link, 0) + 1
+            self.good[link] += 1
             self._passes += 1
             return
-        self.poor[link] = self.poor.get(link, 0) + 1
-        self.failures.setdefault(link.a, []).append(FailedTest(link.b, again, wrong))
-        self.failures.setdefault(link.b, []).append(FailedTest(link.a, again, wrong))
+        self.poor[link] += 1
+        for node, partner in (link, link[::-1]):
+            self.failures.setdefault(node, []).append(FailedTest(partner, again, wrong))
 
     def allow_for_chance(self, limits: Thresholds, count: int) -> None:
         """Ask for more failures where links that work were seen to fail by chance more often than expected.
@@ -86,36 +84,29 @@ class Blame:
         if seen > limits.noise:
             usual = failures_needed(self._confirm, count, limits)
             needed = failures_needed(self._confirm, count, replace(limits, noise=min(seen, MOST_BY_CHANCE)))
-            self._more = max(self._more, needed - usual)
-
-    def discredit(self, node: int) -> None:
-        """That it passed at times does not clear it; who passed with it stays cleared."""
-        self.cleared.discard(node)
-
-    def passes_of(self, node: int) -> int:
-        """Tests of its links that went well."""
-        return sum(times for link, times in self.good.items() if node in link)
-
-    @property
-    def more(self) -> int:
-        """Failures asked for beyond the usual, for what was seen to fail by chance."""
-        return self._more
+            self.more = max(self.more, needed - usual)
 
     def counted(self, node: int) -> list[FailedTest]:
         """The failures that speak against ``node``: those with a partner that was cleared."""
         return [one for one in self.failures.get(node, ()) if one.partner in self.cleared]
 
+    def failures_on(self, link: Pair) -> list[FailedTest]:
+        return [one for one in self.failures.get(link.a, ()) if one.partner == link.b]
+
+    @property
+    def needed(self) -> int:
+        """Failures that none of so many healthy things is expected to reach by chance."""
+        return self._node_limit + self.more
+
     def guilty(self, node: int) -> bool:
         """Whether enough speaks against ``node`` to blame it."""
-        if node in self.cleared:
-            return False
         counted = self.counted(node)
         by_partner = Counter(one.partner for one in counted)
         few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
-        if few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS:
+        few = few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS
+        if few or node in self.cleared:
             return False
-        again = sum(one.again for one in counted)
-        return len(counted) >= self._node_limit + self._more or again >= self._confirm + self._more
+        return len(counted) >= self.needed or sum(one.again for one in counted) >= self._confirm + self.more
 
     def suspects(self) -> list[int]:
         """Nodes with failures that nothing cleared, the guilty among them."""
@@ -123,27 +114,20 @@ class Blame:
 
     def doubted_links(self) -> Iterable[Pair]:
         """Links that never went well, between two nodes that did elsewhere; the guilty among them."""
-        for link in self.poor:
-            if link not in self.good and link.a in self.cleared and link.b in self.cleared:
-                yield link
+        return (link for link in self.poor if link not in self.good and self.cleared.issuperset(link))
 
     def guilty_link(self, link: Pair) -> bool:
         """Whether a doubted link failed often enough to be blamed."""
-        return self.poor.get(link, 0) >= self._link_limit + self._more
+        return self.poor[link] >= self._link_limit + self.more
 
-    def balance(self, nodes: tuple[int, ...]) -> int:
+    def balance(self, nodes: Iterable[int]) -> int:
         """How many more tests between these nodes went well than went wrong."""
         links = [Pair(*ends) for ends in combinations(sorted(nodes), 2)]
-        return sum(self.good.get(link, 0) - self.poor.get(link, 0) for link in links)
-
-    @property
-    def needed(self) -> int:
-        """Failures that none of so many healthy things is expected to reach by chance."""
-        return self._node_limit + self._more
+        return sum(self.good[link] - self.poor[link] for link in links)
 
     def tries(self, link: Pair) -> int:
         """Tests of this link that told something."""
-        return self.good.get(link, 0) + self.poor.get(link, 0)
+        return self.good[link] + self.poor[link]
 
 
 class Flakiness:
@@ -157,26 +141,25 @@ class Flakiness:
         self._confirm, self._count, self._limits = confirm, count, limits
         self._met: set[Pair] = set()
         self._failed: dict[int, list[int]] = {}
-        self._passed: dict[int, int] = {}
+        self._passed: Counter[int] = Counter()
 
     def note(self, link: Pair, good: bool) -> None:
         """Enter one test; only the first of each link counts."""
         if link in self._met:
             return
         self._met.add(link)
-        for node, other in ((link.a, link.b), (link.b, link.a)):
-            if good:
-                self._passed[node] = self._passed.get(node, 0) + 1
-            else:
-                self._failed.setdefault(node, []).append(other)
+        if good:
+            self._passed.update(link)
+            return
+        for node, other in (link, link[::-1]):
+            self._failed.setdefault(node, []).append(other)
 
     def tests(self, node: int, sound: Collection[int]) -> tuple[int, int]:
         """With how many ``sound`` partners it failed at first, and with how many it passed.
 
         Whom it passed with worked then; what is counted is few, for all pairs of 1,250 nodes are many.
         """
-        failed = sum(other in sound for other in self._failed.get(node, ()))
-        return failed, self._passed.get(node, 0)
+        return sum(other in sound for other in self._failed.get(node, ())), self._passed[node]
 
     def shaky(self, node: int, sound: Collection[int], more: int, last: bool) -> bool:
         """It passed, but failed with most, and so often that chance does not explain it.
@@ -185,8 +168,13 @@ class Flakiness:
         One more is asked for as well, since it did pass, but of a node that has met all there are: ``last``.
         """
         failed, passed = self.tests(node, sound)
-        least = self._confirm + more + (not last)
-        return failed > passed > 0 and failed >= least and self._beyond_chance(failed, passed, more)
+        if not (failed > passed > 0 and failed >= self._confirm + more + (not last)):
+            return False
+        noise, accepted = self._limits.noise, self._limits.false_blame
+        if not (0 < noise < 1 and 0 < accepted < 1):
+            return True
+        ways = math.comb(failed + passed, failed)
+        return ways * noise ** (failed - more) * self._count <= accepted * (1 + 1e-9)
 
     def doubtful(self, node: int, sound: Collection[int]) -> bool:
         """It failed with several, and has not passed with more: its next partners will tell."""
@@ -198,14 +186,6 @@ class Flakiness:
         failed, passed = self.tests(node, sound)
         return failed > 0 and passed < ENOUGH_PASSES * 2
 
-    def known(self, node: int, sound: Collection[int]) -> bool:
+    def known(self, node: int) -> bool:
         """It passed with enough for a link of its to be blamed alone."""
-        return self.tests(node, sound)[1] >= ENOUGH_PASSES
-
-    def _beyond_chance(self, failed: int, passed: int, more: int) -> bool:
-        """So many failures are not expected of any of ``count`` healthy nodes."""
-        noise, accepted = self._limits.noise, self._limits.false_blame
-        if not (0 < noise < 1 and 0 < accepted < 1):
-            return True
-        ways = math.comb(failed + passed, failed)
-        return ways * noise ** (failed - more) * self._count <= accepted * (1 + 1e-9)
+        return self._passed[node] >= ENOUGH_PASSES

@@ -48,16 +48,18 @@ def parts(
     """
     known = [one for one in groups if len(one) >= LEAST_ENDS]
     place = {node: at for at, one in enumerate(known) for node in one}
-    failed = _between(place, links)
+    failed = links_between(place, links)
     lumps = Groups()
     for a, b in combinations(range(len(known)), 2):
-        if not _enough(failed.get((a, b), ()), least, known[a], known[b]):
+        if not enough_failed(failed.get((a, b), ()), least, known[a], known[b]):
             lumps.join(a, b)
     found = [tuple(sorted(node for at in lump for node in known[at])) for lump in lumps.of(range(len(known)))]
     return tuple(sorted(found, key=lambda one: (-len(one), one))) if len(found) > 1 else ()
 
 
-def _between(place: Mapping[int, int], links: Iterable[tuple[int, int]]) -> dict[tuple[int, int], set[Pair]]:
+def links_between(
+    place: Mapping[int, int], links: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], set[Pair]]:
     """By two groups, the links that failed between them, with the end in the first group first."""
     found: dict[tuple[int, int], set[Pair]] = {}
     for a, b in links:
@@ -68,7 +70,7 @@ def _between(place: Mapping[int, int], links: Iterable[tuple[int, int]]) -> dict
     return found
 
 
-def _enough(
+def enough_failed(
     links: Collection[tuple[int, int]], least: int, one: Collection[int], other: Collection[int]
 ) -> bool:
     ends = (len({a for a, _ in links}), len({b for _, b in links}))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from clusterrun.preflight.search.blame import Blame
-from clusterrun.preflight.search.node_groups import LEAST_ENDS, _between, _enough, parts
+from clusterrun.preflight.search.node_groups import LEAST_ENDS, enough_failed, links_between, parts
 from clusterrun.preflight.search.schedule import Pair
 
 TIMES, TIMES_OF_MANY, MANY_GROUPS = 3, 2, 4
@@ -34,24 +34,27 @@ class NetworkPartition:
     def __init__(
         self, ledger: Blame, there: Collection[int], bad: Collection[int] = (), wary: bool = False
     ) -> None:
+        self.ledger = ledger
         known = ledger.groups.of(node for node in there if node in ledger.cleared)
         self.groups = [one for one in known if len(one) >= LEAST_ENDS]
         self._place = {node: at for at, one in enumerate(self.groups) for node in one}
-        self._failed = _between(self._place, ledger.poor)
+        self._failed = links_between(self._place, ledger.poor)
         self._loose = {one: ledger.balance(one) for one in self.groups[1:] if wary and len(one) <= SMALL}
         self._members = [frozenset(one) for one in self.groups]
         self._bad = bad
         self._alone = [node for node in ledger.suspects() if node in there]
-        self._met: dict[int, Counter[int]] = {node: Counter() for node in self._alone}
+        self.met: dict[int, Counter[int]] = {node: Counter() for node in self._alone}
+        """By suspect, with which other suspects it failed, and how often."""
         self._against: dict[int, Counter[int]] = {node: Counter() for node in self._alone}
         for node in self._alone:
             for one in ledger.failures[node]:
                 if one.partner in self._place:
                     self._against[node][self._place[one.partner]] += 1
-                elif one.partner in self._met:
-                    self._met[node][one.partner] += 1
+                elif one.partner in self.met:
+                    self.met[node][one.partner] += 1
         firm = (one for one in self.groups if self._loose.get(one, LEAST_BALANCE) >= LEAST_BALANCE)
-        self._parts = parts(firm, ledger.poor, ledger.needed)
+        self.parts = parts(firm, ledger.poor, ledger.needed)
+        """The largest first; () where the network is not partitioned, or not known to be."""
         count, others = len(self.groups), len(self._alone) - 1
         self._times_each = 1 if count < LEAST_ENDS else TIMES if count < MANY_GROUPS else TIMES_OF_MANY
         self.least = ledger.needed
@@ -59,11 +62,7 @@ class NetworkPartition:
         self._hidden = 3 * len(self._alone) > len(there) or self.torn
         self._times = 2 if self._hidden or others < MEETINGS else 1
         self._wanted = min(self._times * others, MEETINGS * (1 + (self._times > 1)))
-        self._behind = sum(sum(met.values()) < self._wanted for met in self._met.values())
-
-    def parts(self) -> tuple[tuple[int, ...], ...]:
-        """The parts, the largest first; () where the network is not partitioned, or not known to be."""
-        return self._parts
+        self._behind = sum(sum(met.values()) < self._wanted for met in self.met.values())
 
     def loose(self) -> dict[tuple[int, ...], int]:
         """Small groups that failed with others, and how many more tests inside passed than failed.
@@ -84,12 +83,11 @@ class NetworkPartition:
 
     def apart(self, link: Pair) -> bool:
         """Whether its ends are known to be in groups that are partitioned."""
-        ends = sorted((self._place.get(link.a, -1), self._place.get(link.b, -1)))
-        return self._parted(ends[0], ends[1])
+        return self._parted(*sorted(self._place.get(node, -1) for node in link))
 
     def _parted(self, a: int, b: int) -> bool:
         links = self._failed.get((a, b), ())
-        return bool(links) and _enough(links, self.least, self.groups[a], self.groups[b])
+        return bool(links) and enough_failed(links, self.least, self.groups[a], self.groups[b])
 
     def unsettled(self, failed: bool) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
         """Each group, and those larger ones that it may be one with; ``failed``: where some link did."""
@@ -107,25 +105,21 @@ class NetworkPartition:
 
     def meetings(self, node: int) -> int:
         """How many tests with other suspects it still needs; 0 if there is nobody for them."""
-        met, wanted = self._met.get(node, Counter()), self._wanted
+        met, wanted = self.met.get(node, Counter()), self._wanted
         open_ones = [one for one in self._alone if one not in (node, *self._bad) and met[one] < self._times]
         done = sum(met.values())
         if not open_ones or (len(self._alone) >= MANY and self._behind <= LEAST_ENDS and done + 1 >= wanted):
             return 0
         return max(0, wanted - done)
 
-    def met_nobody(self, node: int) -> bool:
-        """Whether a suspect has failed with no other yet."""
-        return not self._met.get(node)
-
     def answers_for_itself(self, node: int, at_least: int = TIMES) -> bool:
         """Whether it has failed with all groups, and with others that are suspect: it belongs to none."""
-        if node not in self._met:
+        if node not in self.met:
             return True
         least = min(at_least, self._times_each)
         if any(self._against[node][at] < least for at in range(len(self.groups))):
             return False
-        return not self.meetings(node) or (at_least == 1 and not self._hidden and bool(self._met[node]))
+        return not self.meetings(node) or (at_least == 1 and not self._hidden and bool(self.met[node]))
 
 
 def blamed(

@@ -71,13 +71,11 @@ class MatchingRound:
     def __init__(self, free: Iterable[int], tries: dict[Pair, int], confirm: int, most: int) -> None:
         self.free = dict.fromkeys(free)
         self.pairs: list[Pair] = []
-        self._tries = tries
-        self._confirm = confirm
-        self._most = most
+        self._tries, self._confirm, self._most = tries, confirm, most
 
     def put(self, link: Pair) -> bool:
         """Take both nodes of ``link``, where both are free."""
-        if link.a not in self.free or link.b not in self.free:
+        if not self.free.keys() >= {*link}:
             return False
         del self.free[link.a], self.free[link.b]
         self.pairs.append(link)
@@ -91,18 +89,22 @@ class MatchingRound:
 
     def assign(self, nodes: Iterable[int], partners: Sequence[int]) -> None:
         """Give each of ``nodes`` a partner it has not met; one it has met only where it has met them all."""
-        waiting = [node for node in nodes if node in self.free]
         pool = [node for node in partners if node in self.free]
         given: dict[int, int] = {}
         left = []
-        for node in waiting:
-            at = next((at for at, one in enumerate(pool) if self._new(node, one)), None)
-            if at is not None:
-                given[node] = pool.pop(at)
+        for node in [node for node in nodes if node in self.free]:
+            partner = next((one for one in pool if self._new(node, one)), None)
+            if partner is not None:
+                pool.remove(partner)
+                given[node] = partner
             elif not self._swap_partner(node, pool, given):
                 left.append(node)
         for node in left:
-            self._repeat_pair(node, pool, partners, given)
+            known = [one for one in pool if one != node and self._tried(node, one) < self._confirm]
+            # One that has not met somebody who is busy waits for it.
+            if known and not any(self._new(node, one) for one in partners):
+                given[node] = min(known, key=lambda one: self._tried(node, one))
+                pool.remove(given[node])
         for node, partner in given.items():
             self.put(pair(node, partner))
 
@@ -116,36 +118,22 @@ class MatchingRound:
                     return True
         return False
 
-    def _repeat_pair(
-        self, node: int, pool: list[int], partners: Sequence[int], given: dict[int, int]
-    ) -> None:
-        if any(self._new(node, one) for one in partners):
-            return  # it waits for one that is busy
-        known = [one for one in pool if one != node and self._tried(node, one) < self._confirm]
-        if known:
-            given[node] = min(known, key=lambda one: self._tried(node, one))
-            pool.remove(given[node])
-
     def among(self, nodes: Iterable[int], *, again: bool) -> None:
-        """Pair these with each other where they have not met; ``again``: else the least tried, in turn."""
-        waiting = [node for node in nodes if node in self.free]
+        """Pair those that have not met, far ones first; ``again``: else the least tried, in turn."""
+        waiting = here = [node for node in nodes if node in self.free]
         before = len(self.pairs)
-        self._pair_new(waiting)
-        if again and len(self.pairs) == before:
-            here = set(waiting)
-            for link in sorted(self._tries, key=self._tries.__getitem__):
-                if self._tries[link] < self._confirm and here.issuperset(link):
-                    self.put(link)
-
-    def _pair_new(self, waiting: list[int]) -> None:
-        """Pair those that have not met; each with one far from it first."""
-        for node in waiting:
+        for node in here:
             waiting = [one for one in waiting if one in self.free]
             half = len(waiting) // 2
             others = (*waiting[half:], *waiting[:half])
-            partner = next((one for one in others if one != node and self._new(node, one)), None)
+            partner = next((one for one in others if self._new(node, one)), None)
             if node in self.free and partner is not None:
                 self.put(pair(node, partner))
+        if again and len(self.pairs) == before:
+            members = set(here)
+            for link in sorted(self._tries, key=self._tries.__getitem__):
+                if self._tries[link] < self._confirm and members.issuperset(link):
+                    self.put(link)
 
     def _tried(self, a: int, b: int) -> int:
         return self._tries.get(pair(a, b), 0)

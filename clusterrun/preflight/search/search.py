@@ -11,7 +11,7 @@ from clusterrun.preflight.search.bandwidth_blame import BandwidthBlame, Distance
 from clusterrun.preflight.search.blame import Blame, Flakiness, failures_needed
 from clusterrun.preflight.search.partition import LEAST_BALANCE, NetworkPartition, blamed
 from clusterrun.preflight.search.schedule import GroupTest, MatchingRound, Pair, all_rounds, pair, ring_rounds
-from clusterrun.preflight.search.verdicts import Evidence, SearchResult, Standing, verdicts
+from clusterrun.preflight.search.verdicts import Evidence, SearchResult, verdicts
 from clusterrun.preflight.thresholds import Thresholds
 
 __all__ = ["Evidence", "GroupTest", "Pair", "Search", "SearchResult"]
@@ -36,10 +36,9 @@ class Search:
     """Asks for rounds of disjoint pairs and says who is at fault; bounded in rounds, whatever it is told.
 
     ``nodes`` are in ring order. ``spares`` are tested where it costs nothing, and serve as partners.
-    ``confirm``: failures against certified partners, of which two are distinct, before a node is
-    blamed, and failures before a link is; more where there are so many nodes that chance alone
-    would reach it (``limits.noise``, ``limits.false_blame``). ``distance`` of a link
-    says of which kind it is (see ``kinds``).
+    ``confirm``: failures against certified partners, of which two are distinct, before a node is blamed, and
+    failures before a link is; more where there are so many nodes that chance alone would reach it
+    (``limits.noise``, ``limits.false_blame``). ``distance`` of a link says of which kind it is.
     """
 
     def __init__(
@@ -51,14 +50,12 @@ class Search:
         limits: Thresholds = Thresholds(),  # noqa: B008
         distance: Distance = same,
     ) -> None:
-        self._distance = distance
         self._ring, self._spares = list(nodes), list(spares)
         members = self._ring + self._spares
         if len(set(members)) < len(members):
             raise ValueError("a node stands twice among those to be searched")
-        self._all_pairs = all_pairs
+        self._all_pairs, self._limits, self._distance = all_pairs, limits, distance
         self._confirm = max(confirm, 1)
-        self._limits = limits
         self._there = dict.fromkeys(members)
         self._bad: dict[int, None] = {}
         rounds = all_rounds(members) if all_pairs else ring_rounds(self._ring)
@@ -105,53 +102,48 @@ class Search:
         self._discredit_shaky()
         self._part = None
 
-    def _guilty(self) -> list[int]:
-        suspects = (node for node in self._works.suspects() if node in self._there and node not in self._bad)
-        return [node for node in suspects if self._works.guilty(node)]
+    def _enter(self, link: Pair, outcome: GroupTest) -> None:
+        again = link not in self._scheduled
+        passed = bool(outcome.passed) and not outcome.wrong
+        self._told.update(link)
+        self._works.note(link, passed, again, bool(outcome.wrong))
+        self._steady.note(link, passed)
+        if passed and outcome.rate is not None and math.isfinite(outcome.rate):
+            self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
 
     def _discredit_shaky(self) -> None:
+        """That it passed at times does not clear a node; who passed with it stays cleared."""
         works = self._works
-        for node in [
-            node for one, balance in self._parting().loose().items() if balance < -1 for node in one
-        ]:
-            works.discredit(node)
+        for one, balance in self._parting().loose().items():
+            if balance < -1:
+                works.cleared.difference_update(one)
         for node in [node for node in works.failures if node in works.cleared and node in self._there]:
             mates = self._parting().mates(node)
             shaky = self._steady.shaky(node, mates, works.more, last=True)
-            if shaky and not self._steady.shaky(node, mates, works.more, last=False):
-                shaky = not self._meets(node)
-            if shaky:
+            if shaky and (self._steady.shaky(node, mates, works.more, last=False) or not self._meets(node)):
                 self._bad[node] = None
-                works.discredit(node)
+                works.cleared.discard(node)
 
     def drop(self, node: int) -> None:
         """The node is gone: it is in no later round, and in no verdict."""
         self._there.pop(node, None)
         self._bad.pop(node, None)
         if self._asked:
-            self._asked = tuple(link for link in self._asked if node not in (link.a, link.b))
+            self._asked = tuple(link for link in self._asked if node not in link)
 
     def result(self) -> SearchResult:
         """What is known now; ask any time, also before the end (the time is up)."""
-        known = self._parting()
-        bad = {**self._bad, **{node: None for node in self._guilty() if known.answers_for_itself(node, 1)}}
-        parts = (tuple(self._there), tuple(bad), frozenset(self._doubtful()), self._limits)
-        return verdicts(Standing(self._works, self._speed(), *parts), self._rounds)
+        known, works = self._parting(), self._works
+        suspects = (node for node in works.suspects() if node in self._there and node not in self._bad)
+        guilty = (node for node in suspects if works.guilty(node) and known.answers_for_itself(node, 1))
+        bad = (*self._bad, *guilty)
+        return verdicts(works, self._speed(), tuple(self._there), bad, self._doubtful(), self._rounds)
 
     def _parting(self) -> NetworkPartition:
         """The groups that the tests show by now."""
         if self._part is None:
             self._part = NetworkPartition(self._works, self._there, self._bad, wary=True)
         return self._part
-
-    def _enter(self, link: Pair, outcome: GroupTest) -> None:
-        again = link not in self._scheduled
-        passed = bool(outcome.passed) and not outcome.wrong
-        self._told.update((link.a, link.b))
-        self._works.note(link, passed, again, bool(outcome.wrong))
-        self._steady.note(link, passed)
-        if passed and outcome.rate is not None and math.isfinite(outcome.rate):
-            self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
 
     def _make_up(self) -> tuple[Pair, ...]:
         while self._planned:
@@ -170,24 +162,27 @@ class Search:
         made = self._empty_round()
         filling = not self._all_pairs and number >= FREE_RETESTS_FROM
         suspects = set(self._suspects()) if filling else set()
-        put = [link for link in links if not {link.a, link.b} <= suspects and made.put(link)]
-        self._scheduled = frozenset(link for link in put if not {link.a, link.b} & suspects)
+        put = [link for link in links if not suspects.issuperset(link) and made.put(link)]
+        self._scheduled = frozenset(link for link in put if suspects.isdisjoint(link))
         if filling:
             self._retest(made)
         elif not self._all_pairs:
-            made.assign(self._unknown_spares(), self._ring)
-            made.among(self._unknown_spares(), again=False)
+            spares = self._in_question(self._spares)
+            made.assign(spares, self._ring)
+            made.among(spares, again=False)
         return tuple(made.pairs)
 
     def _retest(self, made: MatchingRound) -> None:
         """Fill a round with what most needs to be found out, the nodes that may not work first."""
         suspects, speed = self._suspects(), self._speed()
         works, known = self._works, self._parting()
-        doubted = [link for link in works.doubted_links() if not works.guilty_link(link)]
-        doubted = [link for link in doubted if not known.apart(link)] + self._untested_links()
-        busy = {node for link in doubted for node in (link.a, link.b)}
+        doubted = [
+            link for link in works.doubted_links() if not (works.guilty_link(link) or known.apart(link))
+        ]  # and planned links that told nothing, between nodes that work
+        doubted += [link for link in self._links if not works.tries(link) and works.cleared.issuperset(link)]
+        busy = {node for link in doubted for node in link}
         fast_last = sorted(works.cleared, key=lambda node: (node in busy, node in speed.ledger.failures))
-        self._meet(made, works, known, suspects, fast_last)
+        self._meet(made, known, suspects, fast_last)
         doubtful = self._doubtful()
         for group in known.groups:
             steady = [node for node in fast_last if node in known.mates(group[0]) and node not in doubtful]
@@ -218,18 +213,13 @@ class Search:
             made.among(group, again=False)
 
     def _meet(
-        self,
-        made: MatchingRound,
-        ledger: Blame,
-        partition: NetworkPartition,
-        suspects: Sequence[int],
-        partners: Sequence[int],
+        self, made: MatchingRound, partition: NetworkPartition, suspects: list[int], partners: list[int]
     ) -> None:
         """Test suspects with each other, for they may be a group of their own, and with every group."""
+        ledger = partition.ledger
         known_well = {node for node in suspects if len(ledger.counted(node)) >= self._confirm}
-        among = [node for node in suspects if node in known_well or partition.met_nobody(node)]
-        among = [node for node in among if partition.meetings(node)]
-        made.among(among, again=True)
+        among = (node for node in suspects if node in known_well or not partition.met.get(node))
+        made.among(filter(partition.meetings, among), again=True)
         # Those of whom least is known may be healthy, and partners for the others.
         waiting = sorted(suspects, key=lambda node: len(ledger.counted(node)))
         if len(partition.groups) < 2:
@@ -251,9 +241,7 @@ class Search:
                 for other in others if mine else ():
                     theirs = sorted(made.free.keys() & set(other), key=lambda one: place.get(one, -1))
                     links = (pair(a, b) for a in mine for b in theirs)
-                    new = next((link for link in links if link not in self._tries), None)
-                    if new is not None:
-                        made.put(new)
+                    if any(link not in self._tries and made.put(link) for link in links):
                         break
 
     def _among(self, made: MatchingRound, suspects: list[int]) -> None:
@@ -262,8 +250,7 @@ class Search:
         if blind and not self._blind_left:
             return
         self._blind_left -= blind
-        unknown = suspects + (self._unknown_spares() if blind else [])
-        made.among(unknown, again=blind)
+        made.among(suspects + (self._in_question(self._spares) if blind else []), again=blind)
 
     def _retest_slow(self, made: MatchingRound, speed: BandwidthBlame, partition: NetworkPartition) -> None:
         slow, leaders = speed.ledger, speed.leaders()
@@ -273,7 +260,7 @@ class Search:
             paces = NetworkPartition(slow, mates, found)
             suspects = [node for node in slow.suspects() if node in mates and node not in found]
             fast = sorted(mates & slow.cleared)
-            self._meet(made, slow, paces, suspects, fast)
+            self._meet(made, paces, suspects, fast)
             self._compare(made, paces, fast, failed=not suspects)
             doubted = (link for link in slow.doubted_links() if mates.issuperset(link))
             made.repeat(one for one in doubted if not (slow.guilty_link(one) or paces.apart(one)))
@@ -284,7 +271,7 @@ class Search:
         works, steady = self._works, self._steady
         mates = self._parting().mates
         ends = (end for link in works.doubted_links() if self._guilty_link(link) for end in link)
-        found = [node for node in ends if not steady.known(node, mates(node))]
+        found = [node for node in ends if not steady.known(node)]
         found += [node for node in works.failures if steady.doubtful(node, mates(node))]
         return [node for node in dict.fromkeys(found) if node in self._there and self._meets(node)]
 
@@ -298,17 +285,13 @@ class Search:
 
     def _suspects(self) -> list[int]:
         """Nodes that no test has cleared, nor enough of them blamed."""
-        alone = len(self._ring) < 2
-        ring = [node for node in self._ring if not alone or node in self._works.failures]
-        spares = [node for node in self._spares if node in self._works.failures]
-        return [node for node in ring + spares if self._in_question(node)]
+        ring = self._ring if len(self._ring) > 1 else []
+        rest = self._spares if ring else self._ring + self._spares
+        return self._in_question(ring + [node for node in rest if node in self._works.failures])
 
-    def _in_question(self, node: int) -> bool:
-        known = node in self._works.cleared or node in self._bad
-        return node in self._there and not known and self._mute[node] < 2 * self._confirm
-
-    def _unknown_spares(self) -> list[int]:
-        return [node for node in self._spares if self._in_question(node)]
+    def _in_question(self, nodes: Iterable[int]) -> list[int]:
+        unknown = (node for node in nodes if node not in self._works.cleared and node not in self._bad)
+        return [node for node in unknown if node in self._there and self._mute[node] < 2 * self._confirm]
 
     def _wanted_spares(self, suspects: list[int]) -> list[int]:
         """Spares that may take the place of a bad node, and have been tested less than it was."""
@@ -324,15 +307,6 @@ class Search:
         near = [other for a, b in beside for one, other in ((a, b), (b, a)) if one in leaving]
         return [node for node in dict.fromkeys(near) if node in self._works.cleared]
 
-    def _untested_links(self) -> list[Pair]:
-        """Planned links that told nothing, between nodes that work."""
-        cleared = self._works.cleared
-        return [
-            link
-            for link in self._links
-            if self._works.tries(link) == 0 and link.a in cleared and link.b in cleared
-        ]
-
     def _empty_round(self) -> MatchingRound:
         free = [node for node in self._there if node not in self._bad]
         return MatchingRound(free, self._tries, self._confirm, self._link_limit + 2 * self._confirm)
@@ -344,8 +318,7 @@ class Search:
         """What the rates say; while all pairs are gone through, some rates late: it looks at all of them."""
         count, known = len(self._timed), self._rates_known
         if self._known is None or count > (known * WORTH_A_LOOK if self._planned else known):
-            self._known = BandwidthBlame(
-                self._timed, self._limits, self._ledger(MORE_FOR_SLOW), self._distance
-            )
+            ledger = self._ledger(MORE_FOR_SLOW)
+            self._known = BandwidthBlame(self._timed, self._limits, ledger, self._distance)
             self._rates_known = count
         return self._known
