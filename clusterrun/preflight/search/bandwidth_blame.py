@@ -121,13 +121,16 @@ class BandwidthBlame:
         noise = self._noise([one for one in tests if not one.again] or tests)
         drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
         self.line = drawn or SlowLine(0.0, 0.0, 0.0)  # where nothing was timed
-        for one in tests:
-            fast = one.rate >= self.line.clear
-            if fast or (one.rate < self.line.slow and not one.starved):
-                ledger.note(one.link, fast, one.again)
+        self._note(tests)
         ledger.allow_for_chance(limits, max(len(self.of_node), len(self.of_link)))
         self.unsure = {node for node in ledger.suspects() if max(self.of_node[node]) >= self.line.slow}
         """Slow with some, and with somebody neither slow nor surely fast: they are not blamed."""
+
+    def _note(self, tests: list[TimedPair]) -> None:
+        for one in tests:
+            fast = one.rate >= self.line.clear
+            if fast or (one.rate < self.line.slow and not one.starved):
+                self.ledger.note(one.link, fast, one.again)
 
     def factor(self, link: Pair) -> float:
         """What makes the rates of a link comparable with those of the fastest kind of links."""

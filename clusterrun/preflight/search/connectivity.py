@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.search.node_groups import Groups, parts
+from clusterrun.preflight.search.node_groups import parts_by_links
 from clusterrun.preflight.tasks import DialAnswer, DialTask
 
 ENOUGH = 2
@@ -99,34 +99,22 @@ class Connectivity:
         there = set(present)
         ways = [way for way in self.ways.values() if way.a in there and way.b in there]
         ill = {frozenset((way.a, way.b)) for way in ways if not way.well}
-        groups = Groups()
-        for way in ways:
-            if frozenset((way.a, way.b)) not in ill:
-                groups.join(way.a, way.b)
-        return parts(groups.of(there), [(min(one), max(one)) for one in ill])
+        return parts_by_links(there, [(way.a, way.b) for way in ways], ill)
 
     def troubles(self, present: Iterable[int]) -> tuple[ConnectTrouble, ...]:
         """What is wrong with the nodes ``present`` and between them: nodes first, then links."""
         there = set(present)
         place = {node: at for at, part in enumerate(self.parts(there)) for node in part}
         ways = [way for way in self.ways.values() if way.a in there and way.b in there]
-        ways = [way for way in ways if place.get(way.a, -1) == place.get(way.b, -1)] if place else ways
+        ways = [way for way in ways if place.get(way.a, -1) == place.get(way.b, -1)]
         found = _Blame(ways).nodes()
         explained = {one.nodes[0]: one for one in found}
-        ill = [way for way in ways if not way.well]
-        everywhere = _everywhere(ways, ill)
-        left = [
-            way
-            for way in ill
-            if not _explained(way, explained) and not {way.a, way.b} & everywhere & set(explained)
-        ]
-        return (*found, *self._links(left))
-
-    def _links(self, ways: list[DialledWay]) -> list[ConnectTrouble]:
+        everywhere = _everywhere(ways) & explained.keys()
         pairs: dict[frozenset[int], list[DialledWay]] = {}
         for way in ways:
-            pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
-        return [self._link(both) for both in pairs.values()]
+            if not (way.well or _explained(way, explained) or {way.a, way.b} & everywhere):
+                pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
+        return (*found, *map(self._link, pairs.values()))
 
     def _link(self, ways: list[DialledWay]) -> ConnectTrouble:
         way = max(ways, key=lambda one: (one.dead, bool(one.bad)))
@@ -163,21 +151,15 @@ class _Blame:
         return self._into.get(node, []) + self._out.get(node, [])
 
     def nodes(self) -> list[ConnectTrouble]:
+        """Those that nothing reaches or leaves, though ``ENOUGH`` others work; then those with some trou"""
         everyone = dict.fromkeys([*self._out, *self._into])
-        cut = [trouble for trouble in map(self._cut, everyone) if trouble is not None]
-        known = {one.nodes[0] for one in cut}
-        rest = [node for node in everyone if node not in known]
-        partly = (trouble for node in rest for trouble in self._partly(node, known))
-        return [*cut, *partly]
-
-    def _cut(self, node: int) -> ConnectTrouble | None:
-        """Nothing goes in or out, with ``ENOUGH`` others that get on with somebody."""
-        if node in self._works:
-            return None
-        able = tuple(sorted(set(_others(self._of(node), node)) & self._works))
-        if len(able) < ENOUGH:
-            return None
-        return self._trouble("dead", node, "all", able)
+        found, cut = [], set()
+        for node in [node for node in everyone if node not in self._works]:
+            able = tuple(sorted(self._works.intersection(_others(self._of(node), node))))
+            if len(able) >= ENOUGH:
+                cut.add(node)
+                found.append(self._trouble("dead", node, "all", able))
+        return found + [one for node in everyone if node not in cut for one in self._partly(node, cut)]
 
     def _partly(self, node: int, known: set[int]) -> list[ConnectTrouble]:
         into = [way for way in self._into.get(node, []) if way.a not in known]
@@ -187,9 +169,9 @@ class _Blame:
                 return [self._trouble("dead", node, side, _others(ways, node))]
         ports = _closed(into)
         if ports:
-            who = _others([way for way in into if way.bad & ports], node)
-            return [self._trouble("ports", node, "in", who, tuple(sorted(ports)))]
-        if len(into) >= ENOUGH and all(not way.large for way in into):
+            who = _others([way for way in into if way.bad.intersection(ports)], node)
+            return [self._trouble("ports", node, "in", who, ports)]
+        if len(into) >= ENOUGH and not any(way.large for way in into):
             return [self._trouble("large", node, "all", _others(into, node))]
         return []
 
@@ -206,43 +188,40 @@ def _others(ways: list[DialledWay], node: int) -> tuple[int, ...]:
     return tuple(sorted({way.a if way.b == node else way.b for way in ways}))
 
 
-def _closed(into: list[DialledWay]) -> frozenset[int]:
+def _closed(into: list[DialledWay]) -> tuple[int, ...]:
     """The ports that nobody of ``ENOUGH`` who tried got an answer from, on ways that live otherwise.
 
     Where a range is blocked, answers get lost too: a way may be dead by that, and is one more that tried.
     """
-    alive = [way for way in into if not way.dead]
-    found = set()
-    for port in {port for way in alive for port in way.bad}:
+    found = []
+    for port in sorted({port for way in into if not way.dead for port in way.bad}):
         tried = [way for way in into if port in way.tried]
-        enough = len([way for way in tried if not way.dead]) >= ENOUGH or len(tried) > ENOUGH
+        enough = sum(not way.dead for way in tried) >= ENOUGH or len(tried) > ENOUGH
         if enough and all(port in way.bad for way in tried):
-            found.add(port)
-    return frozenset(found)
+            found.append(port)
+    return tuple(found)
 
 
-def _everywhere(ways: list[DialledWay], ill: list[DialledWay]) -> set[int]:
+def _everywhere(ways: list[DialledWay]) -> set[int]:
     """The nodes that have trouble with everybody they met, and met ``ENOUGH``."""
     met: dict[int, set[int]] = {}
     worse: dict[int, set[int]] = {}
-    for found, some in ((met, ways), (worse, ill)):
-        for way in some:
-            found.setdefault(way.a, set()).add(way.b)
-            found.setdefault(way.b, set()).add(way.a)
+    for way in ways:
+        for node, other in ((way.a, way.b), (way.b, way.a)):
+            met.setdefault(node, set()).add(other)
+            if not way.well:
+                worse.setdefault(node, set()).add(other)
     return {node for node, others in worse.items() if others == met[node] and len(others) >= ENOUGH}
 
 
 def _explained(way: DialledWay, nodes: dict[int, ConnectTrouble]) -> bool:
     """Whether what is wrong on this way is that of a node at one of its ends."""
-    for node in (way.a, way.b):
-        trouble = nodes.get(node)
-        if trouble is None:
+    for node, side in ((way.a, "out"), (way.b, "in")):
+        one = nodes.get(node)
+        if one is None:
             continue
-        inward = node == way.b
-        if trouble.kind == "dead" and (trouble.side == "all" or (trouble.side == "in") == inward):
+        if one.kind == "large" or (one.kind == "dead" and one.side in ("all", side)):
             return True
-        if trouble.kind == "large":
-            return True
-        if trouble.kind == "ports" and inward and way.bad <= set(trouble.ports) and way.large:
+        if one.kind == "ports" and side == "in" and way.bad <= {*one.ports} and way.large:
             return True
     return False

@@ -57,6 +57,17 @@ def parts(
     return tuple(sorted(found, key=lambda one: (-len(one), one))) if len(found) > 1 else ()
 
 
+def parts_by_links(
+    nodes: Iterable[int], ways: Iterable[tuple[int, int]], ill: Collection[frozenset[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """The parts of a network in which these ``ways`` were tried, and those between ``ill`` ends failed."""
+    groups = Groups()
+    for a, b in ways:
+        if frozenset((a, b)) not in ill:
+            groups.join(a, b)
+    return parts(groups.of(nodes), [(min(ends), max(ends)) for ends in ill])
+
+
 def links_between(
     place: Mapping[int, int], links: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], set[Pair]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.search.node_groups import Groups
-from clusterrun.preflight.search.node_groups import parts as parts_of
+from clusterrun.preflight.search.node_groups import parts_by_links
 from clusterrun.preflight.tasks import ExchangeAnswer
 
 LEAST_RESENT = 8
@@ -32,8 +31,16 @@ class LossyWay:
     stalls: int
 
     @property
+    def ends(self) -> tuple[int, int]:
+        return self.a, self.b
+
+    @property
     def share(self) -> float:
         return self.resent / self.sent if self.sent else 0.0
+
+    def is_echo(self, back: LossyWay | None) -> bool:
+        """It may only look lossy: what confirms its packets goes the other way, where far more is lost."""
+        return back is not None and back.resent >= LEAST_RESENT and back.share > LOPSIDED * self.share
 
 
 @frozen
@@ -79,49 +86,42 @@ def troubles(ways: list[LossyWay], least_share: float) -> list[LossTrouble]:
     A node is to blame where all its ways of a side are ill, with ``ENOUGH`` others, and one of these ways
     is explained by no other such node.
     """
-    usual = usual_share(ways)
-    ill = {(way.a, way.b): way for way in ways if _lossy(way, least_share, usual)}
-    ill.update({(one.a, one.b): one for way in ways if way.stalls for one in _stalled(way, ways)})
-    echoes = {key for key, way in ill.items() if _echoes(way, ill.get((way.b, way.a)))}
+    usual = max(least_share, TIMES_USUAL * usual_share(ways))
+    ill = {way.ends: way for way in ways if way.resent >= LEAST_RESENT and way.share >= usual}
+    ill.update({one.ends: one for way in ways if way.stalls for one in _stalled(way, ways)})
+    echoes = {ends for ends, way in ill.items() if way.is_echo(ill.get(ends[::-1]))}
     able = {node: found for node in _nodes(ways) if (found := _side(node, ways, ill, echoes)) is not None}
-    guilty = [one for node, one in able.items() if _alone(node, one, able)]
+    guilty: list[LossTrouble] = []
+    for node, one in able.items():
+        others = {way.ends for other, found in able.items() if other != node for way in found.ways}
+        if any(way.ends not in others for way in one.ways):
+            guilty.append(one)
     # Where words that something arrived get lost, the other end sends some of it again too.
-    nodes = {node for one in guilty for node in one.nodes}
-    left = [way for key, way in ill.items() if key not in echoes]
-    return [*guilty, *_links([way for way in left if not {way.a, way.b} & nodes])]
+    blamed = {node for one in guilty for node in one.nodes}
+    pairs: dict[frozenset[int], list[LossyWay]] = {}
+    for ends, way in ill.items():
+        if ends not in echoes and blamed.isdisjoint(ends):
+            pairs.setdefault(frozenset(ends), []).append(way)
+    return [*guilty, *(LossTrouble(own[0].ends, tuple(own), both=len(own) > 1) for own in pairs.values())]
 
 
 def parts(ways: list[LossyWay], links: list[LossTrouble]) -> tuple[tuple[int, ...], ...]:
     """The groups of nodes between which every way loses packets and inside which none does; () for none."""
-    ill = {frozenset(one.nodes) for one in links}
-    groups = Groups()
-    for way in ways:
-        if way.sent >= LEAST_SENT and frozenset((way.a, way.b)) not in ill:
-            groups.join(way.a, way.b)
-    return parts_of(groups.of(_nodes(ways)), [(min(one), max(one)) for one in ill])
-
-
-def _echoes(lossy: LossyWay, back: LossyWay | None) -> bool:
-    """It may only look lossy: what confirms its packets goes the other way, where far more is lost."""
-    return back is not None and back.resent >= LEAST_RESENT and back.share > LOPSIDED * lossy.share
+    tried = [way.ends for way in ways if way.sent >= LEAST_SENT]
+    return parts_by_links(_nodes(ways), tried, {frozenset(one.nodes) for one in links})
 
 
 def _stalled(lossy: LossyWay, ways: list[LossyWay]) -> list[LossyWay]:
     """Of a line with stalls the way that loses far more; where there is none, both: messages need them."""
-    back = next((one for one in ways if (one.a, one.b) == (lossy.b, lossy.a)), lossy)
+    back = next((one for one in ways if one.ends == lossy.ends[::-1]), lossy)
     worse, better = sorted((lossy, back), key=lambda one: -one.share)
-    one_way = worse.resent >= LEAST_RESENT and worse.share > LOPSIDED * better.share
-    return [worse] if one_way else [worse, better]
+    return [worse] if better.is_echo(worse) else [worse, better]
 
 
 def usual_share(ways: list[LossyWay]) -> float:
     """What three quarters of the ways lose at least; of two nodes nothing is usual."""
     shares = sorted(way.share for way in ways if way.sent >= LEAST_SENT)
     return shares[len(shares) // 4] if shares and len(_nodes(ways)) > ENOUGH else 0.0
-
-
-def _lossy(lossy: LossyWay, least_share: float, usual: float) -> bool:
-    return lossy.resent >= LEAST_RESENT and lossy.share >= max(least_share, TIMES_USUAL * usual)
 
 
 def _nodes(ways: list[LossyWay]) -> dict[int, None]:
@@ -134,26 +134,15 @@ def _side(
     """The side of a node that is ill as a whole: both, what it sends or gets, or one way of each line."""
     out, into = [way for way in ways if way.a == node], [way for way in ways if way.b == node]
     for side, own in (("all", out + into), ("out", out), ("in", into)):
-        sure = [way for way in own if side == "all" or (way.a, way.b) not in echoes]
-        others = {way.b if way.a == node else way.a for way in sure}
-        alike = side != "all" or not any((way.a, way.b) in echoes for way in own)
-        if len(others) >= ENOUGH and alike and all((way.a, way.b) in ill for way in own):
+        sure = [way for way in own if way.ends not in echoes]
+        enough = len(_others(node, sure)) >= ENOUGH and (side != "all" or len(sure) == len(own))
+        if enough and all(way.ends in ill for way in own):
             return LossTrouble((node,), tuple(own), side)
-    others = {way.b if way.a == node else way.a for way in out + into}
-    seen = [way for way in out + into if (way.a, way.b) in ill]
-    if len(others) >= ENOUGH and others == {way.b if way.a == node else way.a for way in seen}:
+    seen = [way for way in out + into if way.ends in ill]
+    if len(_others(node, seen)) >= ENOUGH and _others(node, seen) == _others(node, out + into):
         return LossTrouble((node,), tuple(seen), "all")
     return None
 
 
-def _alone(node: int, trouble: LossTrouble, able: dict[int, LossTrouble]) -> bool:
-    """Whether it explains a way that no other node does."""
-    others = {(way.a, way.b) for other, found in able.items() if other != node for way in found.ways}
-    return any((way.a, way.b) not in others for way in trouble.ways)
-
-
-def _links(ways: list[LossyWay]) -> list[LossTrouble]:
-    pairs: dict[frozenset[int], list[LossyWay]] = {}
-    for way in ways:
-        pairs.setdefault(frozenset((way.a, way.b)), []).append(way)
-    return [LossTrouble((own[0].a, own[0].b), tuple(own), both=len(own) > 1) for own in pairs.values()]
+def _others(node: int, ways: list[LossyWay]) -> set[int]:
+    return {way.b if way.a == node else way.a for way in ways}

@@ -92,23 +92,10 @@ def verdicts(
     )
     certified = tuple(node for node in nodes if node in works.cleared)
     median = speed.line.median if speed.of_node else None
-    kinds = tuple(speed.kinds.values())
     slow_parts = tuple(part for one in paces for part in _attached(speed, one.parts))
-    return SearchResult(
-        bad,
-        bad_links,
-        slow_nodes,
-        slow_links,
-        undetermined,
-        unsure,
-        certified,
-        rounds,
-        median,
-        evidence,
-        kinds,
-        groups.parts,
-        slow_parts,
-    )
+    judged = (bad, bad_links, slow_nodes, slow_links, undetermined, unsure, certified)
+    kinds = tuple(speed.kinds.values())
+    return SearchResult(*judged, rounds, median, evidence, kinds, groups.parts, slow_parts)
 
 
 def _slow_links(speed: BandwidthBlame, fit: set[int], paces: list[NetworkPartition]) -> Iterator[Pair]:

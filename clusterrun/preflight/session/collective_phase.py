@@ -66,16 +66,16 @@ def products(state: SessionState, trials: GroupTests) -> Waits:
 class PairTests:
     """The pair rounds of one examination; what they found can be written down at any time."""
 
-    def __init__(self, state: SessionState, trials: GroupTests, every: bool = False) -> None:
-        self._case, self._trials = state, trials
-        self.every = every or state.orders.preflight.all_pairs
+    def __init__(self, trials: GroupTests, every: bool = False) -> None:
+        self.case, self.trials = trials.case, trials
+        self.every = every or trials.case.orders.preflight.all_pairs
         self.search: Search | None = None
         self._last: dict[frozenset[int], GroupTest] = {}
         self._ways: dict[tuple[int, int], float] = {}
 
     def rounds(self) -> Waits:
         """Ask the search for rounds until it knows, or the time for the whole set has come."""
-        case = self._case
+        case = self.case
         yield from warm_again(case)
         elsewhere = case.elsewhere()
         able = [one.node for one in case.present() if one.torch_ready and one.node not in elsewhere]
@@ -105,20 +105,20 @@ class PairTests:
 
     def _distance(self, link: Pair) -> int:
         """Over how many levels of switches it goes, as far as the scheduler told."""
-        subjects = self._case.subjects
+        subjects = self.case.subjects
         return levels(subjects[link.a].switches, subjects[link.b].switches)
 
     def _drop_lost(self, search: Search) -> None:
         """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""
-        for one in self._case.subjects.values():
+        for one in self.case.subjects.values():
             if one.gone or (one.warm is not None and not one.warm.up):
                 search.drop(one.node)
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
-        case = self._case
+        case = self.case
         cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
         whole = [pair for pair in pairs if pair not in cut]
-        done = yield from self._trials.made(f"tests of pairs, round {case.rounds + 1}", PAIR, whole)
+        done = yield from self.trials.made(f"tests of pairs, round {case.rounds + 1}", PAIR, whole)
         case.rounds += 1
         for trial in done:
             self._keep(trial)
@@ -137,7 +137,7 @@ class PairTests:
         said = self._said()
         if said is not None:
             source = "all pairs" if self.every else "pairs"
-            self._case.write(source, said.of_nodes(), said.of_links())
+            self.case.write(source, said.of_nodes(), said.of_links())
             said.of_parts(source)
 
     def passing(self) -> Iterator[str]:
@@ -148,7 +148,7 @@ class PairTests:
     def _said(self) -> pair_findings.PairFindings | None:
         if self.search is None:
             return None
-        return pair_findings.PairFindings(self._case, self.search.result(), self._last, self._ways)
+        return pair_findings.PairFindings(self.case, self.search.result(), self._last, self._ways)
 
 
 def warm_again(state: SessionState) -> Waits:
@@ -166,8 +166,8 @@ def warm_again(state: SessionState) -> Waits:
 class WholeSet:
     """The whole set, as often as somebody had to be left out of it."""
 
-    def __init__(self, state: SessionState, trials: GroupTests, pairs: PairTests) -> None:
-        self._case, self._trials, self._pairs = state, trials, pairs
+    def __init__(self, pairs: PairTests) -> None:
+        self._case, self._trials, self._pairs = pairs.case, pairs.trials, pairs
 
     def rounds(self) -> Waits:
         """Test those who would train; where it fails find out why, and test those who are then left."""
@@ -242,7 +242,7 @@ class WholeSet:
             and len(failed.nodes) > _RING
             and self._trials.has_time_for(len(failed.nodes))
         ):
-            yield PairTests(self._case, self._trials, every=True).rounds()
+            yield PairTests(self._trials, every=True).rounds()
 
     def _parts(self, failed: GroupTest) -> Waits:
         """Which nodes keep the set from passing; what is known is written down after each round."""

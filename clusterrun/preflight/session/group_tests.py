@@ -39,7 +39,7 @@ class GroupTests:
     """The tests of one examination; one round of them is under way at a time."""
 
     def __init__(self, state: SessionState) -> None:
-        self._case = state
+        self.case = state
         self._last = 0
         self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
         self._results: dict[int, dict[int, GroupResult | None]] = {}
@@ -53,13 +53,13 @@ class GroupTests:
         """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
         took = self._took.get(PAIR) or self._took.get(SET)
         usual = statistics.median(took) if took else _LIMIT
-        return usual * rounds + 2 * _LEAST_LIMIT < self._case.left / 2
+        return usual * rounds + 2 * _LEAST_LIMIT < self.case.left / 2
 
     def made(
         self, label: str, kind: str, groups: Sequence[tuple[int, ...]]
     ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         """Test these disjoint groups at once, and wait for all of them: the outcomes in their order."""
-        self._case.label = label
+        self.case.label = label
         for nodes in groups:
             self._begin(kind, nodes)
         if groups:
@@ -67,7 +67,7 @@ class GroupTests:
         return self._finish()
 
     def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
-        case = self._case
+        case = self.case
         self._last += 1
         nodes = (
             tuple(sorted(nodes, key=lambda node: not case.subjects[node].ports)) if kind == PAIR else nodes
@@ -99,13 +99,13 @@ class GroupTests:
             case.ask(node, task, task.limit + SLACK_SECONDS, body)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
-        if self._case.backend != "nccl" or kind == PRODUCT:
+        if self.case.backend != "nccl" or kind == PRODUCT:
             return USUAL_MEGABYTES
-        return _PAIR_MEGABYTES if kind == PAIR else expected_bandwidth.megabytes(self._case, nodes)
+        return _PAIR_MEGABYTES if kind == PAIR else expected_bandwidth.megabytes(self.case, nodes)
 
     def limit(self, kind: str, nodes: int) -> float:
         """By what tests took that passed; with NCCL those of the kind: a product forms no group."""
-        case = self._case
+        case = self.case
         nccl = case.backend == "nccl"
         took = self._took.get(kind, []) if nccl else [one for some in self._took.values() for one in some]
         if nccl and self._longest > _LONGEST_LIMIT:
@@ -117,10 +117,10 @@ class GroupTests:
 
     def _interface(self, node: int) -> str:
         """What gloo and NCCL are told; nothing where the user said it."""
-        given = dict(self._case.orders.environment)
-        if _OWN_INTERFACE.get(self._case.backend, "") in given:
+        given = dict(self.case.orders.environment)
+        if _OWN_INTERFACE.get(self.case.backend, "") in given:
             return ""
-        used = self._case.subjects[node].interface
+        used = self.case.subjects[node].interface
         return used.name if used is not None else ""
 
     def take(self, question: Request, result: GroupResult | None) -> None:
@@ -130,7 +130,7 @@ class GroupTests:
             return
         self._results[task.test][question.node] = result
         if result is not None:
-            self._case.subjects[question.node].ports.extend(result.ports)
+            self.case.subjects[question.node].ports.extend(result.ports)
 
     def _finish(self) -> list[GroupTest]:
         """The outcomes of the round, in the order it was begun; every question of it must be closed."""
@@ -147,10 +147,10 @@ class GroupTests:
         kind, nodes, began = self._open[test]
         results = self._results[test]
         answers = {node: result for node, result in results.items() if result is not None}
-        seconds = max((one.seconds for one in answers.values()), default=self._case.now - began)
+        seconds = max((one.seconds for one in answers.values()), default=self.case.now - began)
         if len(answers) < len(nodes):
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
-        slow = [self._case.subjects[node].name for node, one in answers.items() if one.loading]
+        slow = [self.case.subjects[node].name for node, one in answers.items() if one.loading]
         if slow and test in self._hasty:
             self._be_patient(slow)
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
@@ -173,7 +173,7 @@ class GroupTests:
 
     def _be_patient(self, slow: list[str]) -> None:
         """How long NCCL takes to load says nothing of a node, a link or the set: these tests are repeated."""
-        case = self._case
+        case = self.case
         if self._longest == _LONGEST_LIMIT:
             self._longest = _PATIENT_LIMIT
             case.end_at += _PATIENT_SECONDS
@@ -184,7 +184,7 @@ class GroupTests:
             )
 
     def _measure(self, trial: GroupTest) -> None:
-        case = self._case
+        case = self.case
         words = {True: "passed", False: "failed", None: "void"}
         case.tests.append(
             Measurement(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade, Report
-from clusterrun.preflight.session import absent_nodes, collective_phase, local_phase, network_phase
-from clusterrun.preflight.session.group_tests import GroupTests
+from clusterrun.preflight.session import absent_nodes, local_phase, network_phase
+from clusterrun.preflight.session.collective_phase import PairTests, WholeSet
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
@@ -34,85 +34,77 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
     state.write("before", (), [one for one in bad if {one.a, one.b} <= state.numbers.keys()])
 
 
-class Recheck:
-    """``network``: what went wrong may be the network's, so the whole set is tested as well."""
+def rounds(
+    pairs: PairTests, suspects: Sequence[int], network: bool
+) -> Generator[tuple[type, ...], None, None]:
+    """Local checks and dialling; tests of pairs where they may show something that can be mended.
 
-    def __init__(
-        self,
-        state: SessionState,
-        trials: GroupTests,
-        pairs: collective_phase.PairTests,
-        suspects: Sequence[int],
-        network: bool,
-    ) -> None:
-        self._case, self._trials, self._pairs = state, trials, pairs
-        self._network = network
-        self._suspects = [one.node for one in state.present() if one.node in suspects]
-        state.set_wanted = network
+    ``network``: what went wrong may be the network's, so the whole set is tested as well.
+    """
+    case = pairs.case
+    case.set_wanted = network
+    suspects = [one.node for one in case.present() if one.node in suspects]
+    if sum(one.absent in _LOST for one in case.subjects.values()) > 1:
+        yield from absent_nodes.rounds(case)
+    looked = [*suspects, *_spares(case, suspects)]
+    if not looked:
+        return
+    case.notice(f"a short check: of {case.names(looked)} alone")
+    for one in case.present():
+        case.ask(one.node, ListenTask(case.nonce), local_phase.LISTEN_SECONDS)
+    for node in looked:
+        local_phase.look_at(case, node)
+    yield (ListenTask,)
+    yield from network_phase.around(case, looked)
+    case.label = "local round"
+    yield (LocalTask,)
+    local_phase.write(case)
+    if _tests_wanted(case, suspects, network):
+        yield from _tests(pairs, network, suspects, looked)
 
-    def rounds(self) -> Iterator[tuple[type, ...]]:
-        """Local checks and dialling; tests of pairs where they may show something that can be mended."""
-        case = self._case
-        if sum(one.absent in _LOST for one in case.subjects.values()) > 1:
-            yield from absent_nodes.rounds(case)
-        looked = [*self._suspects, *self._spares()]
-        if not looked:
-            return
-        case.notice(f"a short check: of {case.names(looked)} alone")
-        for one in case.present():
-            case.ask(one.node, ListenTask(case.nonce), local_phase.LISTEN_SECONDS)
-        for node in looked:
-            local_phase.look_at(case, node)
-        yield (ListenTask,)
-        yield from network_phase.around(case, looked)
-        case.label = "local round"
-        yield (LocalTask,)
-        local_phase.write(case)
-        if self._tests_wanted():
-            yield from self._tests(looked)
 
-    def _spares(self) -> list[int]:
-        """Those that may take the place of a suspect or of a node that is lost, as they come."""
-        case = self._case
-        nodes = list(case.subjects)
-        places, idle = nodes[: case.orders.nodes], nodes[case.orders.nodes :]
-        wanted = sum(node in self._suspects or bool(case.subjects[node].gone) for node in places)
-        free = [node for node in idle if not case.subjects[node].gone and node not in self._suspects]
-        return free[: wanted + SPARES_MORE] if wanted else []
+def _spares(case: SessionState, suspects: Sequence[int]) -> list[int]:
+    """Those that may take the place of a suspect or of a node that is lost, as they come."""
+    nodes = list(case.subjects)
+    places, idle = nodes[: case.orders.nodes], nodes[case.orders.nodes :]
+    wanted = sum(node in suspects or bool(case.subjects[node].gone) for node in places)
+    free = [node for node in idle if not case.subjects[node].gone and node not in suspects]
+    return free[: wanted + SPARES_MORE] if wanted else []
 
-    def _tests_wanted(self) -> bool:
-        """Whether torch is worth its import: only where somebody can take a suspect's place."""
-        case = self._case
-        left = [node for node in self._suspects if not case.subjects[node].unfit]
-        if not case.orders.preflight.python or not (left or self._network):
-            return False
-        elsewhere = bool(case.orders.preflight.resubmit)
-        helps = elsewhere or any(not case.subjects[node].unfit for node in self._spares())
-        return self._network or (helps and case.orders.preflight.level is Level.FULL)
 
-    def _tests(self, looked: Sequence[int]) -> Iterator[tuple[type, ...]]:
-        case = self._case
-        members = [one.node for one in case.present()] if self._network else self._members(looked)
-        for node in members:
-            local_phase.warm_up(case, node)
-        case.label = "torch is being imported"
-        yield (StartTorch,)
-        local_phase.write(case)
-        local_phase.choose_backend(case)
-        if not case.backend:
-            return
-        yield from self._pairs.rounds()
-        if self._network:
-            yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
+def _tests_wanted(case: SessionState, suspects: Sequence[int], network: bool) -> bool:
+    """Whether torch is worth its import: only where somebody can take a suspect's place."""
+    asked = case.orders.preflight
+    if not asked.python or network:
+        return bool(asked.python)
+    left = any(not case.subjects[node].unfit for node in suspects)
+    helps = asked.resubmit or any(not case.subjects[node].unfit for node in _spares(case, suspects))
+    return bool(left and helps and asked.level is Level.FULL)
 
-    def _members(self, looked: Sequence[int]) -> list[int]:
-        """Who is looked at, and as partners their neighbours in the ring, near ones first."""
-        case = self._case
-        ring = [node for node in case.choice().nodes if not case.subjects[node].unfit]
-        wanted = max(case.orders.preflight.confirm, 2 * len(self._suspects))
-        at = [place for place, node in enumerate(ring) if node in self._suspects]
-        steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
-        near = [ring[(place + step) % len(ring)] for step in steps for place in at]
-        partners = [node for node in dict.fromkeys(near) if node not in looked]
-        members = {*looked, *partners[:wanted]}
-        return [one.node for one in case.present() if one.node in members and not one.unfit]
+
+def _tests(
+    pairs: PairTests, network: bool, suspects: Sequence[int], looked: Sequence[int]
+) -> Iterator[tuple[type, ...]]:
+    case = pairs.case
+    for node in [one.node for one in case.present()] if network else _members(case, suspects, looked):
+        local_phase.warm_up(case, node)
+    case.label = "torch is being imported"
+    yield (StartTorch,)
+    local_phase.write(case)
+    local_phase.choose_backend(case)
+    if case.backend:
+        yield from pairs.rounds()
+    if case.backend and network:
+        yield from WholeSet(pairs).rounds()
+
+
+def _members(case: SessionState, suspects: Sequence[int], looked: Sequence[int]) -> list[int]:
+    """Who is looked at, and as partners their neighbours in the ring, near ones first."""
+    ring = [node for node in case.choice().nodes if not case.subjects[node].unfit]
+    wanted = max(case.orders.preflight.confirm, 2 * len(suspects))
+    at = [place for place, node in enumerate(ring) if node in suspects]
+    steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
+    near = [ring[(place + step) % len(ring)] for step in steps for place in at]
+    partners = [node for node in dict.fromkeys(near) if node not in looked]
+    members = {*looked, *partners[:wanted]}
+    return [one.node for one in case.present() if one.node in members and not one.unfit]

@@ -82,10 +82,7 @@ NOWHERE = SessionPlace()
 
 
 class Session:
-    """The machine; times are on the steady clock but ``wall``, seconds.
-
-    With ``short`` it is the check between two attempts.
-    """
+    """Times are on the steady clock but ``wall``, seconds; with ``short``: the check between two attempts."""
 
     def __init__(
         self,
@@ -106,12 +103,14 @@ class Session:
         nonce = place.nonce or hashlib.sha256(f"{orders.run_id} {now!r} {wall!r}".encode()).hexdigest()[:32]
         self._case = SessionState(orders, recheck.in_order(known, after), now, wall, place.run_dir, nonce)
         self._trials = GroupTests(self._case)
-        self._pairs = collective_phase.PairTests(self._case, self._trials)
+        self._pairs = collective_phase.PairTests(self._trials)
         self._awaited: tuple[type, ...] = ()
         self._naps_until: float | None = None
         if short is not None and after is not None:
             recheck.recall(self._case, after, short.suspects)
-        self._course = self._rounds() if short is None else self._short(short)
+        self._course = (
+            self._rounds() if short is None else recheck.rounds(self._pairs, short.suspects, short.network)
+        )
 
     @property
     def progress(self) -> str:
@@ -143,7 +142,8 @@ class Session:
         try:
             _take(self._case, self._trials, question, tasks.answer(question.task, body))
         except BadDocument as error:
-            self._silent(question, f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
+            why = f"answered {_WORDS[type(question.task)]} with nonsense: {error}"
+            self._gone(node, "examiner", why, question)
         return self._proceed()
 
     def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
@@ -152,9 +152,14 @@ class Session:
         if subject is None or subject.gone or self.outcome is not None:
             return []
         subject.lost_at = self._case.now
-        subject.mark_gone("agent", f"was lost during the check: {why}", _SILENT)
-        self._abandon(node)
+        self._gone(node, "agent", f"was lost during the check: {why}")
         return self._proceed()
+
+    def _gone(self, node: int, check: str, why: str, *closed: Request) -> None:
+        """It is lost, or says nothing sensible: it is not asked any more."""
+        self._case.subjects[node].mark_gone(check, why, _SILENT)
+        for question in (*closed, *self._case.questions.close_all_of(node)):
+            self._trials.take(question, None)
 
     def tick(self, now: float) -> list[AskWorker]:
         if self.outcome is not None or self._overslept(now):
@@ -163,10 +168,10 @@ class Session:
         case.now = max(now, case.now)
         # What would have had more time than the budget is not at fault; its end is another matter.
         for question in case.questions.close_overdue(min(case.now, math.nextafter(case.end_at, 0.0))):
-            if self._waits_once(question):
-                continue
-            words = _WORDS[type(question.task)]
-            self._silent(question, f"did not answer: {words} took longer than {question.seconds:.0f} s")
+            if not self._waits_once(question):
+                words = _WORDS[type(question.task)]
+                why = f"did not answer: {words} took longer than {question.seconds:.0f} s"
+                self._gone(question.node, "examiner", why, question)
         return self._proceed()
 
     def _waits_once(self, question: Request) -> bool:
@@ -175,10 +180,9 @@ class Session:
         if node.late_until is None:
             wait = min(_LONGEST_LATE, max(_LEAST_LATE, _LATE_SHARE * case.left))
             node.late_until = case.now + min(wait, case.left)
-        if case.now >= node.late_until:
-            return False
-        case.questions.prolong(question, node.late_until)
-        return True
+        if case.now < node.late_until:
+            case.questions.prolong(question, node.late_until)
+        return case.now < node.late_until
 
     def _overslept(self, now: float) -> bool:
         """A late look means that this process slept itself: what it missed is read first, then judged."""
@@ -189,18 +193,6 @@ class Session:
             return True
         self._naps_until = None
         return False
-
-    # --- answers ---
-
-    def _silent(self, question: Request, why: str) -> None:
-        """It says nothing, or nothing sensible: it is not asked any more."""
-        self._case.subjects[question.node].mark_gone("examiner", why, _SILENT)
-        self._trials.take(question, None)
-        self._abandon(question.node)
-
-    def _abandon(self, node: int) -> None:
-        for question in self._case.questions.close_all_of(node):
-            self._trials.take(question, None)
 
     # --- the course ---
 
@@ -220,17 +212,13 @@ class Session:
             yield from self._pairs.rounds()
         yield from port_sweep.rounds(case)
         yield from loss_phase.read(case)
-        yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
+        yield from collective_phase.WholeSet(self._pairs).rounds()
         before = case.choice().world
         yield from port_sweep.rounds(case)
         yield from loss_phase.read(case)
         if case.choice().world != before:
-            yield from collective_phase.WholeSet(case, self._trials, self._pairs).rounds()
+            yield from collective_phase.WholeSet(self._pairs).rounds()
         yield from absent_nodes.rounds_at_lost(case)
-
-    def _short(self, short: ShortCheck) -> Generator[tuple[type, ...], None, None]:
-        parts = (self._case, self._trials, self._pairs)
-        yield from recheck.Recheck(*parts, short.suspects, short.network).rounds()
 
     def _proceed(self) -> list[AskWorker]:
         """Go on as far as nothing has to be waited for."""
@@ -258,15 +246,18 @@ class Session:
         """The budget is spent: what is open stays unknown, and is said to be."""
         case = self._case
         open_ones: dict[int, str] = {}
-        for kind in _WORDS:
+        for kind, words in _WORDS.items():
             for question in case.questions.of_kind(kind):
-                open_ones.setdefault(question.node, _WORDS[kind])
-        found = []
-        for node, what in open_ones.items():
-            said = f"the budget of {case.orders.preflight.budget:g} s ended during {what}"
-            finding = Finding("budget", Grade.UNDETERMINED, said, "give it more: --preflight-budget")
-            found.append(NodeFinding(node, finding))
-        case.write("budget", found)
+                open_ones.setdefault(question.node, words)
+        ended, more = (
+            f"the budget of {case.orders.preflight.budget:g} s ended",
+            "give it more: --preflight-budget",
+        )
+        cut = ((node, f"{ended} during {what}") for node, what in open_ones.items())
+        case.write(
+            "budget",
+            [NodeFinding(node, Finding("budget", Grade.UNDETERMINED, said, more)) for node, said in cut],
+        )
         network_phase.write(case)
         local_phase.write(case)
         self._pairs.write()
@@ -274,13 +265,8 @@ class Session:
 
     def _conclude(self) -> None:
         case = self._case
-        if (
-            case.backend
-            and case.set_wanted
-            and not case.set_passed
-            and case.choice().whole
-            and not case.together
-        ):
+        unfinished = case.backend and case.set_wanted and not case.set_passed
+        if unfinished and case.choice().whole and not case.together:
             said = "the whole set was not tested to its end: no time was left"
             case.write("unfinished", [NodeFinding(None, Finding("set", Grade.UNDETERMINED, said))])
         absent_nodes.review(case)
@@ -295,56 +281,39 @@ class Session:
 
 
 def _take(state: SessionState, trials: GroupTests, question: Request, value: tasks.Answer) -> None:
-    subject = state.subjects[question.node]
+    node, task = state.subjects[question.node], question.task
+    if isinstance(value, (tasks.ListenAnswer, tasks.DialAnswer)):
+        node.told_time(value.wall, state.wall_at(question.asked), state.wall_at(state.now))
     if isinstance(value, tasks.LocalAnswer):
-        subject.local = value
+        node.local = value
     elif isinstance(value, tasks.ListenAnswer):
-        subject.listening = value
-        _time(state, question, value.wall)
-    elif isinstance(value, tasks.DialAnswer):
-        subject.resolved.update(value.resolved)
-        subject.resolve_seconds = max(subject.resolve_seconds, value.resolve_seconds)
-        if isinstance(question.task, tasks.DialTask) and question.task.closed:
-            for one in value.dialled:
-                state.swept[question.node, one.node] = frozenset(one.silent)
-        elif isinstance(question.task, tasks.DialTask):
-            state.connectivity.take(question.task, value)
-        _time(state, question, value.wall)
+        node.listening = value
+    elif isinstance(value, tasks.DialAnswer) and isinstance(task, tasks.DialTask):
+        node.resolved.update(value.resolved)
+        node.resolve_seconds = max(node.resolve_seconds, value.resolve_seconds)
+        if task.closed:
+            state.swept.update({(node.node, one.node): frozenset(one.silent) for one in value.dialled})
+        else:
+            state.connectivity.take(task, value)
     elif isinstance(value, tasks.ExchangeAnswer):
-        state.losses.take(question.node, value)
+        state.losses.take(node.node, value)
     elif isinstance(value, tasks.TorchStarted):
-        subject.warm_up(value)
+        node.warm_up(value)
     elif isinstance(value, tasks.GroupResult):
-        _tested(state, trials, question, value)
-    elif isinstance(value, tasks.ThroughAnswer):
-        _from_through(state, trials, question, value)
-    local_phase.hurry(state, type(question.task))
+        if value.stage == "warm":
+            node.torch_worker_lost(value.why)
+        elif isinstance(task, tasks.GroupTask) and task.kind == PRODUCT:
+            node.record_matmul(value)
+        trials.take(question, value)
+    elif isinstance(value, tasks.ThroughAnswer) and isinstance(task, tasks.ThroughTask) and value.body:
+        _take_through(state, trials, replace(question, task=tasks.task(task.body)), task.name, value.body)
+    local_phase.hurry(state, type(task))
 
 
-def _time(state: SessionState, question: Request, wall: float) -> None:
-    subject = state.subjects[question.node]
-    subject.told_time(wall, state.wall_at(question.asked), state.wall_at(state.now))
-
-
-def _tested(state: SessionState, trials: GroupTests, question: Request, result: tasks.GroupResult) -> None:
-    subject = state.subjects[question.node]
-    if result.stage == "warm":
-        subject.torch_worker_lost(result.why)
-    elif isinstance(question.task, tasks.GroupTask) and question.task.kind == PRODUCT:
-        subject.record_matmul(result)
-    trials.take(question, result)
-
-
-def _from_through(
-    state: SessionState, trials: GroupTests, question: Request, value: tasks.ThroughAnswer
-) -> None:
+def _take_through(state: SessionState, trials: GroupTests, inner: Request, name: str, body: str) -> None:
     """It is the answer of the node that was looked at through the one that was asked."""
-    if not isinstance(question.task, tasks.ThroughTask) or not value.body:
-        return
-    name, inner = question.task.name, tasks.task(question.task.body)
-    node = next(one.node for one in state.subjects.values() if one.name == name)
     try:
-        said = tasks.answer(inner, value.body)
+        said = tasks.answer(inner.task, body)
     except BadDocument:  # the nonsense is not that of the node that passed it on
         return
-    _take(state, trials, replace(question, node=node, task=inner), said)
+    _take(state, trials, replace(inner, node=state.numbers[name]), said)
