@@ -8,7 +8,7 @@ from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
 from clusterrun.preflight.session.indirect_probe import HOST
-from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
+from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, Target
 
 _PORTS = tuple(range(1, 25))
@@ -116,20 +116,24 @@ def _names(state: SessionState, missing: list[NodeState]) -> Iterator[tuple[type
 
 
 def write(state: SessionState) -> None:
-    missing = [one for one in state.subjects.values() if one.absent]
-    _of_host(state, missing)
-    ill = _coordinators_node_may_be_to_blame(state, len(missing))
+    """What keeps several away may be what they share: it is told once; of each other one by itself."""
+    rest = [one for one in state.subjects.values() if one.absent]
+    _of_host(state, rest)
+    ill = _coordinators_node_may_be_to_blame(state, len(rest))
     here = [one.node for one in state.present()]
-    silent = [] if ill else _silent_together(state, missing)
-    partition_findings.write_silent(state, here, [one.node for one in silent])
-    _excuse(silent, f"{len(silent)} nodes answer none of those that joined")
-    shrunk = [] if ill else _several(one for one in missing if _small_only(state, one))
-    partition_findings.write_small(state, here, [one.node for one in shrunk])
-    _excuse(shrunk, f"{len(shrunk)} nodes get only small packets from those that joined")
-    kept = [] if ill else _several(one for one in missing if one not in shrunk and _kept_away(state, one))
-    partition_findings.write_kept_away(state, here, [one.node for one in kept])
-    _excuse(kept, f"{len(kept)} nodes did not join though their machines answer, and nothing says why")
-    rest = [one for one in missing if one not in silent and one not in shrunk and one not in kept]
+    for fits, tell, why in (
+        (_is_silent, partition_findings.write_silent, "answer none of those that joined"),
+        (_small_only, partition_findings.write_small, "get only small packets from those that joined"),
+        (
+            _kept_away,
+            partition_findings.write_kept_away,
+            "did not join though their machines answer, and nothing says why",
+        ),
+    ):
+        several = [] if ill else _several(one for one in rest if fits(state, one))
+        tell(state, here, [one.node for one in several])
+        _excuse(several, f"{len(several)} nodes {why}")
+        rest = [one for one in rest if one not in several]
     state.write("absent", (), [link for one in rest for link in _judged(state, one, ill)])
 
 
@@ -156,7 +160,7 @@ def _excuse(several: list[NodeState], why: str) -> None:
     for one in several:
         one.excused = True
         said = f"{one.absent or one.gone}; {why}"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "see what is said of the network")])
+        one.explain_gone(Grade.UNDETERMINED, said, "see what is said of the network")
 
 
 def _several(found: Iterable[NodeState]) -> list[NodeState]:
@@ -170,10 +174,10 @@ def _kept_away(state: SessionState, node: NodeState) -> bool:
     return len(_answers(state, node)[0]) >= _GROUP and unsaid
 
 
-def _silent_together(state: SessionState, missing: list[NodeState]) -> list[NodeState]:
-    """Several nodes of which nobody heard anything: what keeps them away may be what they share."""
-    known = ((one, *_answers(state, one)) for one in missing)
-    return _several(one for one, heard, deaf in known if len(deaf) >= _GROUP and not heard)
+def _is_silent(state: SessionState, node: NodeState) -> bool:
+    """Whether several knocked at it, and nobody heard anything of it."""
+    heard, deaf = _answers(state, node)
+    return len(deaf) >= _GROUP and not heard
 
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
@@ -209,7 +213,7 @@ def review(state: SessionState) -> None:
     for one in lost:
         one.excused = True
         said = f"{one.gone}; over {host.name}, which is unfit, it should have been heard"
-        one.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "let another node be the first")])
+        one.explain_gone(Grade.UNDETERMINED, said, "let another node be the first")
 
 
 def _late_alike(state: SessionState) -> None:
@@ -223,12 +227,12 @@ def _late_alike(state: SessionState) -> None:
         f" something slow; {_SHARED}"
     )
     grade = Grade.WARN if state.choice().whole else Grade.FAIL
-    state.write("late", [NodeFinding(None, Finding("nodes", grade, said, _SHARED))])
+    state.write_of_all("late", "nodes", grade, said, _SHARED)
 
 
 def _lost_by_size(state: SessionState) -> None:
     """Tell why nodes fell silent that others could dial, with small packets only."""
-    lost = [one for one in state.subjects.values() if one.lost_at is not None and one.listening is not None]
+    lost = [one for one in state.subjects.values() if one.lost_at is not None and one.listens]
     here = [one.node for one in state.present()]
     found = state.connectivity.troubles([*here, *(one.node for one in lost)])
     known = {one.nodes[0]: one for one in found if len(one.nodes) == 1 and one.kind == "large"}
@@ -297,7 +301,7 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
         led = ", ".join(sorted({*state.led_to(node.name)}))
         if led and len(deaf) >= _GROUP:
             said = f"{node.absent}; nothing answers at {led}, to which its name leads"
-            node.write("gone", [Finding("agent", Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(node.name))])
+            node.explain_gone(Grade.FAIL, said, _NO_ANSWER + _AND_NAME.format(node.name))
         return []
     said = node.absent + (f"; the machine itself answers {state.names(heard)}" if heard else "")
     said += f", but not {state.names(deaf)}" if heard and deaf else ""
@@ -305,24 +309,24 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
         node.excused = True
         said += f"; over {state.subjects[HOST].name}, which may be to blame, it should have joined"
         remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(heard))}"
-        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, remedy)])
+        node.explain_gone(Grade.UNDETERMINED, said, remedy)
         return []
-    trouble = state.connectivity.between(HOST, node.node) if node.listening is not None else None
+    trouble = state.connectivity.between(HOST, node.node) if node.listens else None
     if not heard:
         return []
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
-    if deaf != [HOST] or (node.listening is not None and trouble is None):
+    if deaf != [HOST] or (node.listens and trouble is None):
         small = _small_only(state, node)
         said += "; large packets to it get lost" if small else ""
         remedy = _MTU.format(node.name) if small else look_at(node.absent, lives=True)
-        node.write("gone", [Finding("agent", Grade.FAIL, said, remedy)])
+        node.explain_gone(Grade.FAIL, said, remedy)
         return []
     if trouble is None:
         said += ": it was not examined"
-        node.write("gone", [Finding("agent", Grade.UNDETERMINED, said, "mend the link, then check again")])
+        node.explain_gone(Grade.UNDETERMINED, said, "mend the link, then check again")
         return [_link(state, HOST, node)]
     said += ": it is left out for this link alone"
-    node.write("gone", [Finding("agent", Grade.PASS, said, "mend the link")])
+    node.explain_gone(Grade.PASS, said, "mend the link")
     return [network_phase.link(state, trouble)]
 
 

@@ -71,9 +71,8 @@ def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
 
 def _leads_to(owner: NodeState, found: str) -> bool:
     first = found.split()[0] if found else ""
-    known = owner.listening.interfaces if owner.listening is not None else ()
-    own = {owner.address, *(one.address for one in known if not _is_loopback(one.address))}
-    return first in own
+    known = (one.address for one in owner.listening.interfaces)
+    return first in {owner.address, *(one for one in known if not _is_loopback(one))}
 
 
 def _is_loopback(addresses: str) -> bool:
@@ -166,7 +165,7 @@ def faster_interface(subjects: Sequence[NodeState]) -> tuple[str, int, int]:
     """
     speeds: dict[str, list[int]] = {}
     for one in subjects:
-        own = one.listening.interfaces if one.listening is not None else ()
+        own = one.listening.interfaces
         fitting = [i for i in own if i.kind in _NETWORKS and ":" not in i.address and i.megabits]
         for name, megabits in {i.name: i.megabits for i in fitting}.items():
             speeds.setdefault(name, []).append(megabits)

@@ -32,7 +32,7 @@ def rounds(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[ty
         _through(state, one, ListenTask(state.nonce), _START_SECONDS)
     yield (ThroughTask,)
     for one in sent:
-        if one.listening is not None:
+        if one.listens:
             _ask(state, one)
     yield (ThroughTask, DialTask)
     for one in sent:
@@ -43,11 +43,10 @@ def rounds(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[ty
 def _ask(state: SessionState, node: NodeState) -> None:
     host = state.subjects[HOST]
     _through(state, node, LocalTask(state.asked, registry.names(state.asked)), _LOCAL_SECONDS)
-    ports, there = (one.listening.ports if one.listening is not None else () for one in (host, node))
-    task = DialTask(state.nonce, node.node, (host.target(ports),), (), _DIAL_SECONDS)
+    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), _DIAL_SECONDS)
     _through(state, node, task, _DIAL_SECONDS + _SLACK_SECONDS)
     led_to = next(iter(state.led_to(node.name)), "")
-    task = DialTask(state.nonce, host.node, (node.target(there, led_to),), (), _DIAL_SECONDS)
+    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, led_to),), (), _DIAL_SECONDS)
     state.ask(host.node, task, _DIAL_SECONDS + _SLACK_SECONDS)
 
 

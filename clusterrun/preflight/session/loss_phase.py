@@ -20,14 +20,14 @@ _ALL = "look at the switches between the nodes: dropped packets, buffers, flow c
 
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let every node exchange messages with the next in the ring, and with one on its other side."""
-    there = [one for one in state.present() if one.listening is not None]
+    there = state.listeners()
     for place, one in enumerate(there if len(there) > 1 else ()):
         steps = (1, len(there) // 2) if len(there) > retransmissions.ENOUGH + 1 else (1,)
         others = [there[(place + step) % len(there)] for step in steps]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
             for other in others
-            if other.listening is not None and not state.is_cut(one.node, other.node)
+            if not state.is_cut(one.node, other.node)
         )
         if targets:
             state.ask(one.node, ExchangeTask(state.nonce, one.node, targets, 0.0), _ANSWER_SECONDS)

@@ -57,7 +57,7 @@ def _control_round(state: SessionState, plan: Plan, named: Collection[int]) -> I
 
 def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let everybody dial everybody, where that was too much to begin with."""
-    there = [one for one in state.present() if one.listening is not None]
+    there = state.listeners()
     if len(there) <= FEW or state.left < DIAL_SECONDS:
         return
     state.label = "everybody dials everybody"
@@ -86,13 +86,13 @@ Plan = dict[int, dict[int, tuple[int, ...]]]
 
 
 def _plan(state: SessionState) -> Plan:
-    there = [one for one in state.present() if one.listening is not None]
+    there = state.listeners()
     plan: Plan = {one.node: {} for one in there}
     if len(there) < 2:
         return {}
     for place, one in enumerate(there):
         for other in (there[place - 1], there[(place + 1) % len(there)]):
-            plan[one.node][other.node] = _ports(other)
+            plan[one.node][other.node] = other.listening.ports
     for place, one in enumerate(there):
         for other in there[place + 1 :] if len(there) <= FEW or place == 0 else ():
             plan[one.node].setdefault(other.node, _some(other, place))
@@ -101,7 +101,7 @@ def _plan(state: SessionState) -> Plan:
 
 
 def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
-    there = [one for one in state.present() if one.listening is not None]
+    there = state.listeners()
     plan: Plan = {}
     for place, one in enumerate(there):
         if one.node not in nodes:
@@ -112,17 +112,15 @@ def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
             if other is one or not (at % step == 0 or other.node in near):
                 continue
             beside = other.node in near
-            plan.setdefault(one.node, {})[other.node] = _ports(other) if beside else _some(other, place)
-            plan.setdefault(other.node, {})[one.node] = _ports(one) if beside else _some(one, at)
+            plan.setdefault(one.node, {})[other.node] = (
+                other.listening.ports if beside else _some(other, place)
+            )
+            plan.setdefault(other.node, {})[one.node] = one.listening.ports if beside else _some(one, at)
     return plan
 
 
-def _ports(node: NodeState) -> tuple[int, ...]:
-    return node.listening.ports if node.listening is not None else ()
-
-
 def _some(node: NodeState, place: int) -> tuple[int, ...]:
-    ports = _ports(node)
+    ports = node.listening.ports
     return tuple(
         dict.fromkeys(ports[(place + step * len(ports) // _SOME) % len(ports)] for step in range(_SOME))
     )
@@ -130,7 +128,7 @@ def _some(node: NodeState, place: int) -> tuple[int, ...]:
 
 def _again(state: SessionState) -> Plan:
     """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
-    there = {one.node: one for one in state.present() if one.listening is not None}
+    there = {one.node: one for one in state.listeners()}
     ill = [way for way in state.connectivity.ill() if way.a in there and way.b in there]
     plan: Plan = {}
     for way in ill:
@@ -150,13 +148,13 @@ def _again(state: SessionState) -> Plan:
 
 
 def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
-    plan.setdefault(node.node, {})[other.node] = _ports(other)
-    plan.setdefault(other.node, {})[node.node] = _ports(node)
+    plan.setdefault(node.node, {})[other.node] = other.listening.ports
+    plan.setdefault(other.node, {})[node.node] = node.listening.ports
 
 
 def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
     """``namers`` are those who resolve names as well."""
-    there = [one.name for one in state.subjects.values() if one.listening is not None]
+    there = [one.name for one in state.subjects.values() if one.listens]
     absent = [one.name for one in state.subjects.values() if one.absent]
     for node, targets in plan.items():
         near = [state.subjects[other].name for other in (node, *targets)]
@@ -181,7 +179,7 @@ def write(state: SessionState) -> None:
         (NodeFinding(one.nodes[0], of_node(state, one)) for one in nodes),
         (link(state, one) for one in troubles if len(one.nodes) == 2),
     )
-    heard = [one for one in state.subjects.values() if one.listening is not None]
+    heard = [one for one in state.subjects.values() if one.listens]
     views = {one.node: one.resolved for one in heard if one.resolved}
     state.write("names", consistency.names(views, {one.name: one for one in heard}))
     state.write("late names", consistency.late_names(heard))

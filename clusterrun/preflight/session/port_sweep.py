@@ -123,7 +123,7 @@ def _suspects(state: SessionState) -> list[int]:
     ways = [(way.a, way.b) for way in state.connectivity.ways.values() if way.missed and not way.dead]
     tests = [one for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
     ends = [*ways, *(tuple(state.numbers[name] for name in one.nodes) for one in tests)]
-    there = {one.node for one in state.present() if one.listening is not None}
+    there = {one.node for one in state.listeners()}
     doubted = [node for way in ends if there.issuperset(way) for node in way]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
 
@@ -134,7 +134,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     Who is joined with others by tests that passed has only these as witnesses: what keeps it from the rest
     may lie between.
     """
-    there = [one.node for one in state.present() if one.listening is not None]
+    there = [one.node for one in state.listeners()]
     mates = _mates(state)
     others = [node for node in there if node not in suspects] + suspects
     found: dict[tuple[int, int], None] = {}

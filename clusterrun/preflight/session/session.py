@@ -236,8 +236,7 @@ class Session:
                     self._conclude()
                 except Exception as error:  # noqa: BLE001 (a fault of ours must not keep a run from training)
                     said = f"the check itself failed: {type(error).__name__}: {error}"
-                    finding = Finding("check", Grade.UNDETERMINED, said, _OURS)
-                    case.write("itself", [NodeFinding(None, finding)])
+                    case.write_of_all("itself", "check", Grade.UNDETERMINED, said, _OURS)
                     self._conclude()
         asks, case.asks = case.asks, []
         return asks
@@ -268,7 +267,7 @@ class Session:
         unfinished = case.backend and case.set_wanted and not case.set_passed
         if unfinished and case.choice().whole and not case.together:
             said = "the whole set was not tested to its end: no time was left"
-            case.write("unfinished", [NodeFinding(None, Finding("set", Grade.UNDETERMINED, said))])
+            case.write_of_all("unfinished", "set", Grade.UNDETERMINED, said)
         absent_nodes.review(case)
         case.write("verified", unverified(case))
         for words in self._pairs.passing():

@@ -26,6 +26,9 @@ from clusterrun.preflight.tasks import (
 )
 from clusterrun.preflight.thresholds import limits_of
 
+NOT_HEARD = ListenAnswer((), (), 0, 0.0)
+"""Instead of the answer of a node that did not say where it can be dialled."""
+
 
 @frozen
 class NodeFinding:
@@ -50,7 +53,7 @@ class NodeState:
         self.lost_at: float | None = None
         self.late_until: float | None = None
         self.local: LocalAnswer | None = None
-        self.listening: ListenAnswer | None = None
+        self.listening = NOT_HEARD
         self.earliest, self.latest = float("-inf"), float("inf")
         self.resolved: dict[str, str] = {}
         self.resolve_seconds = 0.0
@@ -74,6 +77,10 @@ class NodeState:
         return bool(self.gone) or self.verdict is Grade.FAIL
 
     @property
+    def listens(self) -> bool:
+        return self.listening is not NOT_HEARD
+
+    @property
     def torch_ready(self) -> bool:
         """Tests can be made with it."""
         return self.warm is not None and self.warm.up and not self.unfit
@@ -81,13 +88,12 @@ class NodeState:
     @property
     def interface(self) -> Interface | None:
         """The interface by which its agent reaches the coordinator: the one that ranks will use."""
-        known = self.listening.interfaces if self.listening is not None else ()
-        return next((one for one in known if one.address == self.address), None)
+        return next((one for one in self.listening.interfaces if one.address == self.address), None)
 
     @property
     def switches(self) -> tuple[str, ...]:
         """Those above it, the topmost first; () where the scheduler tells of none."""
-        return switches(self.listening.topology) if self.listening is not None else ()
+        return switches(self.listening.topology)
 
     @property
     def offset(self) -> float:
@@ -96,13 +102,11 @@ class NodeState:
 
     def target(self, ports: tuple[int, ...], address: str = "") -> Target:
         """It as one to be dialled on these ports; ``address`` where its agent never told one."""
-        datagrams = self.listening.udp_port if self.listening is not None else 0
-        return Target(self.node, self.name, address or self.address, ports, datagrams)
+        return Target(self.node, self.name, address or self.address, ports, self.listening.udp_port)
 
     def told_time(self, wall: float, earliest: float, latest: float) -> None:
         """Its clock said ``wall`` at a moment when the coordinator's stood between these two."""
-        self.earliest = max(self.earliest, wall - latest)
-        self.latest = min(self.latest, wall - earliest)
+        self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
 
     def warm_up(self, said: TorchStarted) -> None:
         """Its torch worker is up, or cannot be."""
@@ -110,20 +114,20 @@ class NodeState:
         self.first_torch_worker = self.first_torch_worker or said
         self.ports = list(said.ports)
         if not said.up and self.first_torch_worker.up:
-            self.mark_gone(
-                "torch", f"its torch worker cannot be started again: {said.why}", "see the examiner's log"
-            )
+            why = f"its torch worker cannot be started again: {said.why}"
+            self.mark_gone("torch", why, "see the examiner's log")
 
     def torch_worker_lost(self, why: str) -> None:
-        """Its torch worker is gone; another one can be started."""
+        """Another one can be started."""
         self.ends.append(why)
-        self.warm = None
-        self.ports = []
+        self.warm, self.ports = None, []
 
     def record_matmul(self, result: GroupResult) -> None:
         """Record its matrix product: of several the fastest, but a wrong one is kept."""
-        best = self.product
-        if best is None or (best.passed and (not result.passed or _speed(result) > _speed(best))):
+        rate, best = dict(result.rates).get("product", 0.0), self.product
+        if best is None or (
+            best.passed and not (result.passed and rate <= dict(best.rates).get("product", 0.0))
+        ):
             self.product = result
 
     def write(self, source: str, found: Iterable[Finding]) -> None:
@@ -133,22 +137,20 @@ class NodeState:
     def exclude_as_known_unfit(self, findings: Iterable[Finding]) -> None:
         """It was found unfit before, and is not looked at again."""
         found = tuple(findings)
-        self.absent = ""
-        self.excused = bool(found) and Grade.FAIL not in [one.verdict for one in found]
-        self.gone = next(
-            (one.said for one in found if one.verdict is Grade.FAIL), "it was found unfit before"
-        )
+        failed = [one.said for one in found if one.verdict is Grade.FAIL]
+        self.absent, self.excused = "", bool(found) and not failed
+        self.gone = failed[0] if failed else "it was found unfit before"
         self.write("gone", found)
+
+    def explain_gone(self, grade: Grade, said: str, remedy: str) -> None:
+        """Why its agent is not here, instead of what was said of that before."""
+        self.write("gone", [Finding("agent", grade, said, remedy)])
 
     def mark_gone(self, check: str, why: str, remedy: str) -> None:
         """It will not be asked any more: it is lost, or says nothing."""
         if not self.gone:
             self.gone = why
             self.write("gone", [Finding(check, Grade.FAIL, why, remedy)])
-
-
-def _speed(result: GroupResult) -> float:
-    return dict(result.rates).get("product", 0.0)
 
 
 class SessionState:
@@ -186,8 +188,21 @@ class SessionState:
         self.backend = ""
         self.set_passed = False
         self.set_wanted = True
-        self.limits = limits_of(_known(orders))
-        self.asked = _asked(orders, run_dir)
+        # What this version has no limit for cannot be limited, and stops nothing.
+        given = orders.preflight.limits
+        known = tuple((name, value) for name, value in given if name in BY_NAME and 0 <= value < float("inf"))
+        self.limits = limits_of(known)
+        self.asked = RunNeeds(
+            run_id=orders.run_id,
+            run_dir=run_dir,
+            home="",
+            cwd=orders.cwd,
+            python=orders.preflight.python,
+            gpus=orders.gpus_per_node,
+            ranks=orders.ranks_per_node,
+            cpus_per_rank=orders.cpus_per_rank,
+            limits=known,
+        )
         self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
         """By who found them, the groups of nodes between which the network is partitioned."""
         self._links: dict[str, tuple[LinkReport, ...]] = {}
@@ -203,8 +218,9 @@ class SessionState:
     def warm_task(self) -> StartTorch:
         """What has a node import torch."""
         orders = self.orders
-        contained = orders.container.is_prefix
-        return StartTorch(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
+        return StartTorch(
+            orders.preflight.python, orders.cwd, not orders.hide_gpus, orders.container.is_prefix
+        )
 
     @property
     def ranks(self) -> int:
@@ -231,6 +247,10 @@ class SessionState:
     def present(self) -> list[NodeState]:
         return [one for one in self.subjects.values() if not one.gone]
 
+    def listeners(self) -> list[NodeState]:
+        """Those present that told where they can be dialled."""
+        return [one for one in self.present() if one.listens]
+
     def led_to(self, name: str) -> list[str]:
         """The addresses to which a name leads those that looked for it."""
         seen = (one.resolved.get(name, "").split() for one in self.present())
@@ -248,6 +268,10 @@ class SessionState:
         self._links[source] = tuple(links)
         for node, subject in self.subjects.items():
             subject.write(source, found.get(node, ()))
+
+    def write_of_all(self, source: str, check: str, grade: Grade, said: str, remedy: str = "") -> None:
+        """The same of one finding about all nodes together."""
+        self.write(source, [NodeFinding(None, Finding(check, grade, said, remedy))])
 
     @property
     def together(self) -> tuple[Finding, ...]:
@@ -290,31 +314,10 @@ class SessionState:
         unfit = {one.node for one in self.subjects.values() if one.unfit}
         bad = [link for link in self.links if link.verdict is Grade.FAIL]
         links = [(self.numbers[link.a], self.numbers[link.b]) for link in bad]
-        flawed = {one.node for one in self.subjects.values() if one.verdict is not Grade.PASS}
-        slow = {node for node in flawed if self._is_slow(node)}
+        slow = {
+            one.node
+            for one in self.subjects.values()
+            for found in one.findings
+            if found.check in ("bandwidth", "product", "pair") and found.verdict is not Grade.PASS
+        }
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
-
-    def _is_slow(self, node: int) -> bool:
-        slow = ("bandwidth", "product", "pair")
-        found = self.subjects[node].findings
-        return any(one.check in slow and one.verdict is not Grade.PASS for one in found)
-
-
-def _known(orders: Orders) -> tuple[tuple[str, float], ...]:
-    """The user's numbers; what this version has no limit for cannot be limited, and stops nothing."""
-    given = orders.preflight.limits
-    return tuple((name, number) for name, number in given if name in BY_NAME and 0 <= number < float("inf"))
-
-
-def _asked(orders: Orders, run_dir: str) -> RunNeeds:
-    return RunNeeds(
-        run_id=orders.run_id,
-        run_dir=run_dir,
-        home="",
-        cwd=orders.cwd,
-        python=orders.preflight.python,
-        gpus=orders.gpus_per_node,
-        ranks=orders.ranks_per_node,
-        cpus_per_rank=orders.cpus_per_rank,
-        limits=_known(orders),
-    )
