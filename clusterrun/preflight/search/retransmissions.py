@@ -59,6 +59,10 @@ class LossTrouble:
     def share(self) -> float:
         return sum(way.resent for way in self.ways) / max(1, sum(way.sent for way in self.ways))
 
+    @property
+    def stalls(self) -> int:
+        return sum(way.stalls for way in self.ways)
+
 
 class PacketLosses:
     """Everything that the examiners' messages showed."""

@@ -51,16 +51,12 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 def look_at(state: SessionState, node: int) -> None:
     checks = registry.names(state.asked)
-    state.ask(node, LocalTask(state.asked, checks), _local_seconds(checks))
+    limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
+    state.ask(node, LocalTask(state.asked, checks), max(limits, default=0.0) + LOCAL_SLACK_SECONDS)
 
 
 def warm_up(state: SessionState, node: int) -> None:
     state.ask(node, state.warm_task, state.left)
-
-
-def _local_seconds(checks: tuple[str, ...]) -> float:
-    limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
-    return max(limits, default=0.0) + LOCAL_SLACK_SECONDS
 
 
 def hurry(state: SessionState, kind: type) -> None:
@@ -90,35 +86,31 @@ def write(state: SessionState) -> None:
         {name: one.first_torch_worker for name, one in known.items() if one.first_torch_worker is not None},
         {name: one.product for name, one in known.items() if one.product is not None},
     )
-    said = []
-    for name, findings in found.items():
-        node = known[name].node if name in known else None
-        said += [NodeFinding(node, finding) for finding in findings]
-    state.write("checks", said)
+    said = ((state.numbers.get(name), finding) for name, findings in found.items() for finding in findings)
+    state.write("checks", [NodeFinding(node, finding) for node, finding in said])
 
 
 def choose_backend(state: SessionState) -> None:
     """What tests of groups use, where they can be made at all."""
-    if not state.orders.preflight.python:
+    orders = state.orders
+    if not orders.preflight.python:
         state.notice("no collective was tested: the ranks are no Python program")
         return
-    backends = [one.warm.backend for one in state.present() if one.warm is not None and one.warm.up]
-    if backends:
-        state.backend = max(sorted(set(backends)), key=backends.count)
-        _use_gloo_where_gpus_are_shared(state)
-        why = next((one.warm.why for one in state.present() if one.warm and one.warm.up and one.warm.why), "")
-        if state.backend == "gloo" and state.orders.gpus_per_node and why:
-            state.notice(f"collectives were tested with gloo: {why}")
+    ready = {one.name: one.warm for one in state.present() if one.warm is not None and one.warm.up}
+    backends = [warm.backend for warm in ready.values()]
+    if not backends:
+        whys = [one.first_torch_worker.why for one in state.present() if one.first_torch_worker is not None]
+        why = whys[0] if whys else "no answer"
+        state.notice(f"no collective was tested: no node can import torch ({why})")
         return
-    whys = [one.first_torch_worker.why for one in state.present() if one.first_torch_worker is not None]
-    state.notice(f"no collective was tested: no node can import torch ({whys[0] if whys else 'no answer'})")
-
-
-def _use_gloo_where_gpus_are_shared(state: SessionState) -> None:
-    """NCCL takes one rank per GPU: where no number of GPUs was asked, fewer than ranks are no fault."""
-    ranks = state.orders.ranks_per_node
+    state.backend = max(sorted(set(backends)), key=backends.count)
+    # NCCL takes one rank per GPU: where no number of GPUs was asked, fewer than ranks are no fault.
     seen = {one.name: one.warm.devices for one in state.present() if one.warm is not None}
     fewest = min(seen, key=lambda name: seen[name])
-    if state.backend == "nccl" and not state.orders.gpus_per_node and seen[fewest] < ranks:
+    if state.backend == "nccl" and not orders.gpus_per_node and seen[fewest] < orders.ranks_per_node:
         state.backend = "gloo"
-        state.notice(f"collectives were tested with gloo: {fewest} has {seen[fewest]} GPUs for {ranks} ranks")
+        gpus = f"{fewest} has {seen[fewest]} GPUs for {orders.ranks_per_node} ranks"
+        state.notice(f"collectives were tested with gloo: {gpus}")
+    why = next((warm.why for warm in ready.values() if warm.why), "")
+    if state.backend == "gloo" and orders.gpus_per_node and why:
+        state.notice(f"collectives were tested with gloo: {why}")

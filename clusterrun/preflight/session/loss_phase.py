@@ -21,8 +21,8 @@ _ALL = "look at the switches between the nodes: dropped packets, buffers, flow c
 def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Let every node exchange messages with the next in the ring, and with one on its other side."""
     there = state.listeners()
+    steps = (1, len(there) // 2) if len(there) > retransmissions.ENOUGH + 1 else (1,)
     for place, one in enumerate(there if len(there) > 1 else ()):
-        steps = (1, len(there) // 2) if len(there) > retransmissions.ENOUGH + 1 else (1,)
         others = [there[(place + step) % len(there)] for step in steps]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
@@ -38,19 +38,12 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
 def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Hear what was seen; for some more seconds where that is needed to tell who is to blame."""
     yield from _ask(state, 0.0)
-    if _suspicious(state) and state.left > MORE_SECONDS + _ANSWER_SECONDS:
+    least, half = limit(state.asked.limits, "loss_warn"), retransmissions.LEAST_RESENT // 2
+    odd = any(way.stalls or (way.share >= least and way.resent >= half) for way in _ways(state))
+    if odd and state.left > MORE_SECONDS + _ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask(state, MORE_SECONDS)
     write(state)
-
-
-def _suspicious(state: SessionState) -> list[retransmissions.LossyWay]:
-    ways = state.losses.ways(one.node for one in state.present())
-    return [
-        way
-        for way in ways
-        if way.stalls or (way.share >= _least(state) and way.resent >= retransmissions.LEAST_RESENT // 2)
-    ]
 
 
 def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
@@ -60,16 +53,16 @@ def _ask(state: SessionState, seconds: float) -> Iterator[tuple[type, ...]]:
     yield (ExchangeTask,)
 
 
-def _least(state: SessionState) -> float:
-    return limit(state.asked.limits, "loss_warn")
+def _ways(state: SessionState) -> list[retransmissions.LossyWay]:
+    return state.losses.ways(one.node for one in state.present())
 
 
 def write(state: SessionState) -> None:
-    ways = state.losses.ways(one.node for one in state.present())
-    found = retransmissions.troubles(ways, _least(state))
+    ways, least = _ways(state), limit(state.asked.limits, "loss_warn")
+    found = retransmissions.troubles(ways, least)
     said = [NodeFinding(one.nodes[0], _of_node(state, one)) for one in found if len(one.nodes) == 1]
     usual = retransmissions.usual_share(ways)
-    if usual >= _least(state):
+    if usual >= least:
         words = f"{usual:.1%} or more of what most nodes send each other has to be sent again"
         said.append(NodeFinding(None, Finding("loss", Grade.WARN, words, _ALL)))
     links = [one for one in found if len(one.nodes) == 2]
@@ -89,37 +82,28 @@ def _of_node(state: SessionState, trouble: retransmissions.LossTrouble) -> Findi
         "out": f"what it sends to {others}",
         "in": f"what it gets from {others}",
     }
-    grade = _grade(state, trouble, stalls=1)
-    return Finding(
-        "loss",
-        grade,
-        f"packets of {what[trouble.side]}{_words(trouble)}",
-        _REMEDY.format(state.names([node])),
-    )
+    said = f"packets of {what[trouble.side]} get lost: {_counts(trouble)}"
+    return Finding("loss", _grade(state, trouble, stalls=1), said, _REMEDY.format(state.names([node])))
 
 
 def _of_link(state: SessionState, trouble: retransmissions.LossTrouble) -> LinkReport:
     a, b = (state.subjects[node].name for node in trouble.nodes)
     between = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
-    said = f"packets of what {between}{_words(trouble)}"
+    said = f"packets of what {between} get lost: {_counts(trouble)}"
     direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
     return LinkReport(a, b, direction, grade, said, _REMEDY.format(f"{a} and {b}"))
 
 
-def _words(trouble: retransmissions.LossTrouble) -> str:
-    return f" get lost: {_counts(trouble)}"
-
-
 def _counts(trouble: retransmissions.LossTrouble) -> str:
     sent, resent = sum(way.sent for way in trouble.ways), sum(way.resent for way in trouble.ways)
-    longest = max((way.longest for way in trouble.ways), default=0.0)
-    stalls = sum(way.stalls for way in trouble.ways)
     said = f"{resent} of {sent} segments were sent again ({trouble.share:.1%})"
-    return said + (f"; {stalls} messages stalled, for up to {longest:.1f} s" if stalls else "")
+    longest = max((way.longest for way in trouble.ways), default=0.0)
+    return said + (
+        f"; {trouble.stalls} messages stalled, for up to {longest:.1f} s" if trouble.stalls else ""
+    )
 
 
 def _grade(state: SessionState, trouble: retransmissions.LossTrouble, stalls: int) -> Grade:
     """Unfit where much is lost, or messages stalled so often that it is no single event."""
-    often = sum(way.stalls for way in trouble.ways) > 0 and sum(way.stalls for way in trouble.ways) >= stalls
     lossy = trouble.share >= limit(state.asked.limits, "loss_fail")
-    return Grade.FAIL if often or lossy else Grade.WARN
+    return Grade.FAIL if lossy or trouble.stalls >= stalls else Grade.WARN

@@ -86,7 +86,12 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     state.swept_after = hints
     if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
         return
-    write(state, blocked((yield from _sweep(state, ways))))
+    found = blocked((yield from _sweep(state, ways)))
+    nodes = [one for one in found if len(one.nodes) == 1]
+    for one in nodes:  # links that a node's ports explain are no findings of their own
+        state.drop_link_findings_of(one.nodes[0])
+    links = [_link(state, one) for one in found if len(one.nodes) > 1]
+    state.write("port sweep", [NodeFinding(one.nodes[0], _of_node(state, one)) for one in nodes], links)
 
 
 def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -132,16 +137,21 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     """Each with two others, both ways; with such that are not in doubt, where there are any.
 
     Who is joined with others by tests that passed has only these as witnesses: what keeps it from the rest
-    may lie between.
+    may lie between. The newest test of some nodes counts: a firewall may have been changed since the first.
     """
     there = [one.node for one in state.listeners()]
-    mates = _mates(state)
+    groups = Groups()
+    newest = {frozenset(one.nodes): one.outcome for one in state.tests if one.outcome != "void"}
+    for nodes in ([state.numbers[name] for name in one] for one in newest if newest[one] == "passed"):
+        for other in nodes[1:]:
+            groups.join(nodes[0], other)
+    mates = {node: group for group in groups.of(state.subjects) for node in group}
     others = [node for node in there if node not in suspects] + suspects
     found: dict[tuple[int, int], None] = {}
     for place, node in enumerate(suspects):
         turned = others[place % len(others) :] + others[: place % len(others)]
         turned.sort(key=lambda one: one in suspects)
-        near = mates.get(node, ())
+        near = mates[node]
         able = [one for one in turned if one != node and not state.is_cut(node, one)]
         able = [one for one in able if one in near] if len(near) > 1 else able
         for other in able[:WITNESSES]:
@@ -149,41 +159,15 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
     return list(found)
 
 
-def _mates(state: SessionState) -> dict[int, tuple[int, ...]]:
-    """By node all that are joined with it by tests that passed, with itself; their newest one counts.
-
-    A firewall may have been changed since the first.
-    """
-    groups = Groups()
-    newest = {frozenset(one.nodes): one.outcome for one in state.tests if one.outcome != "void"}
-    for nodes in (list(one) for one, outcome in newest.items() if outcome == "passed"):
-        for other in nodes[1:]:
-            groups.join(state.numbers[nodes[0]], state.numbers[other])
-    return {node: group for group in groups.of(state.subjects) for node in group}
-
-
 def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
     for a in dict.fromkeys(way[0] for way in ways):
+        goals = [(state.subjects[b], ports) for (node, b), ports in ways.items() if node == a]
+        # In no order: the kernel takes own ports in turn, and must not map a blocked range of these to a run.
+        mixed = (tuple(sorted(ports, key=lambda port: port * 40503 % 65537)) for _, ports in goals)
         targets = tuple(
-            Target(b, state.subjects[b].name, state.subjects[b].address, _scattered(ports), 0)
-            for (node, b), ports in ways.items()
-            if node == a
+            Target(to.node, to.name, to.address, ports, 0) for (to, _), ports in zip(goals, mixed)
         )
         state.ask(a, DialTask("", a, targets, (), _SECONDS, closed=True), _SECONDS + _SLACK_SECONDS)
-
-
-def _scattered(ports: frozenset[int]) -> tuple[int, ...]:
-    """In no order: the kernel takes own ports in turn, and must not map a blocked range of these to a run."""
-    return tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
-
-
-def write(state: SessionState, found: list[Blocked]) -> None:
-    """Write down what is blocked; links that a node's ports explain are no findings of their own."""
-    nodes = [one for one in found if len(one.nodes) == 1]
-    for one in nodes:
-        state.drop_link_findings_of(one.nodes[0])
-    links = [_link(state, one) for one in found if len(one.nodes) > 1]
-    state.write("port sweep", [NodeFinding(one.nodes[0], _of_node(state, one)) for one in nodes], links)
 
 
 def _of_node(state: SessionState, one: Blocked) -> Finding:

@@ -25,7 +25,7 @@ from clusterrun.preflight.session import (
     recheck,
 )
 from clusterrun.preflight.session.group_tests import PRODUCT, GroupTests
-from clusterrun.preflight.session.outcome import SessionOutcome, concluded, unverified
+from clusterrun.preflight.session.outcome import SessionOutcome, concluded, write_unverified
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 
@@ -269,7 +269,7 @@ class Session:
             said = "the whole set was not tested to its end: no time was left"
             case.write_of_all("unfinished", "set", Grade.UNDETERMINED, said)
         absent_nodes.review(case)
-        case.write("verified", unverified(case))
+        write_unverified(case)
         for words in self._pairs.passing():
             case.notice(words)
         case.asks.clear()

@@ -192,17 +192,7 @@ class SessionState:
         given = orders.preflight.limits
         known = tuple((name, value) for name, value in given if name in BY_NAME and 0 <= value < float("inf"))
         self.limits = limits_of(known)
-        self.asked = RunNeeds(
-            run_id=orders.run_id,
-            run_dir=run_dir,
-            home="",
-            cwd=orders.cwd,
-            python=orders.preflight.python,
-            gpus=orders.gpus_per_node,
-            ranks=orders.ranks_per_node,
-            cpus_per_rank=orders.cpus_per_rank,
-            limits=known,
-        )
+        self.asked = _needs(orders, run_dir, known)
         self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
         """By who found them, the groups of nodes between which the network is partitioned."""
         self._links: dict[str, tuple[LinkReport, ...]] = {}
@@ -321,3 +311,17 @@ class SessionState:
             if found.check in ("bandwidth", "product", "pair") and found.verdict is not Grade.PASS
         }
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
+
+
+def _needs(orders: Orders, run_dir: str, limits: tuple[tuple[str, float], ...]) -> RunNeeds:
+    return RunNeeds(
+        run_id=orders.run_id,
+        run_dir=run_dir,
+        home="",
+        cwd=orders.cwd,
+        python=orders.preflight.python,
+        gpus=orders.gpus_per_node,
+        ranks=orders.ranks_per_node,
+        cpus_per_rank=orders.cpus_per_rank,
+        limits=limits,
+    )
