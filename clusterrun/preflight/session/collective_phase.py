@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
@@ -35,11 +35,6 @@ _RING = 3
 """In a ring of so many nodes every two are neighbours."""
 
 
-def set_seconds(budget: float) -> float:
-    """What pair rounds must leave for the whole set."""
-    return min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * budget), budget / 2)
-
-
 # --- products ---
 
 
@@ -53,10 +48,8 @@ def products(state: SessionState, trials: GroupTests) -> Waits:
         yield from warm_again(state)
         known = {one.name: one.product for one in state.subjects.values() if one.product is not None}
         slow = registry.slow_products(state.asked, known)
-        again = [
-            one for one in state.present() if one.torch_ready and (one.name in slow or one.product is None)
-        ]
-        wanted = [one.node for one in again]
+        ready = (one for one in state.present() if one.torch_ready)
+        wanted = [one.node for one in ready if one.name in slow or one.product is None]
     state.write("torch worker", pair_findings.of_ends(state))
 
 
@@ -88,7 +81,8 @@ class PairTests:
         search = self.search = Search(
             ring, spares, orders.confirm, self.every, limits, distance=self._distance
         )
-        while case.left > set_seconds(orders.budget):
+        kept = min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * orders.budget), orders.budget / 2)
+        while case.left > kept:
             yield from warm_again(case)
             self._drop_lost(search)
             pairs = search.next_round()
@@ -115,40 +109,35 @@ class PairTests:
                 search.drop(one.node)
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
-        case = self.case
-        cut = [pair for pair in pairs if case.is_cut(pair.a, pair.b)]
+        cut = [pair for pair in pairs if self.case.is_cut(pair.a, pair.b)]
         whole = [pair for pair in pairs if pair not in cut]
-        done = yield from self.trials.made(f"tests of pairs, round {case.rounds + 1}", PAIR, whole)
-        case.rounds += 1
+        done = yield from self.trials.made(f"tests of pairs, round {self.case.rounds + 1}", PAIR, whole)
+        self.case.rounds += 1
         for trial in done:
-            self._keep(trial)
+            key = frozenset(trial.nodes)
+            if trial.passed is False or key not in self._last:
+                self._last[key] = trial
+            for node, rate in trial.ways:
+                a, b = trial.nodes
+                way = (node, b if node == a else a)
+                self._ways[way] = max(rate, self._ways.get(way, 0.0))
         search.take(done + [GroupTest(one, False) for one in cut])
 
-    def _keep(self, trial: GroupTest) -> None:
-        key = frozenset(trial.nodes)
-        if trial.passed is False or key not in self._last:
-            self._last[key] = trial
-        for node, rate in trial.ways:
-            a, b = trial.nodes
-            way = (node, b if node == a else a)
-            self._ways[way] = max(rate, self._ways.get(way, 0.0))
-
     def write(self) -> None:
-        said = self._said()
-        if said is not None:
+        for said in self._said():
             source = "all pairs" if self.every else "pairs"
             self.case.write(source, said.of_nodes(), said.of_links())
             said.of_parts(source)
 
     def passing(self) -> Iterator[str]:
         """Lines for the report that blame nobody."""
-        said = self._said()
-        return iter(()) if said is None else said.passing()
+        for said in self._said():
+            yield from said.passing()
 
-    def _said(self) -> pair_findings.PairFindings | None:
-        if self.search is None:
-            return None
-        return pair_findings.PairFindings(self.case, self.search.result(), self._last, self._ways)
+    def _said(self) -> Iterator[pair_findings.PairFindings]:
+        """What the search found, where there was one."""
+        if self.search is not None:
+            yield pair_findings.PairFindings(self.case, self.search.result(), self._last, self._ways)
 
 
 def warm_again(state: SessionState) -> Waits:
@@ -177,15 +166,11 @@ class WholeSet:
             nodes = self._nodes()
             if not nodes or case.left < 1.0:
                 return
-            (trial,) = yield from self._test(nodes)
+            trial = yield from self._test(nodes)
             if trial.passed is None:
                 continue
             before = case.choice().world
-            if trial.passed:
-                self._passed(trial)
-                yield from self._hasten(trial)
-            else:
-                yield from self._look(trial)
+            yield from self._hasten(trial) if trial.passed else self._look(trial)
             if case.choice().world == before or (case.set_passed and not trial.passed):
                 return
 
@@ -194,24 +179,60 @@ class WholeSet:
         nodes = self._case.choice().nodes
         return nodes if all(self._case.subjects[node].torch_ready for node in nodes) else ()
 
-    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, list[GroupTest]]:
-        return self._trials.made(f"the whole set of {len(nodes)}", SET, [nodes])
+    def _test(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, GroupTest]:
+        (trial,) = yield from self._trials.made(f"the whole set of {len(nodes)}", SET, [nodes])
+        return trial
 
     def _passed(self, trial: GroupTest) -> None:
-        case = self._case
-        case.set_passed = True
-        case.write("set", expected_bandwidth.of_set(case, trial))
+        self._case.set_passed = True
+        self._case.write("set", expected_bandwidth.of_set(self._case, trial))
 
     def _hasten(self, trial: GroupTest) -> Waits:
         """Where somebody may be slow: pairs, unless they were timed; then the parts of a set too slow."""
         case, known = self._case, self._pairs.search is not None
-        if not (yield from _suspected(case, self._trials, trial, known)):
+        self._passed(trial)
+        below = self._is_below_floor(trial)
+        if not below and (known or not (yield from self._halves_differ(trial.nodes))):
             return
         before = case.choice().world
         if not known:
             yield from self._pairs.rounds()
-        if case.choice().world == before and _below_floor(case, trial):
-            yield from _slow_parts(case, self._trials, trial)
+        if case.choice().world == before and self._is_below_floor(trial):
+            yield from self._slow_parts(trial.nodes)
+
+    def _is_below_floor(self, trial: GroupTest) -> bool:
+        """Slower than this hardware, or the user's number, lets expect."""
+        floor, _ = expected_bandwidth.floor_of(self._case, trial.nodes)
+        return trial.rate is not None and trial.rate < floor
+
+    def _halves_differ(self, nodes: tuple[int, ...]) -> Generator[tuple[type, ...], None, bool]:
+        """Where no pair was timed: whether one half of the set is slower than the other."""
+        case, middle = self._case, len(nodes) // 2
+        if len(nodes) < LEAST_HALVES or case.left < LEAST_HALVES_SECONDS:
+            return False
+        done = yield from self._trials.made("parts of the set: 2", HALF, (nodes[:middle], nodes[middle:]))
+        rates = [one.rate for one in done if one.passed and one.rate is not None]
+        limits = for_backend(case.limits, case.backend)
+        return len(rates) == len(done) and min(rates) < max(rates) * (1 - limits.slow_few)
+
+    def _slow_parts(self, nodes: tuple[int, ...]) -> Waits:
+        """Which parts of it are below the floor as well: both halves at once, then the halves of those."""
+        case = self._case
+        floor, _ = expected_bandwidth.floor_of(case, nodes)
+        search = slow_parts(nodes, floor)
+        found: tuple[tuple[int, ...], ...] = ()
+        try:
+            groups = next(search)
+            while case.left > 1.0:
+                label = f"parts of the set: {len(groups)}"
+                groups = search.send((yield from self._trials.made(label, HALF, groups)))
+        except StopIteration as end:
+            found = end.value
+        limit = f"(limit {floor:.3g} GB/s); the other parts are not"
+        slow = (f"{case.names(nodes)} are slow together, twice {limit}" for nodes in found)
+        case.write(
+            "slow parts", (NodeFinding(None, Finding("set", Grade.WARN, said, _SLOW_PART)) for said in slow)
+        )
 
     def _look(self, failed: GroupTest) -> Waits:
         """Why the whole set failed: links that no ring tested, then the set once more, then its parts."""
@@ -223,7 +244,7 @@ class WholeSet:
                 return
         yield from warm_again(case)
         nodes = self._nodes()
-        (again,) = (yield from self._test(nodes)) if nodes == failed.nodes else [failed]
+        again = (yield from self._test(nodes)) if nodes == failed.nodes else failed
         if again.passed:
             case.notice(f"the whole set failed once ({failed.wrong or failed.why}) and passed when repeated")
             self._passed(again)
@@ -232,16 +253,13 @@ class WholeSet:
 
     def _searches(self, failed: GroupTest) -> Iterator[Waits]:
         """What may find a node or link to blame, in the order in which it is tried."""
-        if len(failed.nodes) < 2:
+        count = len(failed.nodes)
+        if count < 2:
             return
         if self._pairs.search is None:
             yield self._pairs.rounds()
         yield network_phase.everyone(self._case)
-        if (
-            not self._pairs.every
-            and len(failed.nodes) > _RING
-            and self._trials.has_time_for(len(failed.nodes))
-        ):
+        if not self._pairs.every and count > _RING and self._trials.has_time_for(count):
             yield PairTests(self._trials, every=True).rounds()
 
     def _parts(self, failed: GroupTest) -> Waits:
@@ -257,46 +275,3 @@ class WholeSet:
             label = f"parts of the set that failed: {len(groups)}"
             search.take((yield from self._trials.made(label, HALF, groups)))
             pair_findings.of_set(case, failed, search.result(), bool(search.next_round()))
-
-
-# --- a set that works, but slower than it should: whether some part of it is to blame ---
-
-
-def _suspected(
-    state: SessionState, trials: GroupTests, trial: GroupTest, pairs_known: bool
-) -> Generator[tuple[type, ...], None, bool]:
-    """Whether somebody may be slow: the set is below its floor, or, where no pair was timed, a half is."""
-    if _below_floor(state, trial):
-        return True
-    if pairs_known or len(trial.nodes) < LEAST_HALVES or state.left < LEAST_HALVES_SECONDS:
-        return False
-    middle = len(trial.nodes) // 2
-    done = yield from trials.made("parts of the set: 2", HALF, (trial.nodes[:middle], trial.nodes[middle:]))
-    rates = [one.rate for one in done if one.passed and one.rate is not None]
-    limits = for_backend(state.limits, state.backend)
-    return len(rates) == len(done) and min(rates) < max(rates) * (1 - limits.slow_few)
-
-
-def _below_floor(state: SessionState, trial: GroupTest) -> bool:
-    """Slower than this hardware, or the user's number, lets expect."""
-    return trial.rate is not None and trial.rate < expected_bandwidth.floor_of(state, trial.nodes)[0]
-
-
-def _slow_parts(state: SessionState, trials: GroupTests, trial: GroupTest) -> Waits:
-    """Which parts of it are below the floor as well: both halves at once, then the halves of those."""
-    floor = expected_bandwidth.floor_of(state, trial.nodes)[0]
-    search = slow_parts(trial.nodes, floor)
-    found: tuple[tuple[int, ...], ...] = ()
-    try:
-        groups = next(search)
-        while state.left > 1.0:
-            label = f"parts of the set: {len(groups)}"
-            groups = search.send((yield from trials.made(label, HALF, groups)))
-    except StopIteration as end:
-        found = end.value
-    state.write("slow parts", (NodeFinding(None, _slow_part(state, nodes, floor)) for nodes in found))
-
-
-def _slow_part(state: SessionState, nodes: Sequence[int], floor: float) -> Finding:
-    said = f"{state.names(nodes)} are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
-    return Finding("set", Grade.WARN, said, _SLOW_PART)

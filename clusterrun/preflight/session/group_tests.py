@@ -41,8 +41,8 @@ class GroupTests:
     def __init__(self, state: SessionState) -> None:
         self.case = state
         self._last = 0
-        self._open: dict[int, tuple[str, tuple[int, ...], float]] = {}
-        self._results: dict[int, dict[int, GroupResult | None]] = {}
+        self._open: dict[int, tuple[str, tuple[int, ...], float, dict[int, GroupResult]]] = {}
+        """By number: kind, nodes, when it began, and the answers of its members."""
         self._took: dict[str, list[float]] = {}
         """Seconds of tests that passed, by kind."""
         self._longest = _LONGEST_LIMIT
@@ -69,18 +69,15 @@ class GroupTests:
     def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
         case = self.case
         self._last += 1
-        nodes = (
-            tuple(sorted(nodes, key=lambda node: not case.subjects[node].ports)) if kind == PAIR else nodes
-        )
-        self._open[self._last] = (kind, nodes, case.now)
+        known = case.subjects
+        if kind == PAIR:
+            nodes = tuple(sorted(nodes, key=lambda node: not known[node].ports))
+        self._open[self._last] = (kind, nodes, case.now, {})
         if self._longest == _LONGEST_LIMIT:
             self._hasty.add(self._last)
-        self._results[self._last] = {}
-        lead = case.subjects[nodes[0]]
+        lead = known[nodes[0]]
         port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
-        members = tuple(
-            GroupMember(node, case.subjects[node].name, case.subjects[node].address) for node in nodes
-        )
+        members = tuple(GroupMember(node, known[node].name, known[node].address) for node in nodes)
         task = GroupTask(
             test=self._last,
             kind=SET if kind == HALF else kind,
@@ -126,10 +123,8 @@ class GroupTests:
     def take(self, question: Request, result: GroupResult | None) -> None:
         """A member's answer; None if there will be none."""
         task = question.task
-        if not isinstance(task, GroupTask) or task.test not in self._results:
-            return
-        self._results[task.test][question.node] = result
-        if result is not None:
+        if result is not None and isinstance(task, GroupTask) and task.test in self._open:
+            self._open[task.test][-1][question.node] = result
             self.case.subjects[question.node].ports.extend(result.ports)
 
     def _finish(self) -> list[GroupTest]:
@@ -140,13 +135,10 @@ class GroupTests:
             if trial.passed:
                 self._took.setdefault(trial.kind, []).append(trial.seconds)
         self._open.clear()
-        self._results.clear()
         return done
 
     def _outcome(self, test: int) -> GroupTest:
-        kind, nodes, began = self._open[test]
-        results = self._results[test]
-        answers = {node: result for node, result in results.items() if result is not None}
+        kind, nodes, began, answers = self._open[test]
         seconds = max((one.seconds for one in answers.values()), default=self.case.now - began)
         if len(answers) < len(nodes):
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
@@ -155,8 +147,7 @@ class GroupTests:
             self._be_patient(slow)
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         passed = all(one.passed for one in answers.values())
-        rates = [dict(one.rates).get("all_reduce") for one in answers.values()]
-        known = [rate for rate in rates if rate is not None]
+        known = [rate for one in answers.values() for name, rate in one.rates if name == "all_reduce"]
         waited = max((dict(one.rates).get(CPU_WAIT, 0.0) for one in answers.values()), default=0.0)
         return GroupTest(
             nodes,
@@ -184,18 +175,11 @@ class GroupTests:
             )
 
     def _measure(self, trial: GroupTest) -> None:
-        case = self.case
-        words = {True: "passed", False: "failed", None: "void"}
-        case.tests.append(
-            Measurement(
-                trial.kind,
-                case.rounds,
-                tuple(case.subjects[node].name for node in trial.nodes),
-                words[trial.passed],
-                round(trial.seconds, 3),
-                trial.rate,
-                trial.wrong or trial.why,
-            )
+        outcome = {True: "passed", False: "failed", None: "void"}[trial.passed]
+        names = tuple(self.case.subjects[node].name for node in trial.nodes)
+        seconds, why = round(trial.seconds, 3), trial.wrong or trial.why
+        self.case.tests.append(
+            Measurement(trial.kind, self.case.rounds, names, outcome, seconds, trial.rate, why)
         )
 
 
@@ -203,9 +187,9 @@ def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
     """By node, how fast what it sends arrives: the better of what it saw and what its partner saw."""
     rates = {node: dict(one.rates) for node, one in answers.items()}
     found = []
-    for node in rates:
+    for node, own in rates.items():
         partner = next((other for other in rates if other != node), node)
-        seen = [rates[node].get("send"), rates[partner].get("receive")]
+        seen = [own.get("send"), rates[partner].get("receive")]
         known = [rate for rate in seen if rate is not None]
         found += [(node, max(known))] if known else []
     return tuple(found)

@@ -16,8 +16,6 @@ from clusterrun.preflight.thresholds import limit
 
 DIAL_SECONDS = 5.0
 """The kernel sends a lost SYN again after 1 and 3 seconds."""
-AGAIN = 1
-"""So often is dialled again where something did not answer."""
 WITNESSES = 2
 _SLACK_SECONDS = 10.0
 FEW = 96
@@ -38,21 +36,12 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     Where nodes are few, everybody dials everybody: a bad link off the ring stops the whole set too.
     """
     plan = _plan(state)
-    return _control_round(state, plan, plan)
+    return _dial(state, "control round", plan, plan)
 
 
 def around(state: SessionState, nodes: Collection[int]) -> Iterator[tuple[type, ...]]:
     """Let these dial the others, and be dialled by them; about the others nothing is in doubt."""
-    return _control_round(state, _plan_around(state, nodes), nodes)
-
-
-def _control_round(state: SessionState, plan: Plan, named: Collection[int]) -> Iterator[tuple[type, ...]]:
-    if plan:
-        state.label = "control round"
-        # Nobody resolves names where all nodes are one machine.
-        _ask(state, plan, named if state.orders.launch else ())
-        yield (DialTask,)
-        yield from _clear_up(state)
+    return _dial(state, "control round", _plan_around(state, nodes), nodes)
 
 
 def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
@@ -60,23 +49,24 @@ def everyone(state: SessionState) -> Iterator[tuple[type, ...]]:
     there = state.listeners()
     if len(there) <= FEW or state.left < DIAL_SECONDS:
         return
-    state.label = "everybody dials everybody"
     plan = {
         one.node: {to.node: _some(to, at)[:1] for to in there if to is not one}
         for at, one in enumerate(there)
     }
-    _ask(state, plan, ())
+    yield from _dial(state, "everybody dials everybody", plan, ())
+
+
+def _dial(state: SessionState, label: str, plan: Plan, namers: Collection[int]) -> Iterator[tuple[type, ...]]:
+    """Dial by this plan, and once more where something did not answer; ``namers`` resolve names as well."""
+    if not plan:
+        return
+    state.label = label
+    _ask(state, plan, namers if state.orders.launch else ())  # without srun all nodes are one machine
     yield (DialTask,)
-    yield from _clear_up(state)
-
-
-def _clear_up(state: SessionState) -> Iterator[tuple[type, ...]]:
-    for _ in range(AGAIN):
-        plan = _again(state)
-        if not plan or state.left < DIAL_SECONDS:
-            break
+    again = _again(state)
+    if again and state.left >= DIAL_SECONDS:
         state.label = "control round, again where something did not answer"
-        _ask(state, plan, ())
+        _ask(state, again, ())
         yield (DialTask,)
     write(state)
 
@@ -87,10 +77,8 @@ Plan = dict[int, dict[int, tuple[int, ...]]]
 
 def _plan(state: SessionState) -> Plan:
     there = state.listeners()
-    plan: Plan = {one.node: {} for one in there}
-    if len(there) < 2:
-        return {}
-    for place, one in enumerate(there):
+    plan: Plan = {one.node: {} for one in there} if len(there) > 1 else {}
+    for place, one in enumerate(there if plan else ()):
         for other in (there[place - 1], there[(place + 1) % len(there)]):
             plan[one.node][other.node] = other.listening.ports
     for place, one in enumerate(there):
@@ -153,7 +141,6 @@ def _both_ways(plan: Plan, node: NodeState, other: NodeState) -> None:
 
 
 def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
-    """``namers`` are those who resolve names as well."""
     there = [one.name for one in state.subjects.values() if one.listens]
     absent = [one.name for one in state.subjects.values() if one.absent]
     for node, targets in plan.items():
@@ -191,12 +178,11 @@ def write(state: SessionState) -> None:
 def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
     """What did not pass between the parts of a network."""
     place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in state.connectivity.ways.values() if place.get(way.a, -1) != place.get(way.b, -1)]
-    ways = [way for way in ways if way.a in place and way.b in place]
+    ways = [way for way in state.connectivity.ways.values() if {way.a, way.b} <= place.keys()]
+    ways = [way for way in ways if place[way.a] != place[way.b]]
     some = [way for way in ways if way.good]
     kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"
-    kind = kind if some else "no connection"
-    return f"{kind} between them ({len(ways)} ways tried), all is well inside"
+    return f"{kind if some else 'no connection'} between them ({len(ways)} ways tried), all is well inside"
 
 
 def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
@@ -226,12 +212,9 @@ def link(state: SessionState, one: ConnectTrouble) -> LinkReport:
         remedy = _FIREWALL
     elif one.kind == "large":
         said, remedy = f"large packets get lost ({tries}); small ones pass", _PATH.format(f"{a} and {b}")
-    elif one.both:
-        said, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
     else:
-        said, remedy = (
-            f"packets from {a} do not reach {b}, those back do ({tries})",
-            _CABLE.format(f"{a} and {b}"),
-        )
+        said, remedy = f"no connection either way ({tries})", _CABLE.format(f"{a} and {b}")
+        if not one.both:
+            said = f"packets from {a} do not reach {b}, those back do ({tries})"
     direction = "both" if one.both else "a->b"
     return LinkReport(a, b, direction, Grade.FAIL, said, remedy)

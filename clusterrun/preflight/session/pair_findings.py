@@ -49,15 +49,11 @@ class PairFindings:
 
     def of_parts(self, source: str) -> None:
         """A network that is partitioned, or slow, between groups of nodes."""
-        result = self._result
-        failed, _ = self._across(result.parts)
-        partition_findings.write(
-            self._case, source, result.parts, f"{failed} tests of two nodes failed, none passed"
-        )
-        _, between = self._across(result.slow_parts)
-        partition_findings.write_slow(
-            self._case, result.slow_parts, result.median or 0.0, median_of(between or [0.0])
-        )
+        parts, slow_parts, inside = self._result.parts, self._result.slow_parts, self._result.median or 0.0
+        seen = f"{self._across(parts)[0]} tests of two nodes failed, none passed"
+        partition_findings.write(self._case, source, parts, seen)
+        between = median_of(self._across(slow_parts)[1] or [0.0])
+        partition_findings.write_slow(self._case, slow_parts, inside, between)
 
     def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
         """Between groups: how many links failed, and the rates of those that did not."""
@@ -68,22 +64,17 @@ class PairFindings:
         return sum(one.passed is False for one in trials), rates
 
     def passing(self) -> Iterator[str]:
-        """What failed at times and passed at others: lines that blame nobody."""
+        """Lines that blame nobody: what failed at times only, and links over switches slower alike."""
         for one in self._result.evidence:
             if one.kind == "flaky":
                 names = self._case.names(one.nodes)
                 yield f"{names}: {one.failed} of {one.tests} tests failed, the others passed"
-        yield from self._slower_kinds()
-
-    def _slower_kinds(self) -> Iterator[str]:
-        """Links over more switches that are slower alike are compared with each other: that is said."""
-        kinds = self._result.kinds
-        fastest = max((one.median for one in kinds), default=0.0)
-        for one in kinds:
-            if one.factor > 1:
-                over = f"{one.levels} level{'s' if one.levels > 1 else ''} of switches"
-                said = f"the links over {over} reach {one.median:.3g} GB/s"
-                alone = "; there is only one, so whether it is slow cannot be told" if one.links == 1 else ""
+        fastest = max((one.median for one in self._result.kinds), default=0.0)
+        for kind in self._result.kinds:
+            if kind.factor > 1:
+                over = f"{kind.levels} level{'s' if kind.levels > 1 else ''} of switches"
+                said = f"the links over {over} reach {kind.median:.3g} GB/s"
+                alone = "; there is only one, so whether it is slow cannot be told" if kind.links == 1 else ""
                 yield f"{said}, the fastest kind {fastest:.3g}: compared with their like{alone}"
 
     def _node(self, evidence: Evidence) -> Finding:
@@ -101,21 +92,17 @@ class PairFindings:
 
     def _why(self, evidence: Evidence) -> str:
         """The words of the first test that failed there."""
-        ends = (
-            [evidence.nodes] if len(evidence.nodes) == 2 else [(*evidence.nodes, b) for b in evidence.against]
-        )
-        keys = map(frozenset, ends)
-        trials = [self._last[key] for key in keys if key in self._last]
-        found = (trial.wrong or trial.why for trial in trials if trial.passed is False)
-        return next((words for words in found if words), "no answer within the limit")
+        one = evidence.nodes
+        keys = [frozenset(one)] if len(one) == 2 else [frozenset((*one, b)) for b in evidence.against]
+        trials = (self._last[key] for key in keys if key in self._last)
+        return next(filter(None, map(why_failed, trials)), "no answer within the limit")
 
     def _link(self, evidence: Evidence) -> LinkReport:
         a, b = evidence.nodes
-        if evidence.kind == "slow" and self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
-            a, b = b, a
-        first, second = self._case.subjects[a].name, self._case.subjects[b].name
         direction, said = "both", f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "slow":
+            if self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
+                a, b = b, a
             there, back = self._ways.get((a, b)), self._ways.get((b, a))
             direction = "a->b" if there and back and there < back / 2 else "both"
             said = _slow(evidence)
@@ -123,15 +110,19 @@ class PairFindings:
             said += f", both nodes pass with others: {self._why(evidence)}"
         else:
             said += "; whether the link or a node is to blame is not known"
+        first, second = self._case.subjects[a].name, self._case.subjects[b].name
         return LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
+
+
+def why_failed(trial: GroupTest) -> str:
+    return (trial.wrong or trial.why) if trial.passed is False else ""
 
 
 def _slow(evidence: Evidence) -> str:
     rate, limit, median = evidence.rate or 0.0, evidence.limit or 0.0, evidence.median or 0.0
     share = f", {rate / median:.0%} of the median {median:.3g}" if median else ""
-    return (
-        f"at best {rate:.3g} GB/s in {evidence.failed} of {evidence.tests} tests{share} (limit {limit:.3g})"
-    )
+    tests = f"{evidence.failed} of {evidence.tests} tests"
+    return f"at best {rate:.3g} GB/s in {tests}{share} (limit {limit:.3g})"
 
 
 def of_ends(state: SessionState) -> Iterator[NodeFinding]:
@@ -146,44 +137,36 @@ def of_ends(state: SessionState) -> Iterator[NodeFinding]:
 
 def of_set(state: SessionState, failed: GroupTest, known: GroupsSaid, unfinished: bool) -> None:
     """What is said where the whole set fails, though its nodes and pairs do not."""
-    why = failed.wrong or failed.why or "no answer within the limit"
+    why = why_failed(failed) or "no answer within the limit"
     rest = len(failed.nodes) - len(known.bad) - len(known.apart)
-    together = f"the other {rest} pass together"
+    groups, together = f"groups of {known.size} nodes and more fail with", f"the other {rest} pass together"
     if known.bad:
-        said = f"groups of {known.size} nodes and more fail with it, whichever others they hold ({why})"
-        found = [
-            NodeFinding(node, Finding("set", Grade.FAIL, f"{said}; {together}", _BROKEN))
-            for node in known.bad
-        ]
+        said = f"{groups} it, whichever others they hold ({why}); {together}"
+        found = [NodeFinding(node, Finding("set", Grade.FAIL, said, _BROKEN)) for node in known.bad]
         state.write(f"groups of {len(failed.nodes)}: {state.names(failed.nodes)}", found)
         state.write("set", [])
     elif known.apart:
-        seen = f"groups of {known.size} nodes and more fail with each of {state.names(known.apart)} ({why})"
-        partition_findings.write_apart(state, known.apart, f"{seen}; {together}")
+        seen = f"{groups} each of {state.names(known.apart)} ({why}); {together}"
+        partition_findings.write_apart(state, known.apart, seen)
         state.write("set", [])
-    else:
-        state.write("set", [_of_set(state, failed, known, why, unfinished)])
-
-
-def _of_set(
-    state: SessionState, failed: GroupTest, known: GroupsSaid, why: str, unfinished: bool
-) -> NodeFinding:
-    more = (
-        "; the search for a node was not finished: --preflight-budget gives more time" if unfinished else ""
-    )
-    if len(failed.nodes) == 1:
-        said = f"its own ranks fail together: {why}"
-        return NodeFinding(failed.nodes[0], Finding("set", Grade.FAIL, said, _BROKEN))
-    if len(failed.nodes) == 2:
+    elif len(failed.nodes) == 1:
+        finding = Finding("set", Grade.FAIL, f"its own ranks fail together: {why}", _BROKEN)
+        state.write("set", [NodeFinding(failed.nodes[0], finding)])
+    elif len(failed.nodes) == 2:
         said = f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
-        return NodeFinding(None, Finding("set", Grade.FAIL, said, _THIRD))
-    if known.passed < len(known.least):
-        said = f"the whole set fails ({why})"
-        if not more:
-            sizes = f"no part of up to {known.passed} nodes does" if known.passed else "its pairs do not"
-            said = f"{said}, {sizes}: it is the set, not a single node"
+        state.write_of_all("set", "set", Grade.FAIL, said, _THIRD)
     else:
+        state.write_of_all("set", "set", Grade.FAIL, _of_set(state, known, why, unfinished), _SET)
+
+
+def _of_set(state: SessionState, known: GroupsSaid, why: str, unfinished: bool) -> str:
+    said = f"the whole set fails ({why})"
+    if known.passed >= len(known.least):
         said = f"{state.names(known.least)} fail together, and their pairs do not ({why})"
+    elif not unfinished:
+        sizes = f"no part of up to {known.passed} nodes does" if known.passed else "its pairs do not"
+        said += f", {sizes}: it is the set, not a single node"
     if 0 < len(known.common) < len(known.least):
         said += f"; {state.names(known.common)} are in all groups that failed"
-    return NodeFinding(None, Finding("set", Grade.FAIL, said + more, _SET))
+    more = "; the search for a node was not finished: --preflight-budget gives more time"
+    return said + more * unfinished

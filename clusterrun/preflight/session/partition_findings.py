@@ -19,19 +19,13 @@ _KEPT = (
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
-def write(
-    state: SessionState,
-    source: str,
-    parts: Sequence[tuple[int, ...]],
-    seen: str,
-    how: str = "is partitioned",
-) -> None:
+def write(state: SessionState, source: str, parts: Parts, seen: str, how: str = "is partitioned") -> None:
     """The network is partitioned: no node is to blame, and only one part can train. No parts: it is not."""
-    state.parts[source] = tuple(parts)
+    state.parts[source] = tuple(map(tuple, parts))
     said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
     if not state.choice().whole:
         best = state.largest_fit_partition()
-        said += f"; {_SWITCHES}; the largest part alone: --nodes {len(best)} --nodelist {_names(state, best)}"
+        said += f"; {_SWITCHES}; the largest part alone: {_alone(state, best)}"
     _tell(state, f"parts by {source}", parts, said, _SWITCHES)
 
 
@@ -48,19 +42,15 @@ def _tell(
     state.write(source, [NodeFinding(None, Finding("network", grade, said, remedy))] if parts else [])
 
 
-def _larger(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
-    best = max((here, others), key=len)
-    unseen = " (nobody saw whether all of those reach each other)" if best is others else ""
-    return f"the larger part alone: --nodes {len(best)} --nodelist {_names(state, best)}{unseen}"
-
-
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
     """Several nodes, absent or lost, answer none of those that are here: cut off, or all of them down."""
     state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
     there = _names(state, silent)
-    said = f"{there} answer none of {_names(state, here)}: the network is partitioned between them, or those"
-    said += f" are down; if sinfo -N -n {there} says that they live, {_SWITCHES}"
-    _tell(state, "parts by joining", silent, f"{said}; {_larger(state, here, silent)}", _SWITCHES)
+    said = (
+        f"{there} answer none of {_names(state, here)}: the network is partitioned between them, or those "
+        f"are down; if sinfo -N -n {there} says that they live, {_SWITCHES}; {_larger(state, here, silent)}"
+    )
+    _tell(state, "parts by joining", silent, said, _SWITCHES)
 
 
 def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
@@ -68,7 +58,7 @@ def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
     rest = tuple(one.node for one in state.subjects.values() if not one.unfit and one.node not in apart)
     state.parts["groups"] = (rest, tuple(apart))
     said = f"{seen}: those nodes are at fault, or what connects them to the others, which cannot be told"
-    said += f"; the others alone: --nodes {len(rest)} --nodelist {_names(state, rest)}"
+    said += f"; the others alone: {_alone(state, rest)}"
     left_out = state.choice().whole and not {*apart} & {*state.choice().nodes}
     _tell(state, "parts by groups", apart, said, _SWITCHES, Grade.WARN if left_out else Grade.FAIL)
 
@@ -97,7 +87,7 @@ def write_kept_away(state: SessionState, here: Sequence[int], away: Sequence[int
     _tell(state, "parts by agents", away, said, _KEPT)
 
 
-def write_lossy(state: SessionState, parts: Sequence[tuple[int, ...]], seen: str, grade: Grade) -> None:
+def write_lossy(state: SessionState, parts: Parts, seen: str, grade: Grade) -> None:
     """What goes between these groups gets lost, what stays inside does not: one part trains if need be."""
     if grade is Grade.FAIL:
         write(state, "loss", parts, seen, "loses packets")
@@ -114,6 +104,16 @@ def write_slow(state: SessionState, parts: Parts, inside: float, between: float)
         f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
     )
     _tell(state, "slow parts of the network", parts, said, _UPLINKS, Grade.WARN)
+
+
+def _larger(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
+    best = max((here, others), key=len)
+    unseen = " (nobody saw whether all of those reach each other)" if best is others else ""
+    return f"the larger part alone: {_alone(state, best)}{unseen}"
+
+
+def _alone(state: SessionState, nodes: Sequence[int]) -> str:
+    return f"--nodes {len(nodes)} --nodelist {_names(state, nodes)}"
 
 
 def _between(state: SessionState, parts: Parts) -> str:
