@@ -38,6 +38,11 @@ class DialledWay:
         return bool(self.tried) and not self.good
 
     @property
+    def answered(self) -> bool:
+        """The machine that was dialled lives: it took a connection, or refused one."""
+        return bool(self.good or self.refused)
+
+    @property
     def well(self) -> bool:
         """Everything answered, large packets included."""
         return not self.bad and self.large
@@ -84,6 +89,9 @@ class Connectivity:
             way.good.update(set(tried[one.node]) - set(one.silent) - set(one.refused))
             way.why = one.why
             way.dropped = one.dropped
+
+    def into(self, node: int) -> list[DialledWay]:
+        return [way for (_, to), way in self.ways.items() if to == node]
 
     def ill(self) -> list[DialledWay]:
         return [way for way in self.ways.values() if not way.well]

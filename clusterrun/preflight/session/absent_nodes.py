@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.session import indirect_probe, network_phase, partition_findings
-from clusterrun.preflight.session.indirect_probe import HOST
+from clusterrun.preflight import registry, tasks
+from clusterrun.preflight.session import network_phase, partition_findings
 from clusterrun.preflight.session.state import NodeState, SessionState
-from clusterrun.preflight.tasks import DialTask, Target
+from clusterrun.preflight.tasks import DialTask, ListenTask, LocalTask, Target, Task, ThroughTask
+from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, step_on
 
+HOST = 0
+"""The batch script, and with it the coordinator, runs on the first node of the allocation."""
 _PORTS = tuple(range(1, 25))
 """Nothing much listens there: a machine that lives refuses, and whoever hears that has a way to and fro.
 
@@ -19,6 +22,11 @@ Many, for each is dialled from another port of ours: where a range is blocked, s
 _SECONDS = 4.0
 _SLACK_SECONDS = 10.0
 _MOST_WITNESSES = 16
+_MOST_THROUGH = 4
+_START_SECONDS = 20.0
+_LOCAL_SECONDS = 18.0
+_DIAL_SECONDS = 5.0
+_THROUGH_SLACK_SECONDS = 6.0
 _OUTGOING = (
     "a firewall on it drops the connections that it begins, or its slurmd hangs: "
     "iptables -S OUTPUT, nft list ruleset, and the log of slurmd there"
@@ -76,7 +84,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     if _knock(state, missing):
         state.label = "a look at the nodes whose agents did not join"
         yield (DialTask,)
-        yield from indirect_probe.rounds(state, [one for one in missing if _answers(state, one)[1] == [HOST]])
+        yield from rounds_through(state, [one for one in missing if _answers(state, one)[1] == [HOST]])
     if missing:
         write(state)
 
@@ -140,9 +148,9 @@ def write(state: SessionState) -> None:
 def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     """It alone is here: what several others met, and it with all of them, is its own firewall."""
     host = state.subjects.get(HOST)
-    ways = [state.connectivity.ways.get((HOST, one.node)) for one in missing]
-    known = [way for way in ways if way is not None]
-    if host is None or [one.node for one in state.present()] != [HOST] or len(known) < max(_GROUP, len(ways)):
+    keys = [(HOST, one.node) for one in missing]
+    known = [state.connectivity.ways[key] for key in keys if key in state.connectivity.ways]
+    if host is None or [one.node for one in state.present()] != [HOST] or len(known) < max(_GROUP, len(keys)):
         return
     others = state.names(one.node for one in missing)
     said, remedy = "", ""
@@ -182,25 +190,20 @@ def _is_silent(state: SessionState, node: NodeState) -> bool:
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
     """All whose small packets it answered, where these are several and none of their large ones arrived."""
-    ways = [
-        way
-        for (_, to), way in state.connectivity.ways.items()
-        if to == node.node and (way.good or way.refused)
-    ]
+    ways = [way for way in state.connectivity.into(node.node) if way.answered]
     return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
 
 
 def review(state: SessionState) -> None:
     """Judge nodes that fell silent in the check anew: the coordinator's may be the one that hears nobody."""
-    lost = [one for one in state.subjects.values() if one.lost_at is not None and one.node != HOST]
     host = state.subjects.get(HOST)
     _late_alike(state)
     _lost_by_size(state)
     if any(state.parts.values()):
-        away = [one for one in state.subjects.values() if one.absent and not one.excused]
+        away = (one for one in state.subjects.values() if one.absent and not one.excused)
         kept_away = [one for one in away if _kept_away(state, one)]
         _excuse(kept_away, "the network is partitioned, which may be why")
-    lost = [one for one in lost if not one.excused]
+    lost = [one for one in _fell_silent(state) if not one.excused]
     if host is None or host.gone or not lost:
         return
     if _cut_off(state, lost):
@@ -216,16 +219,18 @@ def review(state: SessionState) -> None:
         one.explain_gone(Grade.UNDETERMINED, said, "let another node be the first")
 
 
+def _fell_silent(state: SessionState) -> list[NodeState]:
+    return [one for one in state.subjects.values() if one.lost_at is not None and one.node != HOST]
+
+
 def _late_alike(state: SessionState) -> None:
     """Where most nodes did not answer in time, that is what they share, and no fault of each."""
     late = [one for one in state.subjects.values() if any(f.check == "examiner" for f in one.findings)]
     if len(late) < _GROUP or 2 * len(late) <= len(state.subjects):
         return
     _excuse(late, "so did most nodes")
-    said = (
-        f"{len(late)} of {len(state.subjects)} nodes did not answer in time: they are overloaded, or share"
-        f" something slow; {_SHARED}"
-    )
+    said = f"{len(late)} of {len(state.subjects)} nodes did not answer in time: they are overloaded, or"
+    said += f" share something slow; {_SHARED}"
     grade = Grade.WARN if state.choice().whole else Grade.FAIL
     state.write_of_all("late", "nodes", grade, said, _SHARED)
 
@@ -251,20 +256,19 @@ def _lost_together(state: SessionState) -> list[NodeState]:
 
     One whose connection was closed is not cut off: it was heard.
     """
-    lost = [(one, one.lost_at) for one in state.subjects.values() if one.lost_at is not None]
-    lost = [(one, at) for one, at in lost if one.node != HOST and contract.NO_HEARTBEAT in one.gone]
-    lost = [(one, at) for one, at in lost if not one.excused]
-    known = [at for _, at in lost]
-    return [one for one, at in lost if sum(abs(at - it) <= contract.LOST_SECONDS for it in known) >= _GROUP]
+    lost = [one for one in _fell_silent(state) if contract.NO_HEARTBEAT in one.gone and not one.excused]
+    times = {one.node: one.lost_at or 0.0 for one in lost}
+    near = {
+        node: sum(abs(at - it) <= contract.LOST_SECONDS for it in times.values())
+        for node, at in times.items()
+    }
+    return [one for one in lost if near[one.node] >= _GROUP]
 
 
 def _tell_of_lost(state: SessionState) -> None:
     """Several fell silent in one moment, and no machine of theirs answers: they are down, or cut off."""
-    silent = _several(
-        one
-        for one in _lost_together(state)
-        if not any(way.refused for (_, to), way in state.connectivity.ways.items() if to == one.node)
-    )
+    known = ((one, state.connectivity.into(one.node)) for one in _lost_together(state))
+    silent = _several(one for one, ways in known if not any(way.refused for way in ways))
     if silent:
         before = (state.parts.get("joining") or ((), ()))[1]
         here = [one.node for one in state.present()]
@@ -290,9 +294,8 @@ def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> boo
 
 def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
     """Who of those that knocked heard anything of it, and who nothing."""
-    ways = [way for (_, to), way in state.connectivity.ways.items() if to == node.node]
-    heard = [way.a for way in ways if way.good or way.refused]
-    return heard, [way.a for way in ways if way.a not in heard]
+    ways = state.connectivity.into(node.node)
+    return [way.a for way in ways if way.answered], [way.a for way in ways if not way.answered]
 
 
 def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[LinkReport]:
@@ -324,7 +327,9 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
     if trouble is None:
         said += ": it was not examined"
         node.explain_gone(Grade.UNDETERMINED, said, "mend the link, then check again")
-        return [_link(state, HOST, node)]
+        a, b = state.subjects[HOST].name, node.name
+        said = "no answer, though others get one; no agent could join over it, so the direction is not known"
+        return [LinkReport(a, b, "both", Grade.FAIL, said, _REMEDY.format(a, b))]
     said += ": it is left out for this link alone"
     node.explain_gone(Grade.PASS, said, "mend the link")
     return [network_phase.link(state, trouble)]
@@ -337,7 +342,59 @@ def look_at(why: str, lives: bool) -> str:
     return next(found, _NO_PYTHON if lives else _NO_ANSWER)
 
 
-def _link(state: SessionState, node: int, one: NodeState) -> LinkReport:
-    a = state.subjects[node].name
-    said = "no answer, though others get one; no agent could join over it, so the direction is not known"
-    return LinkReport(a, one.name, "both", Grade.FAIL, said, _REMEDY.format(a, one.name))
+# --- a look at nodes that the coordinator's own does not reach, through one that reaches them ---
+
+
+def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
+    """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
+    sent = [
+        one
+        for one in nodes[:_MOST_THROUGH]
+        if _relay(state, one) is not None and examiner_on(state.orders.launch, one.name)
+    ]
+    if not sent or HOST not in [one.node for one in state.present()]:
+        return
+    state.label = "a look through others at nodes whose agents did not join"
+    for one in sent:
+        _through(state, one, ListenTask(state.nonce), _START_SECONDS)
+    yield (ThroughTask,)
+    for one in sent:
+        if one.listens:
+            _ask(state, one)
+    yield (ThroughTask, DialTask)
+    for one in sent:
+        _through(state, one, None, 0.0)
+    yield (ThroughTask,)
+
+
+def _ask(state: SessionState, node: NodeState) -> None:
+    host = state.subjects[HOST]
+    _through(state, node, LocalTask(state.asked, registry.names(state.asked)), _LOCAL_SECONDS)
+    task = DialTask(state.nonce, node.node, (host.target(host.listening.ports),), (), _DIAL_SECONDS)
+    _through(state, node, task, _DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+    led_to = next(iter(state.led_to(node.name)), "")
+    task = DialTask(state.nonce, host.node, (node.target(node.listening.ports, led_to),), (), _DIAL_SECONDS)
+    state.ask(host.node, task, _DIAL_SECONDS + _THROUGH_SLACK_SECONDS)
+
+
+def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:
+    relay = _relay(state, node)
+    if relay is not None:
+        body = tasks.said(task) if task is not None else ""
+        asked = ThroughTask(node.name, examiner_on(state.orders.launch, node.name), body, seconds)
+        state.ask(relay, asked, seconds + _THROUGH_SLACK_SECONDS)
+
+
+def _relay(state: SessionState, one: NodeState) -> int | None:
+    """The first other node that heard of it."""
+    heard, _ = _answers(state, one)
+    return next((node.node for node in state.present() if node.node in heard and node.node != HOST), None)
+
+
+def examiner_on(launch: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The program that starts agents, turned to start an examiner on one node; () where that is no srun."""
+    if len(launch) < 3 or launch[-2] != "agent":
+        return ()
+    program, *words = launch[:-2]
+    own = [word for word in words if not word.startswith("--immediate=")]
+    return (program, *step_on(own, [name], BESIDE_SECONDS), "examine", launch[-1], name)

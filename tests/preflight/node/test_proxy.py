@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.preflight import tasks
 from clusterrun.preflight.node.proxy import RemoteExaminer, RemoteExaminers, RunningThrough
-from clusterrun.preflight.session import indirect_probe
+from clusterrun.preflight.session import absent_nodes
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask, ListenAnswer, ListenTask, Target, ThroughAnswer, ThroughTask
 from tests.preflight.loopback import Node, run_directory
@@ -90,16 +90,16 @@ def test_a_program_that_ended_before_it_was_asked_is_answered_for_by_its_last_wo
 
 def test_the_program_that_starts_agents_is_turned_to_start_an_examiner_on_one_node():
     launch = ("srun", "--nodes=5", "--ntasks=5", "--ntasks-per-node=1", "/py", "/a.pyz", "agent", "/run")
-    assert indirect_probe.examiner_on(launch, "n3") == (
+    assert absent_nodes.examiner_on(launch, "n3") == (
         *("srun", "--overlap", "--immediate=2", "--nodelist=n3", "--nodes=1", "--ntasks=1"),
         *("--ntasks-per-node=1", "/py", "/a.pyz", "examine", "/run", "n3"),
     )
-    assert indirect_probe.examiner_on((), "n3") == ()
+    assert absent_nodes.examiner_on((), "n3") == ()
 
 
 def test_in_an_allocation_neither_its_nodes_nor_its_wait_are_those_of_an_examiner():
     launch = ("srun", "--immediate=100", "--nodelist=n[1-5]", "--nodes=5", "/py", "/a.pyz", "agent", "/run")
-    assert indirect_probe.examiner_on(launch, "n3") == (
+    assert absent_nodes.examiner_on(launch, "n3") == (
         *("srun", "--overlap", "--immediate=2", "--nodelist=n3", "--nodes=1"),
         *("/py", "/a.pyz", "examine", "/run", "n3"),
     )
@@ -119,5 +119,5 @@ def test_an_examiner_on_another_node_asks_for_no_memory_of_the_job():
 def test_nobody_is_looked_at_where_all_nodes_are_one_machine():
     subjects = [NodeState(node, name(node), "127.0.0.1") for node in range(3)]
     case = SessionState(orders(3), subjects, 0.0, 0.0, "/r")
-    assert list(indirect_probe.rounds(case, [])) == []
+    assert list(absent_nodes.rounds_through(case, [])) == []
     assert case.asks == []
