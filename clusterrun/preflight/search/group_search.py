@@ -101,16 +101,12 @@ class GroupSearch:
         named = self._guilty.keys() if self._rest() in self._passed else ()
         own = len(named) == 1 or self._differ()
         failing = self._failing(frozenset(self._nodes))
-        least = min(failing, key=len, default=frozenset())
-        common = frozenset.intersection(*failing) if failing else ()
+        least = self._in_order(min(failing, key=len, default=()))
+        common = self._in_order(frozenset.intersection(*failing) if failing else ())
+        bad, apart = self._in_order(named if own else ()), self._in_order(() if own else named)
+        size = max(map(self._fails_from, named), default=len(least))
         return GroupsSaid(
-            bad=self._in_order(named) if own else (),
-            apart=() if own else self._in_order(named),
-            least=self._in_order(least),
-            size=max(map(self._fails_from, named), default=len(least)),
-            passed=max(map(len, self._passed), default=0),
-            common=self._in_order(common),
-            rounds=self._rounds,
+            bad, apart, least, size, max(map(len, self._passed), default=0), common, self._rounds
         )
 
     def _in_order(self, nodes: Collection[int]) -> tuple[int, ...]:
@@ -146,7 +142,9 @@ class GroupSearch:
     def _make_up(self) -> list[Group]:
         rest = self._rest()
         failing = self._failing(rest)
-        if len(rest) < SMALLEST or any(map(self._is_mixed, failing)):
+        # A group that fails, though each of its nodes passed in one as large: several of them do it.
+        mixed = any(self._failed[group] >= CONFIRM and not self._suspects(group) for group in failing)
+        if len(rest) < SMALLEST or mixed:
             return []
         if not failing:
             return self._compared(rest) if rest in self._passed else [rest]
@@ -178,21 +176,13 @@ class GroupSearch:
 
     def _newly_guilty(self) -> list[int]:
         alone = self._sole(self._failing(self._rest()))
-        return [node for node, groups in alone.items() if self._is_guilty(node, groups)]
-
-    def _is_mixed(self, group: Group) -> bool:
-        """Whether it fails, though each of its nodes passed in a group as large: several of them do it."""
-        return self._failed[group] >= CONFIRM and not self._suspects(group)
-
-    def _is_guilty(self, node: int, groups: Collection[Group]) -> bool:
-        times = sum(self._failed[group] for group in groups)
-        return times >= CONFIRM and not self._shared(node, groups)
+        times = {node: sum(self._failed[group] for group in groups) for node, groups in alone.items()}
+        often = [node for node in alone if times[node] >= CONFIRM]
+        return [node for node in often if not self._shared(node, alone[node])]
 
     def _shared(self, node: int, groups: Collection[Group]) -> Group:
         """Who else may be the cause of its failures: too few were without them."""
-        times: Counter[int] = Counter()
-        for group in groups:
-            times.update(dict.fromkeys(group, self._failed[group]))
+        times = Counter(one for group in groups for one in group for _ in range(self._failed[group]))
         most = sum(self._failed[group] for group in groups) - WITHOUT
         return frozenset(one for one, count in times.items() if count > most and one != node)
 
@@ -265,16 +255,13 @@ class GroupSearch:
             return self._without_two(rest, failing, size)
         order = sorted(rest)
         random.Random(self._rounds).shuffle(order)
-        groups = [frozenset(order[at : at + size]) for at in range(0, len(order) - size + 1, size)]
+        groups = (frozenset(order[at : at + size]) for at in range(0, len(order) - size + 1, size))
         return [group for group in groups if group not in self._failed]
 
     def _without_two(self, rest: Group, failing: list[Group], size: int) -> list[Group]:
         """The group that leaves out as many as it can of the pairs of nodes that explain all failures."""
-        pairs = [
-            frozenset(pair)
-            for pair in itertools.combinations(sorted(rest), 2)
-            if all(group & frozenset(pair) for group in failing)
-        ]
+        pairs = [frozenset(ends) for ends in itertools.combinations(sorted(rest), 2)]
+        pairs = [pair for pair in pairs if all(group & pair for group in failing)]
         if not pairs or len(rest) - size < len(pairs[0]):
             return []
         out = pairs[0]

@@ -37,7 +37,11 @@ def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeSta
         ill = {viewer: found for viewer, found in seen.items() if not _leads_to(owner, found)}
         strange = {viewer: found for viewer, found in ill.items() if viewer != owner.node}
         if len(seen) >= _FEW and 2 * len(strange) > len(seen):
-            yield _wrong_entry(owner, strange, len(seen))
+            found = next(iter(strange.values()))
+            what = f"resolves to {found.split()[0]}" if found else "cannot be resolved"
+            where = f"on {len(strange)} of {len(seen)} nodes; its address is {owner.address}"
+            remedy = f"mend the entry of {name} in DNS or /etc/hosts"
+            yield _of_names(owner.node, f"the name {name} {what} {where}", remedy)
             continue
         for viewer, found in ill.items():
             if viewer == owner.node and _is_loopback(found):
@@ -70,22 +74,12 @@ def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
 
 
 def _leads_to(owner: NodeState, found: str) -> bool:
-    first = found.split()[0] if found else ""
     known = (one.address for one in owner.listening.interfaces)
-    return first in {owner.address, *(one for one in known if not _is_loopback(one))}
+    return (found.split() or [""])[0] in {owner.address, *(one for one in known if not _is_loopback(one))}
 
 
 def _is_loopback(addresses: str) -> bool:
     return addresses.startswith(("127.", "::1"))
-
-
-def _wrong_entry(owner: NodeState, strange: Mapping[int, str], viewers: int) -> NodeFinding:
-    found = next(iter(strange.values()))
-    what = f"resolves to {found.split()[0]}" if found else "cannot be resolved"
-    said = (
-        f"the name {owner.name} {what} on {len(strange)} of {viewers} nodes; its address is {owner.address}"
-    )
-    return _of_names(owner.node, said, f"mend the entry of {owner.name} in DNS or /etc/hosts")
 
 
 # --- clocks ---
@@ -106,7 +100,11 @@ def clocks(subjects: Sequence[NodeState], warn: float, fail: float) -> Iterator[
         if apart > warn:
             yield _unknown_clock(f"the clocks of {first.name} and {second.name} differ by {apart:.1f} s")
         return
-    away = {one.node: _surely_away(one, median) for one in known}
+    # The least that each is away, with its sign; 0 if it may be right.
+    away = {
+        one.node: one.earliest - median if one.earliest > median else min(0.0, one.latest - median)
+        for one in known
+    }
     astray = [one for one in known if abs(away[one.node]) > warn]
     if 2 * len(astray) >= len(known):
         widest = max(abs(seconds) for seconds in away.values())
@@ -119,13 +117,6 @@ def clocks(subjects: Sequence[NodeState], warn: float, fail: float) -> Iterator[
         yield NodeFinding(one.node, Finding("clock", Grade.FAIL if far else Grade.WARN, said, _TIME_SERVICE))
 
 
-def _surely_away(node: NodeState, median: float) -> float:
-    """The least it is away, with its sign; 0 if it may be right."""
-    if node.earliest > median:
-        return node.earliest - median
-    return min(0.0, node.latest - median)
-
-
 def _unknown_clock(seen: str) -> NodeFinding:
     said = f"{seen}; it is not known which is right"
     return NodeFinding(None, Finding("clock", Grade.WARN, said, "chronyc tracking on each node"))
@@ -136,25 +127,20 @@ def _unknown_clock(seen: str) -> NodeFinding:
 
 def interfaces(subjects: Sequence[NodeState]) -> Iterator[NodeFinding]:
     """Whose MTU on the interface in use is unlike the others', and who uses an interface of another name."""
-    used = {one.name: one for one in subjects if one.interface is not None}
-    mtus = {name: str(one.interface.mtu) for name, one in used.items() if one.interface is not None}
-    found = split(mtus)
-    for name in found.odd:
-        said = f"MTU {mtus[name]} on {_name(used[name])}; the others have {found.usual}"
-        remedy = f"ip link set {_name(used[name])} mtu {found.usual}"
-        yield NodeFinding(used[name].node, Finding("interface", Grade.WARN, said, remedy))
+    used = {one.name: (one.node, one.interface) for one in subjects if one.interface is not None}
+    found = split({name: str(interface.mtu) for name, (_, interface) in used.items()})
+    for node, interface in (used[name] for name in found.odd):
+        said = f"MTU {interface.mtu} on {interface.name}; the others have {found.usual}"
+        remedy = f"ip link set {interface.name} mtu {found.usual}"
+        yield NodeFinding(node, Finding("interface", Grade.WARN, said, remedy))
     if not found.agreed and not found.usual:
         groups = "; ".join(f"{value} on {some_of(who)}" for value, who in found.values)
         yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
 
 
-def _name(node: NodeState) -> str:
-    return node.interface.name if node.interface is not None else ""
-
-
 def common_interface(subjects: Sequence[NodeState]) -> str:
     """The name of the interface that all these use; '' where they differ or one is not known."""
-    used = {_name(one) for one in subjects}
+    used = {one.interface.name if one.interface is not None else "" for one in subjects}
     return used.pop() if len(used) == 1 else ""
 
 
@@ -165,9 +151,8 @@ def faster_interface(subjects: Sequence[NodeState]) -> tuple[str, int, int]:
     """
     speeds: dict[str, list[int]] = {}
     for one in subjects:
-        own = one.listening.interfaces
-        fitting = [i for i in own if i.kind in _NETWORKS and ":" not in i.address and i.megabits]
-        for name, megabits in {i.name: i.megabits for i in fitting}.items():
+        own = (i for i in one.listening.interfaces if i.kind in _NETWORKS and ":" not in i.address)
+        for name, megabits in {i.name: i.megabits for i in own if i.megabits}.items():
             speeds.setdefault(name, []).append(megabits)
     common = {name: min(each) for name, each in speeds.items() if len(each) == len(subjects)}
     used = common.get(common_interface(subjects), 0)

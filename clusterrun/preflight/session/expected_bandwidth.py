@@ -26,6 +26,9 @@ _SOCKETS = (
 )
 
 
+_OF_TWO = "ml-engineering: {} with it; four fifths of the lower"
+
+
 @frozen
 class KnownBandwidth:
     """All-reduce of 8 (or ``gpus``) such GPUs a node, in GB/s of bus bandwidth.
@@ -44,17 +47,11 @@ class KnownBandwidth:
 
 TABLE = (
     KnownBandwidth("A100", 8, 0, 182, "Azure node health checks: 228 with 16 GiB; four fifths"),
-    KnownBandwidth(
-        "H100", 8, 0, 296, "ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"
-    ),
-    KnownBandwidth(
-        "H200", 8, 0, 292, "ml-engineering: 365.6 without NVLink SHARP, 473 with it; four fifths of the lower"
-    ),
+    KnownBandwidth("H100", 8, 0, 296, _OF_TWO.format("370 without NVLink SHARP, 480")),
+    KnownBandwidth("H200", 8, 0, 292, _OF_TWO.format("365.6 without NVLink SHARP, 473")),
     KnownBandwidth("H100", 4, 0, 290, "ml-engineering: 363; four fifths"),
     KnownBandwidth("H200", 4, 0, 290, "ml-engineering: 363; four fifths"),
-    KnownBandwidth(
-        "B200", 8, 0, 545, "ml-engineering: 682 without NVLink SHARP, 838 with it; four fifths of the lower"
-    ),
+    KnownBandwidth("B200", 8, 0, 545, _OF_TWO.format("682 without NVLink SHARP, 838")),
     KnownBandwidth("A100", 8, 1600, 185, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("H100", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("H200", 8, 3200, 250, "GCP a3-ultra: floor of its start-up test; OCI's is 440"),
@@ -65,8 +62,6 @@ TABLE = (
     KnownBandwidth("H100", 8, 800, 60, "GCP a3-high: floor of its start-up test"),
 )
 """One row per kind of node and network."""
-
-
 _BESIDE_NVSWITCH = {"PCIE", "NVL", "MIG"}
 """In names of GPUs of the same kind on a card of their own, which reach a tenth of what the table says."""
 
@@ -76,8 +71,8 @@ def row(gpu: str, gpus: int, gigabits: int, nodes: int) -> KnownBandwidth | None
     words = gpu.upper().replace("-", " ").split()
     if nodes > 2 or (nodes > 1) != (gigabits > 0) or _BESIDE_NVSWITCH.intersection(words):
         return None
-    fitting = (one for one in TABLE if (one.gpus, one.gigabits) == (gpus, gigabits) and one.gpu in words)
-    return next(fitting, None)
+    known = (one for one in TABLE if (one.gpus, one.gigabits) == (gpus, gigabits) and one.gpu in words)
+    return next(known, None)
 
 
 def of_set(state: SessionState, trial: GroupTest) -> Iterator[NodeFinding]:
@@ -118,8 +113,6 @@ def _known(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
 
 def _active(node: NodeState) -> list[float]:
     """Gigabits per second of every port that the node's own check found active."""
-    reading: object = {}
-    for found in node.local.readings if node.local is not None else ():
-        if found.check == "infiniband" and found.value:
-            reading = json.loads(found.value)
-    return infiniband.active(reading)
+    found = node.local.readings if node.local is not None else ()
+    values = [one.value for one in found if one.check == "infiniband" and one.value]
+    return infiniband.active(json.loads(values[-1]) if values else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen, replace
@@ -39,8 +40,8 @@ class Requests:
 
     def __init__(self) -> None:
         self._open: dict[int, Request] = {}
-        self._counts: dict[type, int] = {}
-        self._batches: dict[type, int] = {}
+        self._counts: Counter[type] = Counter()
+        self._batches: Counter[type] = Counter()
         self._times: list[tuple[float, int]] = []
         self._last = 0
 
@@ -52,20 +53,20 @@ class Requests:
         self._last += 1
         self._put(Request(self._last, node, task, now, now + seconds))
         kind = type(task)
-        self._batches[kind] = self._batches[kind] + 1 if self.count(kind) else 1
-        self._counts[kind] = self.count(kind) + 1
+        self._batches[kind] = self._batches[kind] + 1 if self._counts[kind] else 1
+        self._counts[kind] += 1
         return AskWorker(node, self._last, body or tasks.said(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
         """Whether one of these kinds is open."""
-        return any(self._counts.get(kind, 0) for kind in kinds)
+        return any(map(self.count, kinds))
 
     def count(self, kind: type) -> int:
-        return self._counts.get(kind, 0)
+        return self._counts[kind]
 
     def batch(self, kind: type) -> int:
         """How many of a kind were asked since none of it was open."""
-        return self._batches.get(kind, 0)
+        return self._batches[kind]
 
     def of_kind(self, kind: type) -> list[Request]:
         return [question for question in self._open.values() if isinstance(question.task, kind)]
