@@ -13,8 +13,7 @@ from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.states import State
-from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
-from clusterrun.monitor.hang_detector import HangDetector
+from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Note, Now
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import ChildProcess, Collected, LookOptions, RankSeen
+from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Collected, LookOptions, RankSeen
 from clusterrun.diagnosis.frames import in_data_loader, joins_processes, shortened
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import Any, frozen, replace
+from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
-from clusterrun.monitor.rank_channels import channels
+from clusterrun.monitor.rank_channels import RankChannel, channels
 from clusterrun.monitor.stacks import StackReply, stack_of_fork, stacks
-from clusterrun.monitor.stalled_sockets import connections
 from clusterrun.monitor.torch_facts import calls, facts, groups, records
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from clusterrun.model.paths import AttemptPaths
-    from clusterrun.monitor.rank_channels import RankChannel
 
 MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2
@@ -33,12 +26,16 @@ RECORDS_SECONDS = 2.0
 """For answers with flight records: a rank that trains at full speed on a crowded node needs longer."""
 NO_ANSWER = "no answer in time"
 MOST_BYTES = 800_000
+LEAST_RETRIES = 2
+"""One packet that is sent twice is nothing; a path that is cut keeps sending."""
+MOST_PEERS = 16
 
 
 @frozen
 class First:
     """A rank at the beginning of the look: what it had used, printed and begun."""
 
+    rank: int
     pid: int
     channel: RankChannel | None
     used: float
@@ -52,110 +49,98 @@ class Look:
     def __init__(self, node: str, paths: AttemptPaths, pids: Mapping[int, int], path: str) -> None:
         self._node, self._paths, self._path = node, paths, path
         self._pids = found(pids)
-        self._number = time.monotonic_ns()
+        self._number, self._seconds = time.monotonic_ns(), 0.0
 
     def collect(self, wanted: LookOptions) -> Collected:
         """What can be seen within about ``wanted.seconds`` and 4 s more for what does not answer."""
         clock, before = time.time(), self._first()
         began = time.monotonic()
         time.sleep(wanted.seconds)
-        seconds = time.monotonic() - began
+        self._seconds = time.monotonic() - began
         # Before they are asked: to write many records takes a rank some time as well.
-        busy = {rank: (used(one.pid) - one.used) / seconds for rank, one in before.items()}
-        channels = [one.channel for one in before.values() if one.channel and proc.runs(one.pid)]
+        busy = [(used(one.pid) - one.used) / self._seconds for one in before]
+        channels = [one.channel for one in before if one.channel and proc.runs(one.pid)]
         # Stacks last: the thread's answer may touch what is on the way.
         said = facts(channels, self._number + 1, wanted.records, RECORDS_SECONDS)
         told = stacks(channels)
         seen = [
-            self._seen(rank, one, said.get(one.pid), told, (seconds, busy[rank]))
-            for rank, one in before.items()
+            self._seen(one, said.get(one.pid, {}), told.get(one.pid, StackReply(())), cores)
+            for one, cores in zip(before, busy)
         ]
         by_nccl = [one.pid for one in seen if any("nccl" in group.backend for group in one.groups)]
         ras = nccl_ras(proc.environment(by_nccl[0]).get(RAS_VARIABLE) or RAS_ADDRESS) if by_nccl else ()
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
-    def _first(self) -> dict[int, First]:
+    def _first(self) -> list[First]:
         open_channels = [channel for _, channel in self._pids.values() if channel and proc.runs(channel.pid)]
         said = facts(open_channels, self._number, 0)
-        return {
-            rank: First(pid, channel, used(pid), output(self._paths, rank), begun(said.get(pid)))
+        return [
+            First(rank, pid, channel, used(pid), output(self._paths, rank), begun(said.get(pid, {})))
             for rank, (pid, channel) in self._pids.items()
-        }
+        ]
 
-    def _seen(
-        self,
-        rank: int,
-        first: First,
-        said: Mapping[str, Any] | None,
-        told: Mapping[int, StackReply],
-        worked: tuple[float, float],
-    ) -> RankSeen:
-        """``worked``: for how many seconds it was looked at, and how many processors it kept busy."""
+    def _seen(self, first: First, said: Mapping[str, Any], stacks: StackReply, busy: float) -> RankSeen:
+        """``said``: what its thread answered; empty for nothing. ``busy``: how many processors."""
+        rank = first.rank
         moment = proc.look(first.pid)
         if moment is None:
             return RankSeen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
-        stacks = told.get(first.pid, StackReply(()))
-        stack = stacks.main
-        joined = connections(first.pid)
+        addresses, backlog = connections(first.pid)
+        holder, lock = proc.awaited_lock(first.pid)
         return RankSeen(
             rank=rank,
             node=self._node,
             pid=first.pid,
             state=moment.state,
             waits_in=proc.waiting_in(first.pid),
-            busy=round(worked[1], 3),
-            seconds=round(worked[0], 3),
+            busy=round(busy, 3),
+            seconds=round(self._seconds, 3),
             quiet=round(quiet(self._paths, rank), 1),
             clock=time.time(),
-            moved=said is not None and bool(first.begun) and begun(said) != first.begun,
+            moved=bool(said and first.begun) and begun(said) != first.begun,
             printed=output(self._paths, rank) != first.output,
-            stack=stack,
-            source="faulthandler" if stack else "",
+            stack=stacks.main,
+            source="faulthandler" if stacks.main else "",
             threads=stacks.threads,
-            answered=said is not None and "problem" not in said,
-            torch=bool(said and said.get("torch")),
-            groups=groups(said or {}),
-            records=records(said or {}),
-            children=self._children(first, stack),
-            addresses=joined.addresses,
-            backlog=joined.backlog,
-            problem=str((said or {}).get("problem", "" if said or not first.channel else NO_ANSWER)),
-            **calls(said or {}),
-            **awaited(first.pid),
+            answered=bool(said) and "problem" not in said,
+            torch=bool(said.get("torch")),
+            groups=groups(said),
+            records=records(said),
+            children=self._children(first, stacks.main),
+            addresses=addresses,
+            backlog=backlog,
+            lock_holder=holder,
+            lock=lock,
+            problem=str(said.get("problem", "" if said or not first.channel else NO_ANSWER)),
+            **calls(said),
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
-        asked = [moment.pid for moment in moments if not moment.stopped][:MOST_FORKS_ASKED]
-        if first.channel is None or not in_data_loader(stack):
-            asked = []
+        asked: dict[int, tuple[str, ...]] = {}
+        if first.channel is not None and in_data_loader(stack):
+            running = [moment.pid for moment in moments if not moment.stopped]
+            asked = {pid: stack_of_fork(first.channel, pid) for pid in running[:MOST_FORKS_ASKED]}
         return tuple(
-            ChildProcess(
-                moment.pid,
-                moment.name,
-                moment.state,
-                proc.waiting_in(moment.pid),
-                stack_of_fork(first.channel, moment.pid) if first.channel and moment.pid in asked else (),
-            )
-            for moment in moments
+            ChildProcess(one.pid, one.name, one.state, proc.waiting_in(one.pid), asked.get(one.pid, ()))
+            for one in moments
         )
 
     def _spied(self, seen: list[RankSeen]) -> list[RankSeen]:
-        """The same with stacks of py-spy for some that gave none by themselves."""
-        mute = [one.rank for one in seen if not one.stack and one.state not in ("", *proc.STOPPED_STATES)]
+        """The same with stacks of py-spy for some that gave none, and of processes that they wait for."""
         until = time.monotonic() + SPY_SECONDS
-        return [self._spied_one(one, until) if one.rank in mute else one for one in seen]
-
-    def _spied_one(self, one: RankSeen, until: float) -> RankSeen:
-        """The same with its stack; and those of the processes that it waits for, which are ranks perhaps."""
-        told = spy(one.pid, self._path) if time.monotonic() < until else ()
-        if not told:
-            return one
-        below = list(one.children)
-        for place, child in enumerate(below if joins_processes(told) else ()):
-            if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
-                below[place] = replace(child, stack=spy(child.pid, self._path))
-        return replace(one, stack=told, source="py-spy", children=tuple(below))
+        found = []
+        for one in seen:
+            mute = not one.stack and one.state not in ("", *proc.STOPPED_STATES)
+            told = spy(one.pid, self._path) if mute and time.monotonic() < until else ()
+            if told:
+                below = list(one.children)
+                for place, child in enumerate(below if joins_processes(told) else ()):
+                    if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
+                        below[place] = replace(child, stack=spy(child.pid, self._path))
+                one = replace(one, stack=told, source="py-spy", children=tuple(below))
+            found.append(one)
+        return found
 
 
 def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
@@ -170,9 +155,27 @@ def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
     return dict(sorted(ranks.items()))
 
 
-def awaited(pid: int) -> dict[str, Any]:
-    """Which lock of a file a process waits for, and who holds it."""
-    return dict(zip(("lock_holder", "lock"), proc.awaited_lock(pid)))
+def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
+    """The addresses that ``pid`` speaks from by TCP, and the peers that do not acknowledge what it sends.
+
+    Those that owe most come first.
+    """
+    sockets = proc.sockets(pid)
+    found: dict[str, Backlog] = {}
+    own: set[str] = set()
+    for table in ("tcp", "tcp6") if sockets else ():
+        for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
+            words = line.split()
+            if len(words) <= 9 or words[9] not in sockets:
+                continue
+            own.add(proc.address(words[1].partition(":")[0]))
+            waiting, retries = int(words[4].partition(":")[0], 16), int(words[6], 16)
+            if waiting and retries >= LEAST_RETRIES:
+                peer = proc.address(words[2].partition(":")[0])
+                before = found.get(peer, Backlog(peer, 0, 0))
+                found[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
+    owed = sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))
+    return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
 
 
 def used(pid: int) -> float:
@@ -181,9 +184,9 @@ def used(pid: int) -> float:
     return sum(moment.seconds for moment in moments if moment)
 
 
-def begun(said: Mapping[str, Any] | None) -> tuple[int, ...]:
+def begun(said: Mapping[str, Any]) -> tuple[int, ...]:
     """How many collectives were begun in each group."""
-    return tuple(int(one.get("sequence", -1)) for one in (said or {}).get("groups") or ())
+    return tuple(int(one.get("sequence", -1)) for one in said.get("groups") or ())
 
 
 def output(paths: AttemptPaths, rank: int) -> int:

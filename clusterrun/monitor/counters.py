@@ -29,9 +29,12 @@ class Counted:
 
 def count(now: float, pids: Mapping[int, int]) -> Counted:
     """Read everything; ``pids`` are by rank. A rank that has ended is left out."""
+    words = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
+    ticks = [int(word) for word in words]
+    busy = (sum(ticks) - sum(ticks[3:5])) / proc.TICKS  # without idling, and waiting for a disk
     received, sent = _network()
     ranks = tuple((rank, *used) for rank, pid in pids.items() if (used := _process(pid)))
-    return Counted(now, _busy(), received, sent, ranks)
+    return Counted(now, busy, received, sent, ranks)
 
 
 def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
@@ -55,18 +58,6 @@ def memory() -> tuple[int, int]:
     return total - found.get(b"MemAvailable", found.get(b"MemFree", 0)), total
 
 
-def cores() -> int:
-    return os.cpu_count() or 1
-
-
-def _busy() -> float:
-    """Processor seconds spent on anything but idling, all cores together."""
-    words = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
-    ticks = [int(word) for word in words]
-    idle = sum(ticks[3:5])
-    return (sum(ticks) - idle) / proc.TICKS if ticks else 0.0
-
-
 def _network() -> tuple[int, int]:
     """Bytes received and sent, over all networks but the one inside this machine."""
     received = sent = 0
@@ -75,15 +66,11 @@ def _network() -> tuple[int, int]:
         words = rest.split()
         if len(words) > 8 and name.strip() != b"lo":
             received, sent = received + int(words[0]), sent + int(words[8])
-    for folder in _ports():
-        received += WORD * _number(os.path.join(folder, "port_rcv_data"))
-        sent += WORD * _number(os.path.join(folder, "port_xmit_data"))
+    for device in proc.listed(INFINIBAND):
+        for port in proc.listed(f"{INFINIBAND}/{device}/ports"):
+            received += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_rcv_data")
+            sent += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_xmit_data")
     return received, sent
-
-
-def _ports() -> list[str]:
-    folders = [os.path.join(INFINIBAND, device, "ports") for device in proc.listed(INFINIBAND)]
-    return [os.path.join(folder, port, "counters") for folder in folders for port in proc.listed(folder)]
 
 
 def _number(path: str) -> int:

@@ -17,26 +17,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 
 from clusterrun.diagnosis.decide import START_PATIENCE, decide
-from clusterrun.diagnosis.evidence import Collected, Digest
+from clusterrun.diagnosis.evidence import Collected, Digest, LookOptions, Pulse, RankSeen
 from clusterrun.diagnosis.flight_records import shortest_timeout
+from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.solo_ranks import ALONE, Together
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
-from clusterrun.model.frozen import replace
-from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
-from clusterrun.monitor.collection import FIRST_LOOK, LONG_LOOK, Collection
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.orders import Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import Pulse, RankSeen
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
-    from clusterrun.model.orders import Orders
-    from clusterrun.monitor.actions import HangDetectorAction
+    from typing import Union
 
 OWN = "diagnosis"
 """The name under which a stall that nobody asked about is kept."""
@@ -52,6 +48,102 @@ MOST_LOOKS = 4
 COMPUTES = 0.03
 """Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
 
+ANSWER_SECONDS = 10.0
+"""Beyond the look itself: what a node may take to answer."""
+FIRST_LOOK, LONG_LOOK = 1.0, 5.5
+MANY_RANKS, FEW_RECORDS = 256, 16
+FEW_RANKS, MANY_RECORDS = 64, 256
+"""A step may begin many collectives, and several steps are wanted."""
+
+
+@frozen
+class AskObserver:
+    """Question ``number`` for the observer on node ``node`` of the allocation."""
+
+    node: int
+    number: int
+    body: str
+
+
+@frozen
+class Warn:
+    """A sentence for whoever looks at the run: noted, and kept among its warnings."""
+
+    text: str
+
+
+@frozen
+class TakeBack:
+    """No warning that begins like this holds any more; ``text`` says why."""
+
+    beginning: str
+    text: str
+
+
+@frozen
+class Save:
+    """A file of the attempt, written whole."""
+
+    name: str
+    text: str
+
+
+@frozen
+class EndAttempt:
+    """The attempt should be ended: ``restart`` it as after a failed rank, or ``kill`` the run."""
+
+    what: str
+    why: str
+
+
+if TYPE_CHECKING:
+    HangDetectorAction = Union[AskObserver, Warn, TakeBack, Save, EndAttempt]
+
+
+class Collection:
+    """A look of ``seconds`` at all of ``nodes`` (allocation number to name): who has answered, until when."""
+
+    def __init__(
+        self,
+        number: int,
+        nodes: Mapping[int, str],
+        mute: Mapping[int, str],
+        size: int,
+        now: float,
+        wall: float,
+        seconds: float,
+    ) -> None:
+        self.number, self.seconds = number, seconds
+        self.overdue_at = now + seconds + ANSWER_SECONDS
+        self.answers: dict[int, Collected] = {}
+        self.mute = dict(mute)
+        self._nodes, self._size, self._wall = nodes, size, wall
+
+    def asks(self) -> list[HangDetectorAction]:
+        records = MANY_RECORDS if self._size <= FEW_RANKS else LookOptions().records
+        wanted = LookOptions(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else records)
+        body = json.dumps({"collect": encode(wanted)})
+        return [AskObserver(node, self.number, body) for node in self._nodes if node not in self.mute]
+
+    @property
+    def complete(self) -> bool:
+        return all(node in self.answers or node in self.mute for node in self._nodes)
+
+    def case(self, stalled: float, since_begun: float) -> JobSnapshot:
+        """What there is to be judged; ``since_begun``: seconds since a rank was seen to begin a call."""
+        silent = f"no answer within {self.seconds + ANSWER_SECONDS:g} s"
+        missing = {node: self.mute.get(node, silent) for node in self._nodes if node not in self.answers}
+        seen = sorted((s for one in self.answers.values() for s in one.ranks), key=lambda one: one.rank)
+        return JobSnapshot(
+            seen=tuple(seen),
+            size=self._size,
+            mute=tuple((self._nodes[node], why) for node, why in missing.items()),
+            offsets=tuple((one.node, one.clock - self._wall) for one in self.answers.values()),
+            stalled=stalled,
+            since_begun=since_begun,
+            ras=next((one.ras for one in self.answers.values() if one.ras), ()),
+        )
+
 
 class HangDetector:
     """The watch over the ranks of one attempt.
@@ -65,8 +157,7 @@ class HangDetector:
         self._watch = orders.watch
         self._nodes = dict(nodes)
         self._size = len(self._nodes) * orders.ranks_per_node
-        self._per_node = orders.per_node
-        self._each = orders.ranks_per_node
+        self._per_node, self._each = orders.per_node, orders.ranks_per_node
         independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
         self._together = Together(1 if independent else self._size, now)
         self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
@@ -92,7 +183,7 @@ class HangDetector:
             if "digest" in words:
                 return self._digest(now, node, decode(Digest, words["digest"]))
             if "collected" in words and self._round and number == self._round.number:
-                self._round.answered(node, decode(Collected, words["collected"]))
+                self._round.answers[node] = decode(Collected, words["collected"])
                 return self._looked(now, wall)
             if "refused" in words and self._round and number == self._round.number:
                 return self.lost(now, wall, node, str(words["refused"]))
@@ -104,7 +195,7 @@ class HangDetector:
         self._mute[node] = why
         if self._round is None:
             return []
-        self._round.mute(node, why)
+        self._round.mute[node] = why
         return self._looked(now, wall)
 
     def asked(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
@@ -130,8 +221,7 @@ class HangDetector:
         return []
 
     def over(self, now: float, wall: float, completed: bool) -> list[HangDetectorAction]:
-        before = self._together.told
-        return _instead(before, self._together.over(now) if completed else "")
+        return self._instead(self._together.told, self._together.over(now) if completed else "")
 
     def wakes_at(self) -> float | None:
         if self._round is not None:
@@ -139,16 +229,13 @@ class HangDetector:
         return self._due_at() if self._look_at is None else self._look_at
 
     def _due_at(self) -> float | None:
-        """When the ranks are looked at without being asked."""
-        if not self._watch.hang_seconds:
-            return None
-        return self._again_at if self._stalled else self._moved_at + self._limit()
-
-    def _limit(self) -> float:
-        """Seconds without movement that are a stall: the process groups must not time out first."""
+        """When the ranks are looked at without being asked: the process groups must not time out first."""
         hang = self._watch.hang_seconds
+        if not hang:
+            return None
         timeouts = [pulse.timeout for _, pulse in self._pulses.values() if pulse.timeout]
-        return min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
+        limit = min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
+        return self._again_at if self._stalled else self._moved_at + limit
 
     # --- moving or not ---
 
@@ -183,10 +270,14 @@ class HangDetector:
         was_together, before = self._together.together, self._together.told
         said = self._together.heard(now, pulses)
         if self._together.together and not was_together:
-            return [
-                TakeBack(ALONE, "the ranks train together now: the warning that they do not is taken back")
-            ]
-        return _instead(before, said)
+            news = "the ranks train together now: the warning that they do not is taken back"
+            return [TakeBack(ALONE, news)]
+        return self._instead(before, said)
+
+    @staticmethod
+    def _instead(before: str, said: str) -> list[HangDetectorAction]:
+        """One sentence stands at a time."""
+        return [*([TakeBack(ALONE, "")] if before and said else []), *([Warn(said)] if said else [])]
 
     def _known(self, node: int, pulse: Pulse) -> Pulse:
         """The pulse, with what a rank that does not answer said before: silence is no movement."""
@@ -210,11 +301,10 @@ class HangDetector:
         ended = (pulse.state == "") != (before.state == "")
         if ended or pulse.output != before.output:
             return True
-        counted = pulse.size > 0 and pulse.begun >= 0
         # One that never answers holds Python's lock; where others have joined it, it is in their group.
-        counted = counted or (
-            not pulse.answered and any(p.size == self._size for _, p in self._pulses.values())
-        )
+        counted = pulse.size > 0 and pulse.begun >= 0
+        if not pulse.answered and not counted:
+            counted = any(other.size == self._size for _, other in self._pulses.values())
         computes = not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
         # Where no rank ever answers, one that waits for its GPU computes as well.
         self._begun_at = now if computes and self._answers else self._begun_at
@@ -239,11 +329,8 @@ class HangDetector:
     def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
         self._number += 1
         self._look_at = None
-        self._round = Collection(self._number, self._nodes, self._size, now, wall, seconds)
-        for node, why in self._mute.items():
-            self._round.mute(node, why)
-        asks: list[HangDetectorAction] = [ask for ask in self._round.asks() if ask.node not in self._mute]
-        return asks or self._judge(now, wall)
+        self._round = Collection(self._number, self._nodes, self._mute, self._size, now, wall, seconds)
+        return self._round.asks() or self._judge(now, wall)
 
     def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
         return self._judge(now, wall) if self._round is not None and self._round.complete else []
@@ -331,10 +418,3 @@ class HangDetector:
             self._reported = True
             return [Warn(why)]
         return [EndAttempt(self._watch.on_hang, why)]  # whoever grants it says why
-
-
-def _instead(before: str, said: str) -> list[HangDetectorAction]:
-    """One sentence stands at a time."""
-    if not said:
-        return []
-    return [TakeBack(ALONE, ""), Warn(said)] if before else [Warn(said)]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
+from clusterrun.model.frozen import Any
+from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.collector import begun, found, output, used
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.torch_facts import facts, groups
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from clusterrun.model.paths import AttemptPaths
 
 LEAST_PERIOD = 1.0
 PERIODS_PER_TIMEOUT = 8
@@ -59,9 +55,6 @@ class Digests:
         """
         return [json.dumps({"digest": encode(self.digest(asks=False))})]
 
-    def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
-        return []
-
     def digest(self, asks: bool = True) -> Digest:
         """The ranks now, with what they answer where it ``asks`` them."""
         if self._paths is None:
@@ -69,25 +62,24 @@ class Digests:
         self._number += 1
         ranks = found(self._pids)
         moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
-        asked = [
-            channel
-            for rank, (_, channel) in ranks.items()
-            if channel and (moment := moments[rank]) and not moment.stopped
-        ]
-        said = facts(asked, self._number, 0) if asks else {}
-        pulses = [
-            _pulse(self._paths, rank, pid, moments[rank], said.get(pid)) for rank, (pid, _) in ranks.items()
-        ]
+        run = [rank for rank, moment in moments.items() if moment and not moment.stopped]
+        channels = [channel for rank in run if (channel := ranks[rank][1])]
+        said = facts(channels, self._number, 0) if asks else {}
+        pulses = (
+            _pulse(self._paths, rank, pid, moments[rank], said.get(pid, {}))
+            for rank, (pid, _) in ranks.items()
+        )
         return Digest(tuple(pulses), max(0, killed() - self._killed))
 
 
 def _pulse(
-    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, said: Mapping[str, Any] | None
+    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, said: Mapping[str, Any]
 ) -> Pulse:
-    known = said is not None and "problem" not in said
-    known_groups = groups(said or {})
-    default = next((group for group in known_groups if group.default), None)
+    """``said``: what its thread answered; empty for nothing."""
+    known = bool(said) and "problem" not in said
+    known_groups = groups(said)
     counts = begun(said)
+    left = proc.content(paths.beside(f"{rank:05d}.farewell.json")) if moment is None else b""
     return Pulse(
         rank,
         pid,
@@ -95,14 +87,9 @@ def _pulse(
         round(used(pid), 2),
         output(paths, rank),
         known,
-        bool(said and said.get("torch")),
-        default.size if default else 0,
+        bool(said.get("torch")),
+        next((group.size for group in known_groups if group.default), 0),
         sum(counts) if known and all(count >= 0 for count in counts) else -1,
-        moment is None and _was_alone(paths, rank),
+        b'"alone": true' in left,
         min((group.timeout for group in known_groups if group.timeout and group.size > 1), default=0.0),
     )
-
-
-def _was_alone(paths: AttemptPaths, rank: int) -> bool:
-    """What a rank left at its end, where it left something."""
-    return b'"alone": true' in proc.content(paths.beside(f"{rank:05d}.farewell.json"))

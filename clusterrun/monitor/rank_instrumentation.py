@@ -14,8 +14,7 @@ READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
 SOURCES = (*READ_BY_ALL, "clusterrun_script_source.py", "clusterrun_witness.py")
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _OF_REHEARSAL = (
-    "__init__ checkpoint_files optimizers random_states rank_plan script_stack start_watch"
-    " state_calls step_inputs step_watch tensor_digest torch_import trace_file weight_averages"
+    "__init__ checkpoint_files checksums optimizers start_watch state_calls step_inputs step_watch trace_file"
 )
 REHEARSED = tuple(f"clusterrun_rehearsal/{stem}.py" for stem in _OF_REHEARSAL.split())
 SWITCH = "CLUSTERRUN_PRELUDE"
@@ -70,8 +69,4 @@ def instrumented(environment: Mapping[str, str], folder: str) -> dict[str, str]:
     if environment.get(SWITCH) == OFF:
         return dict(environment)
     places = [folder, *filter(None, [environment.get("PYTHONPATH", "")])]
-    return {
-        **environment,
-        "PYTHONPATH": os.pathsep.join(places),
-        SWITCH: str(STACKS_SIGNAL),
-    }
+    return {**environment, "PYTHONPATH": os.pathsep.join(places), SWITCH: str(STACKS_SIGNAL)}

@@ -10,20 +10,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 from clusterrun.atomic_file import write_whole
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import Any, replace
+from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import UNKNOWN, NodeUse, UsageMean, merged
 from clusterrun.monitor import counters
 from clusterrun.monitor.gpu_reader import GpuWatch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from clusterrun.model.paths import AttemptPaths
 
 FIRST_SECONDS = 2.0
 """After the start of the ranks: a short run is to be seen as well."""
@@ -64,7 +60,8 @@ class Sampling:
         watched = now < self._watched_until
         use = self._sums.with_whole(self._sample(now))
         if watched:
-            _replace(self._paths.now(self._place), use)
+            with suppress(OSError):  # a disk that is full loses the sample, not the run
+                write_whole(self._paths.now(self._place), _line(use), sync=False)
         self._waiting.append(use)
         if now >= self._light_at:
             self._keep(now)
@@ -79,7 +76,7 @@ class Sampling:
         self._keep(now, last=True)
         return []
 
-    def asked(self, number: int, wish: Mapping[str, Any]) -> list[str]:
+    def asked(self, wish: Mapping[str, Any]) -> list[str]:
         """``{"sample": {"every": seconds, "seconds": for how long}}``: somebody looks."""
         if "sample" not in wish or self._at is None:
             return []
@@ -99,18 +96,18 @@ class Sampling:
         seconds = max(after.at - before.at, 1e-3)
         taken, total = counters.memory()
         return NodeUse(
-            self._name,
-            round(time.time(), 2),
-            round(seconds, 2),
-            round((after.busy - before.busy) / seconds, 2),
-            counters.cores(),
-            taken,
-            total,
-            round(max(0, after.received - before.received) / seconds),
-            round(max(0, after.sent - before.sent) / seconds),
-            counters.ranks_between(before, after),
-            self._gpus.look(),
-            self._gpus.said,
+            node=self._name,
+            at=round(time.time(), 2),
+            seconds=round(seconds, 2),
+            cores=round((after.busy - before.busy) / seconds, 2),
+            cores_total=os.cpu_count() or 1,
+            memory=taken,
+            memory_total=total,
+            received=round(max(0, after.received - before.received) / seconds),
+            sent=round(max(0, after.sent - before.sent) / seconds),
+            ranks=counters.ranks_between(before, after),
+            gpus=self._gpus.look(),
+            gpus_said=self._gpus.said,
         )
 
     def _keep(self, now: float, last: bool = False) -> None:
@@ -122,7 +119,12 @@ class Sampling:
         if coarse and not last and use.seconds < COARSE_SECONDS - self._period / 2:
             return
         self._waiting = []
-        _append(self._paths.samples(self._place), use)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            suppress(OSError),
+            open(os.open(self._paths.samples(self._place), flags, 0o600), "wb", 0) as file,
+        ):
+            file.write(_line(use))
 
 
 class Sums:
@@ -175,27 +177,6 @@ class Sums:
 
     def _peak(self, name: str, value: float) -> None:
         self._most[name] = max(self._most[name], value)
-
-
-def _append(path: str, use: NodeUse) -> None:
-    """A disk that is full loses the sample, not the run."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return
-    try:
-        os.write(fd, _line(use))
-    except OSError:
-        pass
-    finally:
-        os.close(fd)
-
-
-def _replace(path: str, use: NodeUse) -> None:
-    try:
-        write_whole(path, _line(use), sync=False)
-    except OSError:
-        pass
 
 
 def _line(use: NodeUse) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from clusterrun.coordinator import hang_monitor
 from clusterrun.coordinator.run_part import Shared
 from clusterrun.coordinator.run_state import RunStateKeeper
-from clusterrun.monitor.actions import TakeBack, Warn
+from clusterrun.monitor.hang_detector import TakeBack, Warn
 from clusterrun.runtime.machine_events import Note, Now
 from tests.coordinator.tapes import ORDERS
 

@@ -20,12 +20,11 @@ from clusterrun.diagnosis.verdict import Diagnosis
 from clusterrun.model.document import decode, encode
 from clusterrun.model.orders import Orders, WatchOrders
 from clusterrun.model.paths import RunPaths
-from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, Warn
-from clusterrun.monitor.hang_detector import HangDetector
+from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, Warn
 from clusterrun.monitor.rank_instrumentation import instrumented, write_hooks
 
 if TYPE_CHECKING:
-    from clusterrun.monitor.actions import HangDetectorAction
+    from clusterrun.monitor.hang_detector import HangDetectorAction
 
 ROOT = Path(__file__).resolve().parents[2]
 OBSERVE = "import sys; sys.path.insert(0, sys.argv[1]); from clusterrun.monitor.observer import main; "

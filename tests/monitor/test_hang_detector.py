@@ -13,8 +13,7 @@ from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders, WatchOrders
-from clusterrun.monitor.actions import AskObserver, EndAttempt, Save, TakeBack, Warn
-from clusterrun.monitor.hang_detector import HangDetector
+from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn
 from tests.diagnosis.ranks import LOOP, MEETING, NOW, RECV, rank, record, waiter
 
 WALL = 5000.0

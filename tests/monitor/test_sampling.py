@@ -107,7 +107,7 @@ def test_while_somebody_looks_the_newest_sample_stands_in_a_file_of_its_own(atte
     now = time.monotonic()
     sampling.started(now, attempt, {0: os.getpid()})
     sampling.run(now + 2)
-    assert sampling.asked(0, {"sample": {"every": 1, "seconds": 30}}) == ['{"sampling": true}']
+    assert sampling.asked({"sample": {"every": 1, "seconds": 30}}) == ['{"sampling": true}']
     times = []
     while (at := sampling.wakes_at()) is not None and at < now + 5:
         sampling.run(at)
@@ -124,13 +124,13 @@ def test_while_somebody_looks_the_newest_sample_stands_in_a_file_of_its_own(atte
 def test_a_wish_that_is_none_changes_nothing(attempt: AttemptPaths, wish: dict[str, object]):
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     sampling.started(0.0, attempt, {})
-    assert (sampling.asked(1, wish), sampling.wakes_at()) == ([], 2.0)
+    assert (sampling.asked(wish), sampling.wakes_at()) == ([], 2.0)
 
 
 def test_a_folder_that_is_gone_loses_samples_and_nothing_else(tmp_path: Path):
     sampling = Sampling(10.0, "n0001", 0, NoGpus())  # type: ignore[arg-type]
     sampling.started(0.0, AttemptPaths(str(tmp_path / "gone")), {})
-    sampling.asked(0, {"sample": {"every": 1, "seconds": 30}})
+    sampling.asked({"sample": {"every": 1, "seconds": 30}})
     assert sampling.run(2.0) == []
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from clusterrun.monitor.rank_instrumentation import REHEARSED
 from clusterrun.rank_hooks.clusterrun_rehearsal.checkpoint_files import hearing
-from clusterrun.rank_hooks.clusterrun_rehearsal.random_states import (
+from clusterrun.rank_hooks.clusterrun_rehearsal.checksums import (
     Generator,
+    TensorDigest,
     numpy_place,
     numpy_words,
     python_place,
     python_words,
 )
-from clusterrun.rank_hooks.clusterrun_rehearsal.tensor_digest import TensorDigest
 from clusterrun.rehearse.rank_trace import Start, read
 
 HOOKS = Path(__file__).parents[2] / "clusterrun/rank_hooks"

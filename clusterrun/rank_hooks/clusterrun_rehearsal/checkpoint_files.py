@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 
-from .script_stack import is_library, script_line
-from .trace_file import TraceFile
+from .trace_file import TraceFile, is_library, script_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from .checkpoint_files import CheckpointWatch
-from .script_stack import script_line
-from .trace_file import TraceFile
+from .trace_file import TraceFile, script_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

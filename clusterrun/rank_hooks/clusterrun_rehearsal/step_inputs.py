@@ -6,7 +6,7 @@ import json
 import math
 import sys
 
-from .tensor_digest import TensorDigest, tensors_in
+from .checksums import TensorDigest, tensors_in
 from .trace_file import TraceFile
 
 TYPE_CHECKING = False

@@ -1,15 +1,21 @@
-"""The file of one rank's start, a line of JSON for each thing that is seen."""
+"""The file of one rank's start, a line of JSON for each thing seen, and where in the script that was."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
     from typing import Any
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""The folder of all that a rank loads of ours."""
+LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 
 
 class TraceFile:
@@ -81,3 +87,30 @@ def lines_of(path: str) -> Iterable[Any]:
                     yield json.loads(line)
                 except ValueError:
                     pass
+
+
+def frames() -> Iterator[FrameType]:
+    """This thread's stack, innermost frame first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_called_by(names: tuple[str, ...]) -> bool:
+    """Whether a function of one of these names is on this thread's stack."""
+    return any(frame.f_code.co_name in names for frame in frames())
+
+
+def is_library(path: str) -> bool:
+    """Whether a file belongs to a library, or to us, and not to the script."""
+    return path.startswith(HERE) or any(part in path for part in LIBRARIES)
+
+
+def script_line() -> str:
+    """``train.py:88``: the innermost line on this thread's stack that belongs to no library."""
+    for frame in frames():
+        name = frame.f_code.co_filename
+        if not is_library(name):
+            return f"{os.path.relpath(name) if name.startswith(os.getcwd()) else name}:{frame.f_lineno}"
+    return ""
