@@ -23,39 +23,28 @@ OF_A_NODE = frozenset(
 """These may well differ: they tell a node's own name, machine or file."""
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 LOOPBACK = "lo"
-ALL = ""
-"""Stands for the node in a finding of all together, as in the catalogue."""
 _MOST, _LONGEST = 200, 500
 _UNSET = "not set"
 _SAME = "set it for all nodes alike (--env NAME=VALUE); look at the node's own prolog, profile and modules"
 
 
 def probe(request: RunNeeds) -> object:
-    """The variables by name, and the network interfaces of this node."""
+    """The variables by name, and the network interfaces of this node.
+
+    ``addresses``: the first of each interface that is up, in the kernel's order, as gloo and NCCL use it.
+    ``machine``: equal on two nodes only where both are the same machine and the same network stack.
+    """
     found = {name: value[:_LONGEST] for name, value in variables().items() if name.startswith(PREFIXES)}
+    addresses: dict[str, str] = {}
+    for one in interfaces():
+        addresses.setdefault(one.name, one.address)
+    boot, network = proc.text("/proc/sys/kernel/random/boot_id").strip(), "/proc/self/ns/net"
     return {
         "variables": dict(sorted(found.items())[:_MOST]),
         "interfaces": sorted(proc.listed("/sys/class/net")),
-        "addresses": _addresses(),
-        "machine": _machine(),
+        "addresses": addresses,
+        "machine": f"{boot} {os.stat(network).st_ino}" if boot and os.path.exists(network) else "",
     }
-
-
-def _addresses() -> dict[str, str]:
-    """The first address of each interface that is up, in the order of the kernel: what gloo and NCCL use."""
-    found: dict[str, str] = {}
-    for one in interfaces():
-        found.setdefault(one.name, one.address)
-    return found
-
-
-def _machine() -> str:
-    """Equal on two nodes only where both are the same machine and the same network stack."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
-    except OSError:
-        return ""
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
@@ -63,13 +52,11 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     failed: set[tuple[str, str]] = set()
     for node, reading in readings.items():
         for name in INTERFACES:
-            why = _useless(
-                name, text(reading, "variables", name), words(reading, "interfaces"), len(readings)
-            )
+            value = text(reading, "variables", name)
+            why = _useless(name, value, words(reading, "interfaces"), len(readings))
             if why:
                 failed.add((node, name))
-                said = f"{name}={text(reading, 'variables', name)}: {why}"
-                yield node, Finding(NAME, Grade.FAIL, said, _SAME)
+                yield node, Finding(NAME, Grade.FAIL, f"{name}={value}: {why}", _SAME)
     for name in INTERFACES:
         yield from _shared(name, readings, needed=name.startswith("GLOO_") or request.gpus > 0)
     for name in sorted({name for reading in readings.values() for name in entries(reading, "variables")}):
@@ -86,11 +73,8 @@ def _useless(name: str, value: str, interfaces: list[str], nodes: int) -> str:
         return ""
     chosen = [interface for interface in interfaces if _chooses(name, value, interface)]
     if not chosen:
-        shown = ", ".join(interfaces[:8])
-        return f"this node has no such interface (it has {shown})"
-    if chosen == [LOOPBACK] and nodes > 1:
-        return "the loopback reaches no other node"
-    return ""
+        return f"this node has no such interface (it has {', '.join(interfaces[:8])})"
+    return "the loopback reaches no other node" if chosen == [LOOPBACK] and nodes > 1 else ""
 
 
 def _shared(name: str, readings: Readings, needed: bool) -> Findings:
@@ -115,7 +99,7 @@ def _shared(name: str, readings: Readings, needed: bool) -> Findings:
             shown = some_of(sorted(nodes.values()), 4)
             said = f"{name} chooses {interface}, which has the same address {address} on {shown}"
             said += ": a rank that connects to it reaches itself"
-            yield ALL, Finding(NAME, grade, said, _own(name, readings))
+            yield "", Finding(NAME, grade, said, _own(name, readings))
 
 
 def _own(name: str, readings: Readings) -> str:

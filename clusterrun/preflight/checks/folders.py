@@ -74,12 +74,8 @@ def written(folder: str) -> dict[str, object]:
 
 
 def _failure(path: str, step: str, error: OSError) -> dict[str, object]:
-    return {
-        "path": path,
-        "step": step,
-        "error": errno.errorcode.get(error.errno or 0, "?"),
-        "why": error.strerror,
-    }
+    name = errno.errorcode.get(error.errno or 0, "?")
+    return {"path": path, "step": step, "error": name, "why": error.strerror}
 
 
 @frozen

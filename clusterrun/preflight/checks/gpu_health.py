@@ -68,7 +68,8 @@ _UNSEEN = "its process is gone or in another container: nvidia-smi there, or res
 def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
     """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
     grade, said = gpus.memory_in_use(gpu, limits)
-    strangers = [_stranger(one) for one in rows(gpu, "processes") if not _of_the_system(one)]
+    found = [one for one in rows(gpu, "processes") if text(one, "kind") != "G"]
+    strangers = [_stranger(one) for one in found if not any(name in text(one, "command") for name in _SYSTEM)]
     if not strangers and grade is Grade.PASS:
         return
     said += " by " + ", ".join(strangers[:4]) if strangers else ", by no process that can be seen"
@@ -85,10 +86,6 @@ def _stranger(one: Mapping[str, object]) -> str:
         f"{used:.0f} MiB" if used else "",
     )
     return " ".join(part for part in parts if part)
-
-
-def _of_the_system(one: Mapping[str, object]) -> bool:
-    return text(one, "kind") == "G" or any(name in text(one, "command") for name in _SYSTEM)
 
 
 # --- errors of memory, rows and pages to be replaced, asked-for resets ---
@@ -110,30 +107,25 @@ _YES = (
 
 def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
     """Fail for what makes a GPU stop or compute wrongly, warn for what will do so later."""
-    for grade, said, remedy in _ills(gpu, limits["gpu_corrected"]):
-        yield grade, f"GPU {index}: {said}", remedy
-
-
-def _ills(gpu: Gpu, most_corrected: float) -> Told:
-    since = "memory errors since the driver's start (limit"
+    it, since = f"GPU {index}:", "memory errors since the driver's start (limit"
     if text(gpu, "gone"):
-        yield Grade.FAIL, f"the driver says: {text(gpu, 'gone')}", _GONE
+        yield Grade.FAIL, f"{it} the driver says: {text(gpu, 'gone')}", _GONE
     uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
     if uncorrected > 0:
-        yield Grade.FAIL, f"{uncorrected:.0f} uncorrected {since} 0)", _RESET
-    if corrected > most_corrected:
-        yield Grade.WARN, f"{corrected:.0f} corrected {since} {most_corrected:.0f})", _WATCH
+        yield Grade.FAIL, f"{it} {uncorrected:.0f} uncorrected {since} 0)", _RESET
+    if corrected > limits["gpu_corrected"]:
+        yield Grade.WARN, f"{it} {corrected:.0f} corrected {since} {limits['gpu_corrected']:.0f})", _WATCH
     for field, grade, said, remedy in _YES:
         if text(gpu, field) == "Yes":
-            yield grade, said, remedy
+            yield grade, f"{it} {said}", remedy
     if text(gpu, "license").startswith("Unlicensed"):
-        said = f"the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        said = f"{it} the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
         yield Grade.WARN, said, _LICENSE
     recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
     if recovery:
         needs = any(word in recovery for word in _NEEDED)  # of other words nobody knows yet how bad they are
         grade = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
-        yield grade, f"the driver asks for: {recovery}", _RESET
+        yield grade, f"{it} the driver asks for: {recovery}", _RESET
 
 
 # --- the PCIe link: lanes that were lost, and a generation below that of the other nodes ---
@@ -253,13 +245,14 @@ _EQUAL = (
 def _driver(request: RunNeeds, readings: Readings) -> Findings:
     """Warn of a node with another driver, or with other GPUs than most have."""
     for what, field, remedy in _EQUAL:
-        values = {node: text(reading, field) or _kinds(reading, field) for node, reading in readings.items()}
+        values = {}
+        for node, reading in readings.items():
+            kinds = {text(reading, field)} - {""} or {text(gpu, field) for gpu in rows(reading, "gpus")} - {
+                ""
+            }
+            values[node] = ", ".join(sorted(kinds))
         known = {node: value for node, value in values.items() if value}
         yield from unlike("driver", what, known, Grade.WARN, remedy)
-
-
-def _kinds(reading: object, field: str) -> str:
-    return ", ".join(sorted({text(gpu, field) for gpu in rows(reading, "gpus")} - {""}))
 
 
 MEMORY = _of_each("gpu-memory", _memory)

@@ -93,47 +93,38 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     if not any(_found(reading) for reading in readings.values()):
         return  # not one node has NVIDIA's tools: these are other machines
     for node, reading in readings.items():
-        finding = _of_node(request, reading)
-        if finding:
-            yield node, finding
+        said, remedy = _fault(request, reading)
+        if said:
+            yield node, Finding(NAME, Grade.FAIL, said, remedy)
         elif _found(reading):
             # Of which job's GPU that is cannot be told: the program numbers it by its place on the bus.
             for said in words(reading, "complaints"):
                 yield node, Finding(NAME, Grade.WARN, f"nvidia-smi: {said}", _ILL)
 
 
-def _of_node(request: RunNeeds, reading: object) -> Finding | None:
+def _fault(request: RunNeeds, reading: object) -> tuple[str, str]:
+    """What is wrong with a node's GPUs, and the remedy; empty if nothing is."""
     if not _found(reading):
-        return _fail(
-            "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
-        )
-    there = rows(reading, "gpus")
+        return "there is no nvidia-smi here, while other nodes have it", "install the driver on this node"
+    there, asked = rows(reading, "gpus"), request.gpus
     if not there:
         said = text(reading, "said") or f"exit code {number(reading, 'code') or 0:.0f}, no GPU listed"
-        remedy = next((what for words_of, what in _REMEDIES if words_of in said), _AGAIN)
-        return _fail(f"nvidia-smi: {said}", remedy)
+        return f"nvidia-smi: {said}", next((what for part, what in _REMEDIES if part in said), _AGAIN)
     count = sum(_devices(gpu) for gpu in there)
     ours = sum(_devices(gpu) for _, gpu in opened(reading))
-    if ours < request.gpus <= count:
-        return _fail(
-            f"the job may open {ours} of the {count} GPUs, not {request.gpus}: a cgroup closes the others",
-            "ask Slurm for them (--gpus, without --gpus-from node); see GRES in scontrol show job -d",
-        )
-    if count < request.gpus:
-        whole = [index for index, gpu in opened(reading) if not _devices(gpu)]
-        if whole:
-            which = ", ".join(map(str, whole))
-            return _fail(
-                f"GPU {which} is to be divided (MIG is on) and has no instance: CUDA cannot open it",
-                "its administrator makes instances (nvidia-smi mig -cgi PROFILE -C), or turns MIG off "
-                f"(nvidia-smi -i {which.replace(' ', '')} -mig 0)",
-            )
-        why = "".join(f"; {said}" for said in words(reading, "complaints"))
-        return _fail(
-            f"the driver sees {count} of {request.gpus} GPUs{why}",
-            "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU",
-        )
-    return None
+    if ours < asked <= count:
+        said = f"the job may open {ours} of the {count} GPUs, not {asked}: a cgroup closes the others"
+        return said, "ask Slurm for them (--gpus, without --gpus-from node); see GRES in scontrol show job -d"
+    if count >= asked:
+        return "", ""
+    whole = [str(index) for index, gpu in opened(reading) if not _devices(gpu)]
+    if whole:
+        said = f"GPU {', '.join(whole)} is to be divided (MIG is on) and has no instance: CUDA cannot open it"
+        makes = "its administrator makes instances (nvidia-smi mig -cgi PROFILE -C), or turns MIG off"
+        return said, f"{makes} (nvidia-smi -i {','.join(whole)} -mig 0)"
+    why = "".join(f"; {said}" for said in words(reading, "complaints"))
+    remedy = "nvidia-smi -L and dmesg | grep -i xid on the node; reseat or replace the missing GPU"
+    return f"the driver sees {count} of {asked} GPUs{why}", remedy
 
 
 def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
@@ -142,8 +133,7 @@ def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tup
     share = used / whole if whole else 0.0
     heavy = share >= limits["gpu_memory_fail"]
     limit = limits["gpu_memory_fail" if heavy else "gpu_memory_warn"]
-    grade = Grade.FAIL if heavy else Grade.WARN
-    grade = grade if share >= limits["gpu_memory_warn"] else Grade.PASS
+    grade = Grade.PASS if share < limits["gpu_memory_warn"] else Grade.FAIL if heavy else Grade.WARN
     return grade, f"{used:.0f} of {whole:.0f} MiB in use ({share:.0%}, limit {limit:.0%})"
 
 
@@ -161,10 +151,8 @@ def suspects(reading: object) -> Numbered:
     """Those of ``given``, and GPUs that do not answer, not even for the UUID that may be one of ours."""
     ours = given(reading)
     some = len(ours) < len(words(reading, "given"))
-    return sorted(
-        [*ours, *(one for one in opened(reading) if some and text(one[1], "gone") and one not in ours)],
-        key=lambda one: one[0],
-    )
+    silent = [one for one in opened(reading) if some and text(one[1], "gone") and one not in ours]
+    return sorted([*ours, *silent], key=lambda one: one[0])
 
 
 def opened(reading: object) -> Numbered:
@@ -198,7 +186,3 @@ def _devices(gpu: Mapping[str, object]) -> int:
 
 def _found(reading: object) -> bool:
     return isinstance(reading, dict) and reading.get("found") is True
-
-
-def _fail(said: str, remedy: str) -> Finding:
-    return Finding(NAME, Grade.FAIL, said, remedy)

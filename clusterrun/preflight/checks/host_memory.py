@@ -14,16 +14,16 @@ NAME = "host-memory"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.UNDETERMINED, "/proc/meminfo could not be read within 10 s", "")
 _TOLERATED = 0.05
+_MODULE = "a memory module may have failed: dmidecode -t memory"
+_STRANGERS = "somebody else's processes? ps aux --sort -rss on the node"
 
 
 def probe(request: RunNeeds) -> object:
     """Bytes in all and available."""
     with open("/proc/meminfo", encoding="ascii") as file:
         lines = dict(line.split(":", 1) for line in file if ":" in line)
-    return {
-        name: int(lines[word].split()[0]) << 10
-        for name, word in (("size", "MemTotal"), ("free", "MemAvailable"))
-    }
+    size, free = (int(lines[word].split()[0]) << 10 for word in ("MemTotal", "MemAvailable"))
+    return {"size": size, "free": free}
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
@@ -39,14 +39,10 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for node in known:
         if len(known) > 2 and sizes[node] < (1 - _TOLERATED) * usual:
             said = f"{gibibytes(sizes[node])} of memory, {gibibytes(usual)} on most nodes"
-            yield (
-                node,
-                Finding(NAME, Grade.WARN, said, "a memory module may have failed: dmidecode -t memory"),
-            )
+            yield node, Finding(NAME, Grade.WARN, said, _MODULE)
         if free[node] < share * sizes[node] and free[node] < share * usual_free:
             said = f"{gibibytes(free[node])} of {gibibytes(sizes[node])} memory free"
-            said += f", {gibibytes(usual_free)} on most nodes"
             yield (
                 node,
-                Finding(NAME, Grade.WARN, said, "somebody else's processes? ps aux --sort -rss on the node"),
+                Finding(NAME, Grade.WARN, f"{said}, {gibibytes(usual_free)} on most nodes", _STRANGERS),
             )

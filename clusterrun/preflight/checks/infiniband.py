@@ -34,6 +34,7 @@ COUNTERS = (
 SAMPLE_SECONDS = 0.3
 """Between two reads of the counters: errors that grow while the link is idle mean a bad link."""
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
+_WORDS = ("state", "phys_state", "rate", "link_layer")
 
 
 def probe(request: RunNeeds, folder: str = CLASS) -> object:
@@ -49,7 +50,11 @@ def probe(request: RunNeeds, folder: str = CLASS) -> object:
 
 def ports(folder: str) -> dict[str, dict[str, object]]:
     """Every port by ``device/port``, its counters read once."""
-    return {name: {**_port(path), "used": may_use(name, variables())} for name, path in _paths(folder)}
+    found: dict[str, dict[str, object]] = {}
+    for name, path in _paths(folder):
+        found[name] = {word: proc.text(f"{path}/{word}").strip() for word in _WORDS}
+        found[name].update(first=_counters(path), used=may_use(name, variables()))
+    return found
 
 
 def may_use(port: str, environment: Mapping[str, str]) -> bool:
@@ -62,24 +67,22 @@ def may_use(port: str, environment: Mapping[str, str]) -> bool:
         return False
     wish = environment.get("NCCL_IB_HCA", "").strip()
     words = [word for word in wish.lstrip("^=").split(",") if word]
-    exact = wish.startswith(("=", "^="))
-    named = any(_names(word, *port.partition("/")[::2], exact) for word in words)
+    device, _, place = port.partition("/")
+    exact, named = wish.startswith(("=", "^=")), False
+    for word in words:
+        name, _, wanted = word.partition(":")
+        named = named or (wanted in ("", place) and (device == name if exact else device.startswith(name)))
     return not words or named != wish.startswith("^")
-
-
-def _names(word: str, device: str, number: str, exact: bool) -> bool:
-    name, _, wanted = word.partition(":")
-    return wanted in ("", number) and (device == name if exact else device.startswith(name))
 
 
 def used(reading: object) -> list[str]:
     """The ports that are active and that NCCL may use; all of them where that was not read."""
-    return [name for name in _up(entries(reading)) if entries(reading, name).get("used") is not False]
+    return [name for name in _up(reading) if entries(reading, name).get("used") is not False]
 
 
 def active(reading: object) -> list[float]:
     """Gigabits per second of every active port."""
-    return [_gigabits(text(reading, name, "rate")) for name in _up(entries(reading))]
+    return [_gigabits(text(reading, name, "rate")) for name in _up(reading)]
 
 
 def _paths(folder: str) -> list[tuple[str, str]]:
@@ -88,12 +91,6 @@ def _paths(folder: str) -> list[tuple[str, str]]:
         for device in sorted(proc.listed(folder))
         for port in sorted(proc.listed(f"{folder}/{device}/ports"))
     ]
-
-
-def _port(path: str) -> dict[str, object]:
-    names = ("state", "phys_state", "rate", "link_layer")
-    words = {name: proc.text(f"{path}/{name}").strip() for name in names}
-    return {**words, "first": _counters(path)}
 
 
 def _counters(path: str) -> dict[str, int]:
@@ -107,9 +104,11 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
     or it is slower than the node's others, as ports for storage are.
     """
-    counts = {node: f"{len(_up(entries(reading)))} ports" for node, reading in readings.items()}
-    elsewhere = _active_share(readings)
-    down = {node: _down(entries(reading), elsewhere) for node, reading in readings.items()}
+    counts = {node: f"{len(_up(reading))} ports" for node, reading in readings.items()}
+    have = Counter(name for reading in readings.values() for name in entries(reading))
+    up = Counter(name for reading in readings.values() for name in _up(reading))
+    usual = {name for name, count in have.items() if count > 1 and 2 * up[name] >= count}
+    down = {node: _down(reading, usual) for node, reading in readings.items()}
     compute_ports = _compute_ports(readings) if request.gpus else set()
     for node, ports in down.items():
         for name, state in ports:
@@ -135,35 +134,20 @@ def _compute_ports(readings: Readings) -> set[str]:
     return {name for name, is_one in fastest.items() if is_one}
 
 
-def _up(reading: Mapping[str, object]) -> list[str]:
-    return [name for name in reading if _is_up(reading, name)]
+def _up(reading: object) -> list[str]:
+    return [name for name in entries(reading) if "ACTIVE" in text(reading, name, "state")]
 
 
-def _is_up(reading: Mapping[str, object], name: str) -> bool:
-    return "ACTIVE" in text(reading, name, "state")
-
-
-def _active_share(readings: Readings) -> dict[str, float]:
-    """The share of the nodes that have a port up, among those that have it; not of a port of one node."""
-    have = Counter(name for reading in readings.values() for name in entries(reading))
-    up = Counter(name for reading in readings.values() for name in _up(entries(reading)))
-    return {name: up[name] / count for name, count in have.items() if count > 1}
-
-
-def _down(reading: Mapping[str, object], elsewhere: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Ports of a node that are not up although half the nodes or more have the same port up."""
-    up = set(_up(reading))
-    return [
-        (name, text(reading, name, "state").partition(": ")[2] or "in an unknown state")
-        for name in reading
-        if name not in up and elsewhere.get(name, 0.0) >= 0.5
-    ]
+def _down(reading: object, usual: set[str]) -> list[tuple[str, str]]:
+    """Ports of a node that are not up although half the nodes or more, of several, have the same port up."""
+    names = usual & entries(reading).keys() - set(_up(reading))
+    states = ((name, text(reading, name, "state").partition(": ")[2]) for name in entries(reading))
+    return [(name, state or "in an unknown state") for name, state in states if name in names]
 
 
 def _slow(readings: Readings) -> Findings:
-    names = sorted({name for reading in readings.values() for name in _up(entries(reading))})
-    for name in names:
-        rates = {n: text(r, name, "rate") for n, r in readings.items() if _is_up(entries(r), name)}
+    for name in sorted({name for reading in readings.values() for name in _up(reading)}):
+        rates = {n: text(r, name, "rate") for n, r in readings.items() if name in _up(r)}
         found = split({node: rate for node, rate in rates.items() if rate})
         for node in found.odd:
             if _gigabits(rates[node]) < _gigabits(found.usual):
@@ -184,7 +168,7 @@ def _link_errors(readings: Readings, most: float) -> Findings:
         values = {
             (node, name): number(reading, name, "first", counter) or 0.0
             for node, reading in readings.items()
-            for name in _up(entries(reading))
+            for name in _up(reading)
         }
         usual = statistics.median(values.values()) if values else 0.0
         for (node, name), value in values.items():

@@ -42,10 +42,8 @@ def probe(request: RunNeeds) -> object:
     numbers = [int(one) for row in there[:_MOST] if (one := number(row, "device_id")) is not None]
     gpus = []
     for device in numbers:
-        late = time.monotonic() > until
-        more = (
-            "" if late else answer("xpu-smi", "discovery", "-d", str(device), "-j", seconds=_ONE_SECONDS).out
-        )
+        argv = ("xpu-smi", "discovery", "-d", str(device), "-j")
+        more = answer(*argv, seconds=_ONE_SECONDS).out if time.monotonic() <= until else ""
         gpus.append({"number": device, **of_device(more)})
     seen = variables()
     flat = seen.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "COMPOSITE"

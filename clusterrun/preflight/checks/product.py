@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
@@ -26,10 +24,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             yield node, Finding(NAME, Grade.FAIL, failure, _LIES if text(reading, "wrong") else _SLOW)
     yield from _unlike_others(readings)
     for node, far in slow(request, readings).items():
-        said = (
-            f"{far.value:.3g} TFLOP/s, {far.share:.0%} of the median {far.median:.3g} (limit {far.limit:.3g})"
-        )
-        yield node, Finding(NAME, far.grade, f"slow matrix product: {said}", _SLOW)
+        said = f"slow matrix product: {far.value:.3g} TFLOP/s, {far.share:.0%} of the median"
+        said += f" {far.median:.3g} (limit {far.limit:.3g})"
+        yield node, Finding(NAME, far.grade, said, _SLOW)
 
 
 def _failure(reading: object) -> str:
@@ -46,21 +43,18 @@ def _failure(reading: object) -> str:
 
 def _unlike_others(readings: Readings) -> Findings:
     for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
-        prints = {node: text(reading, "fingerprint") for node, reading in readings.items()}
-        yield from _unlike({node: bits for node, bits in prints.items() if _kind(readings[node]) == kind})
-
-
-def _unlike(prints: Mapping[str, str]) -> Findings:
-    found = split(prints)
-    for node in found.odd:
-        agreeing = len(prints) - len(found.odd)
-        said = f"the product's bits are {prints[node][:24]}, {found.usual[:24]} on {agreeing} other nodes"
-        yield node, Finding(NAME, Grade.FAIL, said, _LIES)
-    if not found.agreed and not found.odd:
-        said = f"the product has {len(found.values)} results; it is not known which is right"
-        remedy = "test these nodes together with a third: --spares 1"
-        for node in prints if len(prints) == 2 else ("",):
-            yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
+        alike = {node: reading for node, reading in readings.items() if _kind(reading) == kind}
+        prints = {node: text(reading, "fingerprint") for node, reading in alike.items()}
+        found = split(prints)
+        for node in found.odd:
+            agreeing = len(prints) - len(found.odd)
+            said = f"the product's bits are {prints[node][:24]}, {found.usual[:24]} on {agreeing} other nodes"
+            yield node, Finding(NAME, Grade.FAIL, said, _LIES)
+        if not found.agreed and not found.odd:
+            said = f"the product has {len(found.values)} results; it is not known which is right"
+            remedy = "test these nodes together with a third: --spares 1"
+            for node in prints if len(prints) == 2 else ("",):
+                yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
 
 
 def _kind(reading: object) -> str:
@@ -73,11 +67,8 @@ def slow(request: RunNeeds, readings: Readings) -> dict[str, Outlier]:
     """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):
-        rates = {
-            node: number(pairs(reading, "rates").get("product"))
-            for node, reading in readings.items()
-            if _kind(reading) == kind
-        }
+        alike = {node: reading for node, reading in readings.items() if _kind(reading) == kind}
+        rates = {node: number(pairs(reading, "rates").get("product")) for node, reading in alike.items()}
         known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
         limits = for_backend(limits_of(request.limits), "nccl" if kind.startswith("cuda") else "gloo")
         found.update(outliers(known, limits) if len(known) > 2 else {})

@@ -34,11 +34,10 @@ _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 def probe(request: RunNeeds) -> object:
     """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
-    found = {name: zip(("soft", "hard"), resource.getrlimit(kind)) for name, kind in _KINDS.items()}
-    values = {
-        name: {which: None if n == resource.RLIM_INFINITY else n for which, n in both}
-        for name, both in found.items()
-    }
+    values = {}
+    for name, kind in _KINDS.items():
+        both = (None if most == resource.RLIM_INFINITY else most for most in resource.getrlimit(kind))
+        values[name] = dict(zip(("soft", "hard"), both))
     rdma = bool(infiniband.used(infiniband.ports(infiniband.CLASS)))
     ports = dict(zip(("first", "last"), map(int, proc.text(_RANGE).split())))
     return {**values, "rdma": rdma, "ports": ports}
@@ -64,8 +63,6 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
         if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
-            said = (
-                f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
-                f"each rank needs {_PORTS_PER_RANK} or more"
-            )
+            said = f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
+            said += f"each rank needs {_PORTS_PER_RANK} or more"
             yield node, Finding(NAME, Grade.FAIL, said, _PORTS)

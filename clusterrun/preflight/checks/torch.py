@@ -19,11 +19,7 @@ _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
     """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
-    up = {
-        node: reading
-        for node, reading in readings.items()
-        if isinstance(reading, dict) and reading.get("up") is True
-    }
+    up = {n: one for n, one in readings.items() if isinstance(one, dict) and one.get("up") is True}
     if not up:
         return  # ranks without torch are no fault; the report says that no collective was run
     for node, reading in readings.items():
@@ -39,7 +35,11 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
 
 def _devices(request: RunNeeds, up: Readings) -> Findings:
     seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
-    cpu_wheels = [node for node in up if request.gpus and not seen[node] and not _built_for_gpus(up[node])]
+    built = {node: _versions(reading) for node, reading in up.items()}
+    no_gpus = [
+        node for node, known in built.items() if known.get("cuda", "none") == "none" and "xpu" not in known
+    ]
+    cpu_wheels = [node for node in no_gpus if request.gpus and not seen[node]]
     if cpu_wheels and len(cpu_wheels) == len(up):
         said = f"torch is a CPU build on every node: it cannot use the {request.gpus} GPUs of each"
         yield "", Finding(NAME, Grade.WARN, said, _CPU_WHEEL)
@@ -53,10 +53,6 @@ def _devices(request: RunNeeds, up: Readings) -> Findings:
             said = f"torch sees {count} of {request.gpus} GPUs" + (f": {why}" if why else "")
             remedy = "compare with nvidia-smi -L there, CUDA_VISIBLE_DEVICES, and the driver's version"
             yield node, Finding(NAME, Grade.FAIL, said, remedy)
-
-
-def _built_for_gpus(reading: object) -> bool:
-    return _versions(reading).get("cuda", "none") != "none" or "xpu" in _versions(reading)
 
 
 def _versions(reading: object) -> dict[str, str]:

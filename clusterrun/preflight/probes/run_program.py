@@ -27,10 +27,7 @@ def answer(*argv: str, seconds: float) -> ProgramAnswer:
 
     try:
         done = subprocess.run(
-            ["env", "LC_ALL=C", *argv],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
+            ["env", "LC_ALL=C", *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
         return ProgramAnswer(-9, "", f"no answer within {seconds:g} s")
