@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Protocol
 
-    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, RunNeeds, TorchStarted
+    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, RunNeeds, TorchStarted
 
     class Judge(Protocol):
         """Judges readings of all nodes at once. A node's name of '' in a finding means all together."""
@@ -125,14 +125,15 @@ def findings(
         "product": {node: encode(said) for node, said in products.items()},
     }
     found: dict[str, list[Finding]] = {}
-    for node, finding in _everything(request, answers, read):
+    for node, finding in (*_taken(answers, read), *_judged(request, read)):
         found.setdefault(node, []).append(finding)
     return {node: tuple(said) for node, said in found.items()}
 
 
-def _everything(
-    request: RunNeeds, answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
+def _taken(
+    answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
 ) -> Iterator[tuple[str, Finding]]:
+    """Take the values of readings into ``read``; where there is none, say why."""
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})
@@ -149,36 +150,26 @@ def _everything(
             yield ALL, everywhere
             continue
         for node, reading in made:
-            yield from ((node, finding) for finding in _taken(check, reading, node, own))
+            if reading.late:
+                said = check.LATE.said + (f" ({reading.why})" if reading.why else "")
+                yield node, Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy)
+                continue
+            try:
+                own[node] = json.loads(reading.value)
+            except (ValueError, RecursionError):
+                said = f"could not be read: {reading.why or 'the answer is no JSON'}"
+                yield node, Finding(check.NAME, Grade.UNDETERMINED, said, "")
+
+
+def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, Finding]]:
     for judge in (*CHECKS, *SECONDARY_JUDGES):
-        of = getattr(judge, "OF", judge.NAME)
-        yield from _judged(judge, request, read.get(of, {}))
-
-
-def _taken(check: Check, reading: ProbeReading, node: str, own: dict[str, object]) -> Iterator[Finding]:
-    """Take a reading's value into ``own``; where there is none, say why."""
-    if reading.late:
-        said = check.LATE.said + (f" ({reading.why})" if reading.why else "")
-        yield Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy)
-        return
-    try:
-        own[node] = json.loads(reading.value)
-    except (ValueError, RecursionError):
-        why = reading.why or "the answer is no JSON"
-        yield Finding(check.NAME, Grade.UNDETERMINED, f"could not be read: {why}", "")
-
-
-def _judged(judge: Judge, request: RunNeeds, readings: Mapping[str, object]) -> Iterator[tuple[str, Finding]]:
-    if not readings:
-        return
-    try:
-        yield from judge.judge(request, readings)
-    except Exception as error:  # noqa: BLE001 (a check that a site added must not end the run)
-        said = f"the check itself failed: {type(error).__name__}: {error}"
-        yield (
-            ALL,
-            Finding(judge.NAME, Grade.UNDETERMINED, said, "this is a fault of the check, not of a node"),
-        )
+        readings = read.get(getattr(judge, "OF", judge.NAME), {})
+        try:
+            yield from judge.judge(request, readings) if readings else ()
+        except Exception as error:  # noqa: BLE001 (a check that a site added must not end the run)
+            said = f"the check itself failed: {type(error).__name__}: {error}"
+            remedy = "this is a fault of the check, not of a node"
+            yield ALL, Finding(judge.NAME, Grade.UNDETERMINED, said, remedy)
 
 
 def slow_products(request: RunNeeds, products: Mapping[str, GroupResult]) -> tuple[str, ...]:

@@ -46,9 +46,6 @@ class RunNeeds:
     limits: tuple[tuple[str, float], ...] = ()
 
 
-# --- the local round ---
-
-
 @frozen
 class LocalTask(Task):
     """Make these checks (by name), all at once, each within its own limit.
@@ -94,9 +91,6 @@ class StartTorch(Task):
     cwd: str
     gpus: bool = True
     contained: bool = False
-
-
-# --- the control round ---
 
 
 @frozen
@@ -225,9 +219,6 @@ class ExchangeAnswer(Answer):
     exchanged: tuple[LinkTraffic, ...]
 
 
-# --- through another node ---
-
-
 @frozen
 class ThroughTask(Task):
     """Have an examiner on node ``name``, which no agent reached, do the task that ``body`` says.
@@ -248,9 +239,6 @@ class ThroughAnswer(Answer):
 
     body: str
     why: str = ""
-
-
-# --- the collective rounds ---
 
 
 @frozen
@@ -344,11 +332,7 @@ ANSWER_OF: dict[type[Task], type[Answer]] = {
 }
 
 
-# --- as text ---
-
-
 def said(value: Task | Answer) -> str:
-    """``value`` as one line of text."""
     return json.dumps([type(value).__name__, encode(value)], separators=(",", ":"))
 
 

@@ -86,17 +86,14 @@ def line(
         return None
     median = median_of(numbers)
     few = len(numbers) < limits.few
-    deviation = 0.0 if few else max(noise, _deviation(numbers, median))
+    # The robust standard deviation; larger where few values could have agreed by chance.
+    spread = NORMAL * median_of(abs(one - median) for one in numbers) * (1 + SMALL / len(numbers))
+    deviation = 0.0 if few else max(noise, spread)
     gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
     widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
     gap = min(gap, median * max(widest, limits.slow_warn))
     slow = max(median - gap, floor if median >= floor else 0.0)
     return SlowLine(median, slow, max(slow, median - gap / 2))
-
-
-def _deviation(numbers: list[float], median: float) -> float:
-    """The robust standard deviation; larger where few values could have agreed by chance."""
-    return NORMAL * median_of(abs(one - median) for one in numbers) * (1 + SMALL / len(numbers))
 
 
 @frozen
@@ -113,12 +110,10 @@ class Outlier:
 def outliers(values: Mapping[str, float], limits: Thresholds) -> dict[str, Outlier]:
     """Those slower than the others, by key."""
     drawn = line(values.values(), limits)
-    if drawn is None:
-        return {}
-    return {key: _outlier(value, drawn, limits) for key, value in values.items() if value < drawn.slow}
-
-
-def _outlier(value: float, drawn: SlowLine, limits: Thresholds) -> Outlier:
-    share = value / drawn.median if drawn.median else 0.0
-    grade = Grade.FAIL if 1 - share > limits.slow_fail else Grade.WARN
-    return Outlier(value, drawn.median, drawn.slow, share, grade)
+    found: dict[str, Outlier] = {}
+    for key, value in values.items():
+        if drawn is not None and value < drawn.slow:
+            share = value / drawn.median if drawn.median else 0.0
+            grade = Grade.FAIL if 1 - share > limits.slow_fail else Grade.WARN
+            found[key] = Outlier(value, drawn.median, drawn.slow, share, grade)
+    return found

@@ -32,10 +32,7 @@ class Dialer:
         self._dropped_before = dropped_again()
         self._hello = greeting(task.nonce, task.node)
         self._calls = [
-            (
-                target,
-                [_Call(target, port, place == 0, task.closed) for place, port in enumerate(target.ports)],
-            )
+            (target, [_Call(target, port, not place, task.closed) for place, port in enumerate(target.ports)])
             for target in task.targets
         ]
         in_turn = zip_longest(*(calls for _, calls in self._calls))
@@ -66,7 +63,10 @@ class Dialer:
         while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
             self._sent += 1
             for target in self._task.targets if not self._sizes else ():
-                _send_datagram(target, self._hello)
+                with suppress(OSError), outgoing(target.address, socket.SOCK_DGRAM) as one:
+                    one.sendto(
+                        self._hello, (target.address, target.udp_port)
+                    )  # no way there: the calls say so
             for size in self._sizes.values():
                 size.send()
         if now >= self.until:
@@ -170,39 +170,24 @@ class _Call:
         self.returned = len(self._got) >= len(WELCOME) + LARGE
 
 
-def _send_datagram(target: Target, hello: bytes) -> None:
-    with (
-        outgoing(target.address, socket.SOCK_DGRAM) as one,
-        suppress(OSError),
-    ):  # no way there: the calls say so
-        one.sendto(hello, (target.address, target.udp_port))
-
-
 def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
     answered = [call for call in own if call.welcome]
     refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
     # Of a port in a sweep that was not dialled, for others kept all places, nothing is known.
     tried = [call for call in own if call.began or not call.closed]
     silent = tuple(call.port for call in tried if not call.welcome and call.code not in _REFUSED)
+    mute = "the connection was accepted, but nothing answered"
+    failed = [call for call in own if not call.welcome and (call.code or call.connected)]
+    why = (os.strerror(failed[0].code) if failed[0].code else mute) if failed else ""
     return Dialled(
-        target.node,
-        refused,
-        silent,
-        large and all(call.returned for call in answered if call.large),
-        min((call.seconds for call in answered), default=0.0),
-        _why(own),
-        dropped and any(call.silent for call in own),
+        node=target.node,
+        refused=refused,
+        silent=silent,
+        large=large and all(call.returned for call in answered if call.large),
+        seconds=min((call.seconds for call in answered), default=0.0),
+        why=why,
+        dropped=dropped and any(call.silent for call in own),
     )
-
-
-def _why(calls: list[_Call]) -> str:
-    """What was odd about the first call that failed."""
-    for call in calls:
-        if call.code and not call.welcome:
-            return os.strerror(call.code)
-        if call.connected and not call.welcome:
-            return "the connection was accepted, but nothing answered"
-    return ""
 
 
 class Sizes:
@@ -217,11 +202,13 @@ class Sizes:
         self._got = {True: False, False: False}
         self._sockets: dict[bool, socket.socket] = {}
         self._large = 0
+        """Bytes that fill one packet of the way's MTU."""
         try:
             for large in (True, False):
                 self._sockets[large] = outgoing(address, socket.SOCK_DGRAM)
                 self._sockets[large].connect((address, port))
-            self._large = max(_payload(self._sockets[True]), 0)
+            level, option, headers = _MTU[self._sockets[True].family]
+            self._large = max(self._sockets[True].getsockopt(level, option) - headers, 0)
         except OSError:  # no way there: the calls say so
             self.close()
 
@@ -266,9 +253,3 @@ class Sizes:
                 self._got[large] = True
             except OSError:
                 pass
-
-
-def _payload(sock: socket.socket) -> int:
-    """Bytes that fill one packet of the way's MTU."""
-    level, option, headers = _MTU[sock.family]
-    return sock.getsockopt(level, option) - headers

@@ -67,6 +67,12 @@ class ForkedCall:
                 self._code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         return self._code
 
+    def leave(self, watch: Callable[..., None]) -> None:
+        """Its output is watched no more."""
+        watch(self.output, 0, lambda _: None)
+        os.close(self.output)
+        self.code()
+
 
 def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
     """Fork a child that writes each value of ``work()`` as one line of JSON: ``{"value": …}``.
@@ -111,9 +117,10 @@ def _make(work: Callable[[], Iterable[object]], output: int) -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         settle(2, (output,))
         for value in work():
-            _write(output, json.dumps({"value": value}))
+            write_all(output, json.dumps({"value": value}).encode() + b"\n")
     except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
-        _write(output, json.dumps({"why": f"{type(error).__name__}: {error}"[:500]}))
+        why = f"{type(error).__name__}: {error}"[:500]
+        write_all(output, json.dumps({"why": why}).encode() + b"\n")
 
 
 def settle(printed: int, kept: Collection[int]) -> None:
@@ -122,10 +129,6 @@ def settle(printed: int, kept: Collection[int]) -> None:
     for source, target in ((nothing, 0), (printed, 1), (printed, 2)):
         os.dup2(source, target)
     close_all_but(kept)
-
-
-def _write(output: int, line: str) -> None:
-    write_all(output, line.encode() + b"\n")
 
 
 def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given: int, output: int) -> None:
@@ -144,9 +147,6 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given
     finally:
         sys.stderr.flush()
         os._exit(127)
-
-
-# --- what the kernel says of it ---
 
 
 def _family(root: int) -> list[int]:

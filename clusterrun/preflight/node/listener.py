@@ -70,13 +70,9 @@ class Listener:
         return [LinkTraffic(node, *sent_and_resent(guest)) for guest, node in staying]
 
     def _hear(self) -> None:
-        try:
-            data = self._datagrams.recv(_LONGEST_GREETING)
-        except OSError:
-            return
-        node, _ = _greeted(data, self._nonce)
-        if node >= 0:
-            self.heard.add(node)
+        with contextlib.suppress(OSError):
+            node, _ = _greeted(self._datagrams.recv(_LONGEST_GREETING), self._nonce)
+            self.heard |= {node} - {-1}
 
     def _accept(self, listener: socket.socket, _: int) -> None:
         try:
@@ -96,10 +92,10 @@ class Listener:
     def _serve(self, guest: socket.socket, events: int) -> None:
         seen = self._guests.get(guest)
         try:
-            if seen is None or not seen.advance(guest, events, self._nonce):
-                self._part(guest)
-                return
+            goes_on = seen is not None and seen.advance(guest, events, self._nonce)
         except OSError:
+            goes_on = False
+        if seen is None or not goes_on:
             self._part(guest)
             return
         self._watch(guest, READ | WRITE if seen.unsent else READ, lambda events: self._serve(guest, events))

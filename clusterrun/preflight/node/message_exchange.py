@@ -119,24 +119,21 @@ class _Connection:
         return replace(self._known, longest=longest, stalls=self._known.stalls + stalled)
 
     def _ready(self) -> None:
-        try:
-            self._exchange_bytes()
-        except OSError:
-            self.close()
-
-    def _exchange_bytes(self) -> None:
         one = self._socket
         if one is None:
             return
-        if not self._connected:
-            code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        try:
+            code = 0 if self._connected else one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
             self._connected = True
-        if self._unsent:
-            self._unsent = self._unsent[one.send(self._unsent) :]
-        self._listen(one)
-        self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
+            if self._unsent:
+                self._unsent = self._unsent[one.send(self._unsent) :]
+            self._listen(one)
+        except OSError:
+            self.close()
+        else:
+            self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
 
     def _listen(self, sock: socket.socket) -> None:
         try:

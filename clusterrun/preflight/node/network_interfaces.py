@@ -19,14 +19,11 @@ _INFINIBAND = "32"
 
 def interfaces() -> tuple[Interface, ...]:
     """One entry for every address of every interface that is up, loopback included."""
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = [*_version_4(probe), *_version_6()]
         return tuple(
-            Interface(name, address, _mtu(probe, name), _megabits(name), _kind(name))
-            for name, address in [*_version_4(probe), *_version_6()]
+            Interface(name, address, _mtu(probe, name), *_speed_and_kind(name)) for name, address in found
         )
-    finally:
-        probe.close()
 
 
 def _version_4(probe: socket.socket) -> list[tuple[str, str]]:
@@ -57,17 +54,14 @@ def _mtu(probe: socket.socket, name: str) -> int:
     return int(struct.unpack("i", answer[16:20])[0])
 
 
-def _megabits(name: str) -> int:
-    word = proc.text(f"/sys/class/net/{name}/speed").strip()
-    return int(word) if word.isdigit() else 0
-
-
-def _kind(name: str) -> str:
+def _speed_and_kind(name: str) -> tuple[int, str]:
     folder = f"/sys/class/net/{name}"
+    word = proc.text(f"{folder}/speed").strip()
+    kind = "device" if os.path.exists(f"{folder}/device") else "virtual"
     if name == "lo":
-        return "loopback"
-    if proc.text(f"{folder}/type").strip() == _INFINIBAND:
-        return "infiniband"
-    if os.path.isdir(f"{folder}/bridge"):
-        return "bridge"
-    return "device" if os.path.exists(f"{folder}/device") else "virtual"
+        kind = "loopback"
+    elif proc.text(f"{folder}/type").strip() == _INFINIBAND:
+        kind = "infiniband"
+    elif os.path.isdir(f"{folder}/bridge"):
+        kind = "bridge"
+    return int(word) if word.isdigit() else 0, kind

@@ -54,10 +54,8 @@ class RemoteExaminer:
 
     def _part(self, why: str) -> None:
         self.over, self.why = True, why
-        self._watch(self._child.output, 0, lambda _: None)
-        os.close(self._child.output)
+        self._child.leave(self._watch)
         os.close(self._input)
-        self._child.code()
 
 
 class RunningThrough:
@@ -73,10 +71,8 @@ class RunningThrough:
 
     def tick(self) -> bool:
         """Whether it is answered, or never will be."""
-        remote = self._remote
-        return (
-            remote is None or remote.over or self._number in remote.heard or time.monotonic() >= self._until
-        )
+        remote, late = self._remote, time.monotonic() >= self._until
+        return remote is None or remote.over or self._number in remote.heard or late
 
     def answer(self) -> ThroughAnswer:
         remote = self._remote

@@ -6,10 +6,11 @@ Of each ``tick`` tells whether it is over, and ``answer`` is then its answer.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from clusterrun.model.frozen import replace
 from clusterrun.preflight import registry
@@ -58,8 +59,7 @@ class WatchedChild:
     def _finish(self) -> None:
         self.over = True
         self.seconds = time.monotonic() - self.child.began
-        self._watch(self.child.output, 0, lambda _: None)
-        os.close(self.child.output)
+        self.child.leave(self._watch)
 
 
 class RunningChecks:
@@ -70,22 +70,16 @@ class RunningChecks:
         self._readings: list[ProbeReading] = []
         self._children: dict[str, WatchedChild] = {}
         for name in task.checks:
-            self._start(name, watch)
-
-    def _start(self, name: str, watch: Callable[..., None]) -> None:
-        check = registry.check_named(name)
-        if check is None:
-            self._readings.append(ProbeReading(name, "", 0.0, "this node's version has no such check"))
-            return
-        probe, asked = check.probe, self._asked
-
-        def work() -> Iterator[object]:
-            yield probe(asked)
-
-        try:
-            self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
-        except OSError as error:
-            self._readings.append(ProbeReading(name, "", 0.0, f"no process could be made: {error.strerror}"))
+            check = registry.check_named(name)
+            if check is None:
+                self._readings.append(ProbeReading(name, "", 0.0, "this node's version has no such check"))
+                continue
+            work = partial(map, check.probe, [self._asked])
+            try:
+                self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
+            except OSError as error:
+                why = f"no process could be made: {error.strerror}"
+                self._readings.append(ProbeReading(name, "", 0.0, why))
 
     def due_at(self) -> float:
         return min((one.child.until for one in self._children.values() if not one.over), default=0.0)
@@ -130,13 +124,11 @@ class RunningDial:
     def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
         self._heard, self._limit = heard, task.limit
         self._dialler = Dialer(task, watch)
-        self._names: WatchedChild | None = None
+        self._names: list[WatchedChild] = []
         names = task.names
         if names:
-            try:
-                self._names = WatchedChild(call(lambda: map(_resolved, names), task.limit), watch)
-            except OSError:  # the checks say that no process can be made
-                pass
+            with suppress(OSError):  # the checks say that no process can be made
+                self._names.append(WatchedChild(call(lambda: map(_resolved, names), task.limit), watch))
 
     def due_at(self) -> float:
         return self._dialler.due_at()
@@ -144,29 +136,25 @@ class RunningDial:
     def tick(self) -> bool:
         """Go on; whether all is over."""
         self._dialler.tick()
-        if self._names is not None:
-            self._names.tick()
-        return self._dialler.done and (self._names is None or self._names.over)
+        for one in self._names:
+            one.tick()
+        return self._dialler.done and all(one.over for one in self._names)
 
     def answer(self) -> DialAnswer:
-        lines = self._names.lines if self._names is not None else []
-        if self._names is not None:
-            self._names.child.code()
+        lines = [line for one in self._names for line in one.lines]
         found = [value for line in lines if isinstance(value := line.get("value"), list)]
         resolved = tuple((str(name), str(addresses)) for name, addresses, _ in found)
-        heard = tuple(sorted(self._heard))
-        naming = self._naming([float(seconds) for *_, seconds in found])
-        return DialAnswer(resolved, self._dialler.dialled(), heard, time.time(), naming)
-
-    def _naming(self, seconds: list[float]) -> float:
-        """The mean; a name that was waited for at the limit counts, unless the node had no time for it."""
-        late = self._names is not None and self._names.late and _RUNS not in self._names.doing
-        rest = [self._limit - sum(seconds)] if late else []
-        return round(sum(seconds + rest) / max(1, len(seconds + rest)), 3)
+        taken = [float(seconds) for *_, seconds in found]
+        for one in self._names:
+            one.child.code()
+            if one.late and _RUNS not in one.doing:  # else the node had no time for it
+                taken.append(self._limit - sum(taken))
+        mean = round(sum(taken) / max(1, len(taken)), 3)
+        return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)), time.time(), mean)
 
     def end(self) -> None:
-        if self._names is not None:
-            self._names.end()
+        for one in self._names:
+            one.end()
 
 
 def _resolved(name: str) -> tuple[str, str, float]:

@@ -43,11 +43,11 @@ class TorchWorkerClient:
         self._kill("another torch worker was asked for")
         self._asked, self._began, self._words = number, time.monotonic(), ""
         argv: tuple[str, ...] = (task.python, "-u", self._paths.agent, "warm", str(int(task.gpus)))
+        environment, cwd = self._environment, task.cwd
         try:
-            argv, environment = (
-                self._in_container(argv, task) if task.contained else (argv, self._environment)
-            )
-            self._child, self._input = execute(argv, environment, "/" if task.contained else task.cwd)
+            if task.contained:
+                (argv, environment), cwd = self._in_container(argv, task), "/"
+            self._child, self._input = execute(argv, environment, cwd)
         except OSError as error:
             self._up(TorchStarted(False, 0.0, f"no process could be made: {error.strerror}"))
             return
@@ -94,29 +94,20 @@ class TorchWorkerClient:
         self._kill("the examination is over")
 
     def _read(self) -> None:
-        if self._child is None:
-            return
-        for line in self._child.lines():
-            self._hear(line)
+        for line in self._child.lines() if self._child is not None else ():
+            try:
+                data = json.loads(line)
+                said = decode(GroupResult, data) if self._asked is None else decode(TorchStarted, data)
+            except (ValueError, BadDocument):  # a library that prints: kept, it may say why it ended
+                self._words = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
+                continue
+            if isinstance(said, TorchStarted):
+                self._up(said)
+            elif said.test in self._tests:
+                self._say(self._tests.pop(said.test)[0], said)
         if self._child is not None and self._child.closed:
-            rest = self._child.rest
-            self._kill(
-                "the torch worker ended: " + (rest or self._words or "it said nothing")[-_LONGEST_WORDS:]
-            )
-
-    def _hear(self, line: bytes) -> None:
-        try:
-            data = json.loads(line)
-            if self._asked is not None:
-                self._up(decode(TorchStarted, data))
-                return
-            result = decode(GroupResult, data)
-        except (ValueError, BadDocument):  # a library that prints: kept, it may say why it ended
-            self._words = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
-            return
-        number, _ = self._tests.pop(result.test, (None, 0.0))
-        if number is not None:
-            self._say(number, result)
+            words = self._child.rest or self._words or "it said nothing"
+            self._kill(f"the torch worker ended: {words[-_LONGEST_WORDS:]}")
 
     def _up(self, warm_up: TorchStarted) -> None:
         number, self._asked = self._asked, None
@@ -127,10 +118,8 @@ class TorchWorkerClient:
         child, self._child = self._child, None
         if child is not None:
             doing = child.kill()
-            self._watch(child.output, 0, lambda _: None)
-            os.close(child.output)
+            child.leave(self._watch)
             os.close(self._input)
-            child.code()
             why += f" ({doing})" if late else ""
         self._up(TorchStarted(False, time.monotonic() - self._began, why))
         tests, self._tests = self._tests, {}

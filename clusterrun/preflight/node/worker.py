@@ -29,15 +29,11 @@ _TOPOLOGY = "SLURM_TOPOLOGY_ADDR"
 
 def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
     """Serve the agent until it closes our input. Raises nothing that a task could cause."""
-    _raise_file_limit()
-    return Worker(run_dir, environment, 0, 1).run()
-
-
-def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return Worker(run_dir, environment, 0, 1).run()
 
 
 class Worker:
@@ -60,7 +56,7 @@ class Worker:
         self._watch(self._given, selectors.EVENT_READ, lambda _: self._listen())
         while not self._ended:
             for key, events in self._selector.select(self._seconds()):
-                if self._is_watched(key):
+                if self._selector.get_map().get(key.fileobj) is key:  # no callback of this round closed it
                     key.data(events)
             self._tick()
         for running in self._running.values():
@@ -69,14 +65,9 @@ class Worker:
         self._remotes.end()
         return 0
 
-    def _is_watched(self, key: selectors.SelectorKey) -> bool:
-        """Whether an earlier callback of the same round has not closed it."""
-        return self._selector.get_map().get(key.fileobj) is key
-
     def _seconds(self) -> float:
-        times = [running.due_at() for running in self._running.values()]
-        messages = self._exchange.due_at() if self._exchange is not None else _LONGEST_WAIT + time.monotonic()
-        due = min([*times, self._torch_worker.due_at(), messages])
+        parts = [*self._running.values(), self._torch_worker, *filter(None, [self._exchange])]
+        due = min(part.due_at() for part in parts)
         return min(_LONGEST_WAIT, max(0.0, due - time.monotonic()))
 
     def _tick(self) -> None:
@@ -98,8 +89,6 @@ class Worker:
         else:
             self._selector.register(what, events, callback)
 
-    # --- the agent ---
-
     def _listen(self) -> None:
         data = os.read(self._given, _PIECE)
         if not data:
@@ -107,16 +96,13 @@ class Worker:
             return
         *lines, self._half = (self._half + data).split(b"\n")
         for line in lines:
-            self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        try:
-            asked = json.loads(line)
-            number, task = int(asked["number"]), tasks.task(asked["body"])
-        except (BadDocument, ValueError, KeyError, TypeError) as error:
-            print(f"not understood: {error}", file=sys.stderr, flush=True)
-            return
-        self._begin(number, task)
+            try:
+                asked = json.loads(line)
+                number, task = int(asked["number"]), tasks.task(asked["body"])
+            except (BadDocument, ValueError, KeyError, TypeError) as error:
+                print(f"not understood: {error}", file=sys.stderr, flush=True)
+            else:
+                self._begin(number, task)
 
     def _begin(self, number: int, task: tasks.Task) -> None:
         known = self._running.get(number)
@@ -142,11 +128,9 @@ class Worker:
     def _start_listener(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
         if self._listener is not None:
             self._listener.close()
-        self._listener = Listener(task.nonce, self._watch)
+        one = self._listener = Listener(task.nonce, self._watch)
         topology = self._environment.get(_TOPOLOGY, "")
-        return tasks.ListenAnswer(
-            interfaces(), self._listener.ports, self._listener.udp_port, time.time(), topology
-        )
+        return tasks.ListenAnswer(interfaces(), one.ports, one.udp_port, time.time(), topology)
 
     def _start_exchange(self, task: tasks.ExchangeTask) -> RunningExchange:
         if task.targets:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from clusterrun import proc
 from clusterrun.preflight.tasks import CPU_WAIT
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import PIECE_BYTES, OnCpu, OnGpu
@@ -32,11 +31,8 @@ class BandwidthTest:
     """A rank's measurements in a group that has been formed; ``peer`` is None if it is no pair."""
 
     def __init__(self, side: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
-        self._side = side
-        self._rank = rank
-        self._world = world
-        self._peer = peer
-        self._until = until
+        self._side, self._until = side, until
+        self._rank, self._world, self._peer = rank, world, peer
         self._largest = 0
 
     # --- contents, each way ---
@@ -70,7 +66,10 @@ class BandwidthTest:
         for size in self._side.sizes(self._size(megabytes)):
             self._largest = max(self._largest, size)
             taken, waited = self._seconds_by_step(size)
-            of_all = self._of_all(waited)
+            whole = torch.tensor(waited, dtype=torch.float32, device=self._side.device)
+            dist.all_reduce(whole)
+            self._side.settle(self._until)
+            of_all = whole.tolist()
             for name, seconds in taken.items():
                 rate = round(moved[name] * size / 1e9 / self._side.usual(seconds), 6)
                 if name == "all_reduce" and rate > found.get(name, 0.0):
@@ -104,13 +103,6 @@ class BandwidthTest:
             f"instead of {wanted} ({len(wrong)} of {count} elements differ)"
         )
 
-    def _of_all(self, waited: list[float]) -> list[float]:
-        """What all ranks waited together, message for message."""
-        whole = torch.tensor(waited, dtype=torch.float32, device=self._side.device)
-        dist.all_reduce(whole)
-        self._side.settle(self._until)
-        return [float(one) for one in whole.tolist()]
-
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
         """Seconds by name, in several rounds of all in turn, so that background load affects all alike.
 
@@ -134,13 +126,11 @@ class BandwidthTest:
 
     def _steps(self, content: torch.Tensor) -> dict[str, Callable[[], object]]:
         """In the order in which this rank does them: its send is its peer's receive."""
-        together: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
-        if self._peer is None:
-            return together
-        send, receive = (lambda: self._send(content)), (lambda: self._receive(content))
-        if self._rank < self._peer:
-            return {**together, "send": send, "receive": receive}
-        return {**together, "receive": receive, "send": send}
+        steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
+        both = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
+        if self._peer is not None:
+            steps.update(both if self._rank < self._peer else both[::-1])
+        return steps
 
     def _size(self, megabytes: float) -> int:
         """Bytes per message, a multiple of 4, the same on all ranks."""
@@ -151,7 +141,7 @@ class BandwidthTest:
             seconds = min(self._timed(partial(dist.all_reduce, probe)) for _ in range(2))
             affordable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
             # In steps: what a small message takes is mostly the way there, and says little of a large one.
-            larger = self._agreed(min(most, _STEP * size, affordable), dist.ReduceOp.MIN) // 4 * 4
+            larger = self._least(min(most, _STEP * size, affordable)) // 4 * 4
             if larger < 2 * size:
                 break
             size = larger
@@ -160,11 +150,11 @@ class BandwidthTest:
     def _rounds(self, seconds: float) -> int:
         """How many rounds are worth it, when one takes ``seconds``; the same on all ranks."""
         fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
-        return self._agreed(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))), dist.ReduceOp.MIN)
+        return self._least(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))))
 
-    def _agreed(self, number: int, how: dist.ReduceOp) -> int:
+    def _least(self, number: int) -> int:
         one = torch.tensor([number], dtype=torch.int64, device=self._side.device)
-        dist.all_reduce(one, how)
+        dist.all_reduce(one, dist.ReduceOp.MIN)
         self._side.settle(self._until)
         return int(one.item())
 
@@ -200,12 +190,6 @@ class BandwidthTest:
 
 def waited_for_processors() -> float:
     """Seconds that the threads of this process could have run and did not; 0 if no kernel counts them."""
-    total = 0
-    with suppress(OSError):
-        for thread in os.listdir("/proc/self/task"):
-            with (
-                suppress(OSError, ValueError, IndexError),
-                open(f"/proc/self/task/{thread}/schedstat") as file,
-            ):
-                total += int(file.read().split()[1])
-    return total / 1e9
+    threads = proc.listed("/proc/self/task")
+    told = [proc.content(f"/proc/self/task/{thread}/schedstat").split() for thread in threads]
+    return sum(int(words[1]) for words in told if len(words) > 1) / 1e9

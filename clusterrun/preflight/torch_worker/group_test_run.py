@@ -31,36 +31,28 @@ class RankPart:
     def listen(self) -> None:
         """Take in what it said; one that ended without a last word gets one from what it printed."""
         for line in self.child.lines():
-            self._take(line)
+            try:
+                word = rank_report.read(line)
+            except (BadDocument, ValueError):
+                self.end("the test's process said what cannot be read")
+                continue
+            if not self.word.ended:
+                self.word = replace(word, stage=word.stage or self.word.stage)
         if self.child.closed and not self.word.ended:
             told = error_text.of_end(self.child.printed())
-            self._end(f"the test's process died{': ' + told if told else ''}")
+            self.end(f"the test's process died{': ' + told if told else ''}")
 
-    def give_up(self, why: str) -> None:
-        """Count a rank that never said its end as failed."""
+    def end(self, why: str) -> None:
+        """Count a rank that has not said its end as failed."""
         if not self.word.ended:
-            self._end(why)
-
-    def _take(self, line: bytes) -> None:
-        if self.word.ended:
-            return
-        try:
-            word = rank_report.read(line)
-        except (BadDocument, ValueError):
-            self._end("the test's process said what cannot be read")
-            return
-        self.word = replace(word, stage=word.stage or self.word.stage)
-
-    def _end(self, why: str) -> None:
-        self.word = RankWord(stage=self.word.stage, ended=True, why=why)
+            self.word = RankWord(stage=self.word.stage, ended=True, why=why)
 
 
 class GroupTestRun:
     """A test from its start to its result, and on until its children are gone. Times are monotonic."""
 
     def __init__(self, task: GroupTask, children: Sequence[ForkedRank], now: float) -> None:
-        self._task = task
-        self._began = now
+        self._task, self._began = task, now
         self._parts = [RankPart(child) for child in children]
         self._failed_at: float | None = None
         self._answered_at: float | None = None
@@ -101,7 +93,7 @@ class GroupTestRun:
         )
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
-            part.give_up(f"{who}killed after {now - self._began:.1f} s without an end")
+            part.end(f"{who}killed after {now - self._began:.1f} s without an end")
         transport = next(filter(None, (chosen(part.child.printed()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)

@@ -71,37 +71,32 @@ class Rank:
     """One rank on its way through a group test."""
 
     def __init__(self, rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
-        self._rank_task = rank_task
-        self._say = say
+        self._rank_task, self._task, self._say = rank_task, rank_task.task, say
         # Before the kill, so that a GPU that hangs is told in words.
-        self._until = rank_task.until - _WORDS_SHARE * rank_task.task.limit
+        self._until = rank_task.until - _WORDS_SHARE * self._task.limit
         self._wrong: list[str] = []
 
     def run(self) -> None:
         """All stages. Raises what torch raises."""
         rank_task = self._rank_task
         self._stage("store")
-        dress(variables(rank_task.backend, rank_task.task.interface, dict(rank_task.users)))
+        dress(variables(rank_task.backend, self._task.interface, dict(rank_task.users)))
         self._side = on(rank_task.backend, rank_task.local)
         store = self._store()
         self._stage("group")
         self._side.join(dist.PrefixStore("group", store), rank_task.rank, rank_task.world, self._left())
         self._stage("exact")
         self._sums()
-        pace = BandwidthTest(
-            self._side, rank_task.rank, rank_task.world, rank_task.peer if self._paired else None, self._until
-        )
-        if self._paired:
+        paired = self._task.kind == "pair" and len(self._task.members) == 2
+        peer = rank_task.peer if paired else None
+        pace = BandwidthTest(self._side, rank_task.rank, rank_task.world, peer, self._until)
+        if paired:
             self._both_ways(pace)
         self._stage("timed")
-        rates = pace.rates(rank_task.task.megabytes)
+        rates = pace.rates(self._task.megabytes)
         self._wrong += filter(None, [pace.large_sum()])
         self._say(RankWord(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
         self._part(store)
-
-    @property
-    def _paired(self) -> bool:
-        return self._rank_task.task.kind == "pair" and len(self._rank_task.task.members) == 2
 
     def _stage(self, name: str) -> None:
         self._say(RankWord(stage=name))
@@ -110,42 +105,31 @@ class Rank:
         return max(0.2, (self._rank_task.until - time.monotonic()) * _OWN_SHARE)
 
     def _store(self) -> dist.Store:
-        rank_task, left = self._rank_task, self._left()
-        if rank_task.listening >= 0:
-            whole = host_store(rank_task.listening, rank_task.task.port, rank_task.world, left)
+        port, world, left = self._task.port, self._rank_task.world, self._left()
+        if self._rank_task.listening >= 0:
+            whole = host_store(self._rank_task.listening, port, world, left)
         else:
-            whole = connect_store(
-                rank_task.task.members[0].address, rank_task.task.port, rank_task.world, left
-            )
-        return dist.PrefixStore(f"test {rank_task.task.test}", whole)
+            whole = connect_store(self._task.members[0].address, port, world, left)
+        return dist.PrefixStore(f"test {self._task.test}", whole)
 
     def _sums(self) -> None:
         for kind in sum_patterns.KINDS:
-            self._sum(kind)
-        wrong = self._who_saw_wrong()
-        if wrong:
-            self._whose(wrong)
-
-    def _sum(self, kind: str) -> None:
-        found = self._given(_COUNT, kind)
-        dist.all_reduce(found)
+            found = self._given(_COUNT, kind)
+            dist.all_reduce(found)
+            self._side.settle(self._until)
+            said = sum_patterns.difference(found.cpu(), self._rank_task.world, kind)
+            self._wrong += [said] if said else []
+        seen = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
+        dist.all_reduce(seen)
         self._side.settle(self._until)
-        said = sum_patterns.difference(found.cpu(), self._rank_task.world, kind)
-        if said:
-            self._wrong.append(said)
+        if seen.item():
+            self._whose(int(seen.item()))
 
     def _given(self, count: int, kind: str) -> torch.Tensor:
         given = sum_patterns.contribution(self._rank_task.rank, count, kind)
         if self._rank_task.spoils:
             given[count // 3] += 1
         return given.to(self._side.device)
-
-    def _who_saw_wrong(self) -> int:
-        """How many ranks saw a sum that is wrong."""
-        seen = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
-        dist.all_reduce(seen)
-        self._side.settle(self._until)
-        return int(seen.item())
 
     def _whose(self, saw: int) -> None:
         """Gather what each rank gave: what arrives changed names its rank."""
@@ -154,10 +138,8 @@ class Rank:
         gathered = [torch.zeros_like(given) for _ in range(self._rank_task.world)]
         dist.all_gather(gathered, given)
         self._side.settle(self._until)
-        ranks = sum_patterns.changed([one.cpu() for one in gathered], "int64")
-        said = [
-            f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in ranks.items()
-        ]
+        changed = sum_patterns.changed([one.cpu() for one in gathered], "int64").items()
+        said = [f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed]
         if not said:
             where = f", on {self._named(self._rank_task.rank)} alone" if saw == 1 else ""
             said = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
@@ -167,13 +149,13 @@ class Rank:
         self._wrong[:0] = said
 
     def _named(self, rank: int) -> str:
-        place, local = divmod(rank, self._rank_task.task.ranks)
-        name = self._rank_task.task.members[place].name
-        return name if self._rank_task.task.ranks == 1 else f"local rank {local} of {name}"
+        place, local = divmod(rank, self._task.ranks)
+        name = self._task.members[place].name
+        return name if self._task.ranks == 1 else f"local rank {local} of {name}"
 
     def _both_ways(self, pace: BandwidthTest) -> None:
         ways = (("send", pace.first_send), ("receive", pace.first_receive))
-        for name, step in ways if self._rank_task.task.place == 0 else ways[::-1]:
+        for name, step in ways if self._task.place == 0 else ways[::-1]:
             self._stage(name)
             if not step():
                 self._wrong.append(f"what {self._named(self._rank_task.peer)} sent arrived changed")

@@ -54,10 +54,8 @@ def _explained(found: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor, w
     seen = wrong[:_MOST_LOOKED_AT]
     off = (found[seen] - wanted[seen]).to(torch.int64)
     for sign, word in ((-1, "is missing"), (1, "is there twice")):
-        weights, rest = (
-            torch.div(sign * off - flat[seen], steep[seen], rounding_mode="floor"),
-            torch.remainder(sign * off - flat[seen], steep[seen]),
-        )
+        weights = torch.div(sign * off - flat[seen], steep[seen], rounding_mode="floor")
+        rest = torch.remainder(sign * off - flat[seen], steep[seen])
         same = bool((rest == 0).all()) and bool((weights == weights[0]).all())
         ranks = [rank for rank in range(world) if weight(rank, kind) == int(weights[0])]
         if same and len(ranks) == 1:

@@ -22,9 +22,7 @@ _SECONDS = 60.0
 def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchStarted:
     """What there is, but for ``gpus`` where they are not wanted; ``visible`` is ``CUDA_VISIBLE_DEVICES``.
 
-    ``why`` says what kept torch or NCCL from GPUs it was built for.
-
-    A driver that does not answer within ``seconds`` counts as no GPU, and is said.
+    ``why`` says what kept torch or NCCL from GPUs it was built for, such as a driver silent for ``seconds``.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
     seen = _devices(seconds) if gpus and (nccls or _xpu()) else TorchStarted(True, 0.0)
@@ -59,15 +57,11 @@ def _devices(seconds: float) -> TorchStarted:
 def _counted() -> TorchStarted:
     """How many GPUs torch sees, the version of NCCL and the first one's name; ``why`` it sees none."""
     try:
-        if _xpu():
-            torch.xpu.init()
-            return _seen(torch.xpu.device_count(), "", torch.xpu.get_device_name(0))
-        torch.cuda.init()
-        nccl = ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else ""
-        return _seen(torch.cuda.device_count(), nccl, torch.cuda.get_device_name(0))
+        seen = getattr(torch, "xpu" if _xpu() else "cuda")
+        seen.init()
+        with_nccl = not _xpu() and dist.is_nccl_available()
+        nccl = ".".join(map(str, torch.cuda.nccl.version())) if with_nccl else ""
+        versions = (("nccl", nccl), ("gpu", seen.get_device_name(0)))
+        return TorchStarted(True, 0.0, devices=seen.device_count(), versions=versions)
     except Exception as error:  # noqa: BLE001 (torch raises many kinds, and each is an answer)
         return TorchStarted(True, 0.0, f"torch sees no GPU: {of_error(error)}")
-
-
-def _seen(devices: int, nccl: str, gpu: str) -> TorchStarted:
-    return TorchStarted(True, 0.0, devices=devices, versions=(("nccl", nccl), ("gpu", gpu)))

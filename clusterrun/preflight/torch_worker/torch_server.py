@@ -48,12 +48,12 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     try:
         warm = _warmed(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
     except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
-        warm = TorchStarted(up=False, seconds=time.monotonic() - began, why=_last_line(error))
-    ports = ListeningPorts()
-    ready = replace(warm, ports=ports.fill()) if warm.up else warm
-    _write(out, ready)
-    if not warm.up:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        why = f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"[:300]
+        _write(out, TorchStarted(up=False, seconds=time.monotonic() - began, why=why))
         return 1
+    ports = ListeningPorts()
+    _write(out, replace(warm, ports=ports.fill()))
     gc.collect()
     gc.freeze()  # a child's collection would copy all of these pages
     serving = TorchServer(warm, dict(environment), ports, lambda result: _write(out, result))
@@ -76,11 +76,6 @@ def _warmed(began: float, gpus: bool, visible: str) -> TorchStarted:
     return replace(seen, seconds=round(time.monotonic() - began, 3))
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"[:300]
-
-
 def _write(descriptor: int, value: object) -> None:
     write_all(descriptor, json.dumps(encode(value), separators=(",", ":")).encode() + b"\n")
 
@@ -98,10 +93,7 @@ class ListeningPorts:
         return tuple(new)
 
     def take(self, port: int) -> socket.socket:
-        """The socket that listens on ``port``; one that is not among ours is opened now.
-
-        Raises ``OSError`` if that port cannot be had.
-        """
+        """The socket that listens on ``port``, or one that is opened now. Raises ``OSError``."""
         return self._sockets.pop(port, None) or _listening(port)
 
 
@@ -121,11 +113,9 @@ class TorchServer:
         ports: ListeningPorts,
         answer: Callable[[GroupResult], None],
     ) -> None:
-        self._warm = warm
+        self._warm, self._ports, self._answer = warm, ports, answer
         self._users = tuple(environment.items())
         self._spoilt = tuple(filter(None, environment.get(CORRUPT_VARIABLE, "").split(",")))
-        self._ports = ports
-        self._answer = answer
         self._trials: list[GroupTestRun] = []
         self._waiting: list[tuple[GroupTask, float]] = []
         """Tests with GPUs that were asked for while processes of an earlier one were still leaving."""
@@ -181,19 +171,16 @@ class TorchServer:
             if self._backend(task) == "nccl" and any(trial.leaving for trial in self._trials):
                 return
             del self._waiting[0]
-            self._begin(task, asked)
+            try:
+                children = self._fork(task, asked + task.limit)
+            except OSError as error:
+                why = f"the test could not be started: {of_error(error)}"
+                self._answer(GroupResult(test=task.test, passed=False, stage="store", seconds=0.0, why=why))
+            else:
+                self._trials.append(GroupTestRun(task, children, asked))
 
     def _backend(self, task: GroupTask) -> str:
         return task.backend or self._warm.backend
-
-    def _begin(self, task: GroupTask, now: float) -> None:
-        try:
-            children = self._fork(task, now + task.limit)
-        except OSError as error:
-            why = f"the test could not be started: {of_error(error)}"
-            self._answer(GroupResult(test=task.test, passed=False, stage="store", seconds=0.0, why=why))
-            return
-        self._trials.append(GroupTestRun(task, children, now))
 
     def _fork(self, task: GroupTask, until: float) -> list[ForkedRank]:
         from clusterrun.preflight.torch_worker import matmul, rank
@@ -209,9 +196,7 @@ class TorchServer:
                 rank.RankTask(task, i, backend, self._users, listening, until, spoils)
                 for i, listening in enumerate(given)
             ]
-            return _all_or_none(
-                [(partial(rank.serve, rank_task), rank_task.listening) for rank_task in rank_tasks]
-            )
+            return _all_or_none([(partial(rank.serve, one), one.listening) for one in rank_tasks])
 
 
 def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:
