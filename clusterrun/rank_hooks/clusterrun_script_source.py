@@ -12,6 +12,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 ROOT_PLACES = {"broadcast": 1, "reduce": 1, "scatter": 2, "gather": 2, "gather_object": 2}
@@ -25,12 +26,14 @@ NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60
 MOST_OF_A_KEY = 200
-CALL_LINES = 6
 MOST_KEYS = 64
-DEFINES = ("def ", "async def ")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
 STORE_WAITS = (".wait(", ".get(")
 """What a line calls of a store that waits until somebody has set a key."""
 STORE_SETS = ("set", "add", "compare_set")
+PARSED: dict[str, dict[tuple[str, int], Any]] = {}
+"""Of each file what defines functions and classes, by name and first line, and the whole of it."""
 
 
 def calls_near(frame: Any) -> list[str]:
@@ -46,105 +49,97 @@ def calls_near(frame: Any) -> list[str]:
             break
         code, here = frame.f_code, frame.f_lineno
         scope = {**frame.f_globals, **frame.f_locals}
-        lines = linecache.getlines(code.co_filename)
-        begin, end = loop_around(lines, code.co_firstlineno, here)
         try:
             found += calls_in(code, code.co_firstlineno, here, scope)
             # Of the line that it is in, a key is set before another one is waited for.
             found += [one for one in calls_in(code, here, here + 1, scope) if one[0] == "K"]
-            # What stands below was called in the turn before: by what has not changed since.
-            unknown = dict.fromkeys(name for text in lines[begin - 1 : end - 1] for name in assigned(text))
-            found += calls_in(code, here + 1, end, {**scope, **unknown})
+            loops = [one for one, _ in own_nodes(node_of(code)) if isinstance(one, LOOPS)]
+            around = [one for one in loops if one.lineno < here <= one.end_lineno]
+            if around:
+                # What stands below was called in the turn before: by what has not changed since.
+                begin, end = around[0].lineno, min(around[0].end_lineno, here + ROOT_LINES) + 1
+                found += calls_in(code, here + 1, end, {**scope, **assigned(node_of(code), begin, end)})
         except Exception:  # noqa: BLE001 (a script that cannot be read; the rest of the answer counts)
             break
         frame = frame.f_back
     return found
 
 
+def node_of(code: Any) -> Any:
+    """The function, class or module of the user's that a code object was made of; None for any other."""
+    file, name = code.co_filename, code.co_name
+    if is_installed(file):
+        return None
+    if file not in PARSED:
+        tree = ast.parse("".join(linecache.getlines(file)))
+        defined = [one for one in ast.walk(tree) if isinstance(one, (*FUNCTIONS, ast.ClassDef))]
+        firsts = [min([one.lineno, *(d.lineno for d in one.decorator_list)]) for one in defined]
+        PARSED[file] = {(one.name, first): one for one, first in zip(defined, firsts)}
+        PARSED[file]["<module>", 0] = tree
+    return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno))
+
+
+def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """What is in a function, outermost first, with what is around it; not what is in functions within it."""
+    for child in ast.iter_child_nodes(node) if node is not None else ():
+        yield child, above
+        if not isinstance(child, FUNCTIONS):
+            yield from own_nodes(child, (*above, child))
+
+
+def assigned(function: Any, begin: int, end: int) -> dict[str, None]:
+    """The names that lines of a function give values to, and perhaps others of them: None for each."""
+    stores = [one for one, _ in own_nodes(function) if isinstance(getattr(one, "ctx", None), ast.Store)]
+    parts = [part for one in stores if begin <= one.lineno < end for part in ast.walk(one)]
+    return {part.id: None for part in parts if isinstance(part, ast.Name)}
+
+
 def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> list[str]:
     """The same of the lines ``begin`` to ``end`` of a function; ``deep``: and of those that these call."""
-    file = code.co_filename
-    if is_installed(file):
-        return []
-    lines = linecache.getlines(file)
-    end = end or last_line(code, lines)
-    found, inner_margin = [], -1
-    for number in range(max(begin, end - ROOT_LINES), min(end, len(lines) + 1)):
-        text = lines[number - 1]
-        margin, word = indent(lines, number), text.strip()
-        if word and margin <= inner_margin and word[:1] != ")":
-            inner_margin = -1
-        if inner_margin < 0 and number > code.co_firstlineno and word.startswith(DEFINES):
-            inner_margin = margin
-        if inner_margin >= 0:
-            continue  # what a function does is looked at where it is called
-        names = called(text)
-        plain = any(name in ROOT_PLACES for name, _ in names)
-        plain = plain or (deep and any(mentions(function_of(of, scope)) for _, of in names))
-        if not plain and not any(asks_store(text, (f".{way}(",), scope) for way in STORE_SETS):
+    file, whole, found = code.co_filename, node_of(code), []
+    calls = [(one, above) for one, above in own_nodes(whole) if isinstance(one, ast.Call)]
+    for one, above in sorted(calls, key=lambda pair: pair[0].lineno):
+        number, name = one.lineno, name_of(one)
+        if not max(begin, end - ROOT_LINES) <= number < end:
             continue
-        between = lines[number : end - 1] if deep else lines[begin : number - 1]
-        known = {**scope, **dict.fromkeys(name for text in between for name in assigned(text))}
-        for name, one in calls_of(lines[number - 1 : number - 1 + CALL_LINES]):
-            owner = receiver_of(one.func, known)
-            function = method_of(owner, name) if isinstance(one.func, ast.Attribute) else scope.get(name)
-            if name in ROOT_PLACES:
-                root = root_given(one, ROOT_PLACES[name], known)
-                found += [f"R{file}:{number} {root}"] if type(root) is int else []
-            elif name in STORE_SETS and one.args and is_store(owner):
-                key = text_of(one.args[0], known)
-                under = passed_by(lines, code.co_firstlineno, number, known)
-                found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
-            elif deep and mentions(function):
-                inner, given = function.__code__, with_arguments(one, function, known, owner)
-                found += calls_in(inner, inner.co_firstlineno, 0, given, deep=False)
+        plain = isinstance(one.func, ast.Name)
+        function = scope.get(name) if plain else method_of(receiver_of(one.func, scope), name)
+        if name not in ROOT_PLACES and name not in STORE_SETS and not (deep and is_function(function)):
+            continue
+        known = {**scope, **assigned(whole, *((number + 1, end) if deep else (begin + 1, number)))}
+        owner = receiver_of(one.func, known)
+        if name in ROOT_PLACES:
+            root = root_given(one, ROOT_PLACES[name], known)
+            found += [f"R{file}:{number} {root}"] if type(root) is int else []
+        elif name in STORE_SETS and one.args and is_store(owner):
+            key = text_of(one.args[0], known)
+            under = passed_by((*above, one), linecache.getlines(file), known)
+            found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
+        elif deep and is_function(function) and (plain or owner is not None):
+            inner, given = function.__code__, with_arguments(one, function, known, owner)
+            first = inner.co_firstlineno
+            found += calls_in(inner, first, first + ROOT_LINES, given, deep=False)
     return found
 
 
-def passed_by(lines: list[str], first: int, number: int, scope: Any) -> str:
-    """A tab and the ``if`` around a line that does not hold, as plain variables tell; '' without one.
+def name_of(call: Any) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def passed_by(nodes: tuple[Any, ...], lines: list[str], scope: Any) -> str:
+    """A tab and the ``if`` around the last of ``nodes`` that does not hold, as plain variables tell; or ''.
 
     What holds within a loop now may not have held in its turns before.
     """
-    margin, found = indent(lines, number) + 1, ""
-    for above in range(number, max(first, 1) - 1, -1):
-        text = lines[above - 1].strip()
-        if not text or indent(lines, above) >= margin:
-            continue
-        margin = indent(lines, above)
-        if text.startswith(("for ", "while ", "async for ")):
+    found = ""
+    for around, inner in zip(nodes[-2::-1], nodes[:0:-1]):
+        if isinstance(around, LOOPS):
             found = ""
-        elif text.startswith("if ") and evaluate(condition(text), scope) in (0, False):
-            found = f"\t{text[:MOST_OF_A_KEY]}"
+        elif isinstance(around, ast.If) and inner in around.body:
+            text = lines[around.lineno - 1].strip()
+            if text.startswith("if ") and evaluate(around.test, scope) in (0, False):
+                found = f"\t{text[:MOST_OF_A_KEY]}"
     return found
-
-
-def condition(text: str) -> Any:
-    """What an ``if`` asks, whose first line this is; nothing that can be worked out where it goes on."""
-    for whole in (f"{text}\n pass", text):
-        try:
-            return ast.parse(whole).body[0].test  # type: ignore[attr-defined]
-        except SyntaxError:
-            continue
-    return ast.Name("", ast.Load())
-
-
-def mentions(function: Any) -> bool:
-    """Whether this is a function of the user's with a collective that has a root, or that sets a key."""
-    if not is_function(function) or is_installed(function.__code__.co_filename):
-        return False
-    lines = linecache.getlines(function.__code__.co_filename)
-    first = function.__code__.co_firstlineno
-    text = "".join(lines[first - 1 : last_line(function.__code__, lines)])
-    return any(f"{name}(" in text for name in (*ROOT_PLACES, *STORE_SETS))
-
-
-def function_of(before: str, scope: Any) -> Any:
-    """What the dotted name at the end of a text calls, where it is a function or a method in Python."""
-    owner, dot, name = before.rpartition(".")
-    if not dot or owner[-1:] not in NAME:
-        return scope.get(before[len(before.rstrip(NAME)) :])
-    return method_of(owner_in(owner, scope), name)
 
 
 def method_of(owner: Any, name: str) -> Any:
@@ -183,14 +178,10 @@ def is_store(value: Any) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-def asks_store(text: str, ways: tuple[str, ...], scope: Any) -> bool:
-    """Whether a line calls one of ``ways`` of a store, as a variable of it names one."""
-    return any(is_store(owner_in(part, scope)) for way in ways for part in text.split(way)[:-1])
-
-
 def in_store(frame: Any) -> bool:
     """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
-    return asks_store(line(frame), STORE_WAITS, {**frame.f_globals, **frame.f_locals})
+    scope, text = {**frame.f_globals, **frame.f_locals}, line(frame)
+    return any(is_store(owner_in(part, scope)) for way in STORE_WAITS for part in text.split(way)[:-1])
 
 
 def key_wanted(frame: Any) -> str:
@@ -198,7 +189,11 @@ def key_wanted(frame: Any) -> str:
     scope = {**frame.f_globals, **frame.f_locals}
     ways = [way.strip(".(") for way in STORE_WAITS]
     text = line(frame)
-    waits = [one for name, one in calls_of([text]) if name in ways and one.args]
+    try:
+        parts = list(ast.walk(ast.parse(text.strip())))
+    except SyntaxError:
+        return ""
+    waits = [one for one in parts if isinstance(one, ast.Call) and one.args and name_of(one) in ways]
     if len(waits) > 1:  # which of them it is in is known since Python 3.11
         begin = column(frame) - (len(text) - len(text.lstrip()))
         waits = [one for one in waits if one.col_offset == begin]
@@ -244,67 +239,6 @@ def is_installed(file: str) -> bool:
 
 def is_function(value: Any) -> bool:
     return type(value) is type(is_function)
-
-
-def called(text: str) -> list[tuple[str, str]]:
-    """The names before the brackets of a line, each with what stands in the line up to its end."""
-    return [(part[len(part.rstrip(NAME)) :], part) for part in text.split("(")[:-1]]
-
-
-def assigned(text: str) -> list[str]:
-    """The names that a line gives values to, and perhaps others of it."""
-    if text.rstrip().endswith(",") or text.count(")") > text.count("("):
-        return []  # the arguments of a call
-    found = [text.partition(" in ")[0]] if text.lstrip().startswith(("for ", "async for ")) else []
-    for part in text.replace(";", ":").split(":"):
-        head, equals, value = part.partition("=")
-        if equals and value[:1] != "=" and head[-1:] not in "!<>" and "(" not in head:
-            found.append(head)
-    return [name for head in found for name in "".join(c if c in NAME else " " for c in head).split()]
-
-
-def loop_around(lines: list[str], first: int, here: int) -> tuple[int, int]:
-    """The lines from the head of the outermost loop around line ``here`` to its end; twice ``here``: none."""
-    begin, margin = here, 1 + indent(lines, here)
-    for number in range(here, max(first, here - ROOT_LINES) - 1, -1):
-        text = lines[number - 1] if number <= len(lines) else ""
-        if text.strip() and indent(lines, number) < margin:
-            margin = indent(lines, number)
-            begin = number if text.lstrip().startswith(("for ", "while ", "async for ")) else begin
-    margin = indent(lines, begin)
-    inside = range(here + 1, min(here + ROOT_LINES, len(lines)) + 1)
-    ends = (number for number in inside if lines[number - 1].strip() and indent(lines, number) <= margin)
-    return begin, next(ends, inside.stop) if begin < here else here
-
-
-def indent(lines: list[str], number: int) -> int:
-    text = lines[number - 1] if number <= len(lines) else ""
-    return len(text) - len(text.lstrip())
-
-
-def calls_of(lines: list[str]) -> list[tuple[str, Any]]:
-    """The calls, with the names of what they call, in the statement that begins in the first of ``lines``."""
-    if not lines or "(" not in lines[0] or lines[0].lstrip().startswith(("def ", "class ", "@", "#")):
-        return []
-    for most in range(1, len(lines) + 1):
-        try:
-            tree = ast.parse("".join(lines[:most]).strip())
-        except SyntaxError:
-            continue
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        return [(getattr(one.func, "attr", getattr(one.func, "id", "")), one) for one in calls]
-    return []
-
-
-def last_line(code: Any, lines: list[str]) -> int:
-    """The line after the last one of a function, by its indentation, or as far as is looked."""
-    first = int(code.co_firstlineno)
-    inside = range(first + 1, min(first + ROOT_LINES, len(lines)) + 1)
-    for number in inside:
-        text = lines[number - 1].strip()
-        if text and indent(lines, number) <= indent(lines, first) and not text.startswith((")", "def ")):
-            return number
-    return inside.stop
 
 
 def with_arguments(one: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
