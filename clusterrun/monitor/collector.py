@@ -156,10 +156,7 @@ def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
 
 
 def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
-    """The addresses that ``pid`` speaks from by TCP, and the peers that do not acknowledge what it sends.
-
-    Those that owe most come first.
-    """
+    """The addresses that ``pid`` speaks from by TCP, and the peers that do not acknowledge what it sends."""
     sockets = proc.sockets(pid)
     found: dict[str, Backlog] = {}
     own: set[str] = set()

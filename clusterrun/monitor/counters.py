@@ -38,7 +38,6 @@ def count(now: float, pids: Mapping[int, int]) -> Counted:
 
 
 def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
-    """What each rank used from one reading to the next."""
     seconds = max(after.at - before.at, 1e-3)
     earlier = {rank: used for rank, used, _ in before.ranks}
     return tuple(

@@ -146,10 +146,7 @@ class Collection:
 
 
 class HangDetector:
-    """The watch over the ranks of one attempt.
-
-    ``nodes`` are those that train, in rank order: number within the allocation, and name.
-    """
+    """The watch over an attempt's ranks; ``nodes`` train: number in the allocation, name, in rank order."""
 
     def __init__(
         self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
@@ -199,10 +196,7 @@ class HangDetector:
         return self._looked(now, wall)
 
     def asked(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
-        """Somebody wants to know now; the answer is the file ``name``.json.
-
-        Who wants to see what is used (``top``) is answered by the observers' own files.
-        """
+        """Somebody wants to know now; the answer is ``name``.json. ``top`` reads the observers' files."""
         if name.startswith(contract.TOP_ASK):
             return [AskObserver(node, 0, body) for node in self._nodes]
         self._names.append(name)
@@ -266,7 +260,6 @@ class HangDetector:
         return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
 
     def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[HangDetectorAction]:
-        """Whether the ranks train together, where that is news."""
         was_together, before = self._together.together, self._together.told
         said = self._together.heard(now, pulses)
         if self._together.together and not was_together:
@@ -370,10 +363,7 @@ class HangDetector:
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
     def _know_less(self, seen: Sequence[RankSeen]) -> bool:
-        """Whether a group, or a call, was seen now of which no digest tells yet: it may have begun just now.
-
-        So may what neither records nor two digests tell of.
-        """
+        """Whether a group or a call was seen of which no digest or record tells: it may just have begun."""
         pulses = {(self._nodes.get(node), rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
         for one in seen:
             pulse = pulses.get((one.node, one.rank))

@@ -41,7 +41,6 @@ class Digests:
         return self._times[0] if self._times else None
 
     def run(self, now: float) -> list[str]:
-        """The bodies to send; the next time is set."""
         found = self.digest()
         timeouts = [pulse.timeout / PERIODS_PER_TIMEOUT for pulse in found.ranks if pulse.timeout]
         period = min(self._period, max(LEAST_PERIOD, min(timeouts, default=self._period)))

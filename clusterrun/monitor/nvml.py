@@ -29,8 +29,6 @@ class _Memory(ctypes.Structure):
 
 
 class Gpus:
-    """The library, started."""
-
     def __init__(self, library: str = LIBRARY) -> None:
         try:
             self._library = ctypes.CDLL(library)

@@ -44,7 +44,6 @@ class Observer:
         """A descriptor for each rank, which tells of its end where the kernel can."""
 
     def serve(self) -> int:
-        """Until the other end closes."""
         while True:
             times = [at for part in self._parts if (at := part.wakes_at()) is not None]
             pause = max(0.0, min(times) - time.monotonic()) * 1000 if times else None
@@ -113,7 +112,6 @@ class Observer:
 
 
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
-    """Observe node number ``node`` until stdin ends."""
     path, watch = environment.get("PATH", ""), _watch(run_dir)
     given = next((environment[name] for name in VISIBLE if name in environment), None)
     sampling = Sampling(watch.sample_seconds, node_name, node, GpuWatch(path, visible_to(given)))

@@ -45,7 +45,6 @@ def _source(name: str) -> bytes:
 
 
 def _bytecode_path(path: str) -> str:
-    """Where Python looks for the bytecode of the file at ``path``."""
     folder, name = os.path.split(path)
     stem = name[: -len(".py")]
     return os.path.join(folder, "__pycache__", f"{stem}.{sys.implementation.cache_tag}.pyc")
@@ -62,10 +61,7 @@ def _bytecode(name: str) -> bytes:
 
 
 def instrumented(environment: Mapping[str, str], folder: str) -> dict[str, str]:
-    """The environment of a rank, or of what starts ranks, with the prelude in ``folder`` first on its path.
-
-    Unchanged where its user has switched the prelude off.
-    """
+    """The environment of a rank, or of what starts ranks, with the prelude, unless its user has it off."""
     if environment.get(SWITCH) == OFF:
         return dict(environment)
     places = [folder, *filter(None, [environment.get("PYTHONPATH", "")])]

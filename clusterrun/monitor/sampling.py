@@ -54,7 +54,6 @@ class Sampling:
         return self._at
 
     def run(self, now: float) -> list[str]:
-        """Take one sample; nothing is sent."""
         if self._paths is None or self._before is None:
             return []
         watched = now < self._watched_until
@@ -111,7 +110,6 @@ class Sampling:
         )
 
     def _keep(self, now: float, last: bool = False) -> None:
-        """A line for what has been seen since the last one."""
         if not self._waiting or self._paths is None:
             return
         use = merged(self._waiting)
@@ -137,7 +135,6 @@ class Sums:
         self._drawn = False
 
     def with_whole(self, use: NodeUse) -> NodeUse:
-        """``use`` with the means and peaks up to it."""
         self._seconds += use.seconds
         cores = sum(rank.cores for rank in use.ranks)
         self._cores += use.seconds * cores

@@ -68,7 +68,6 @@ class StackRequest:
         return other_threads(self._text, self._channel.main)
 
     def close(self) -> None:
-        """Take what there is, and ask no further."""
         if self._file >= 0:
             self.stack = self.stack or of_faulthandler(self._text, self._channel.main)
             os.close(self._file)

@@ -27,10 +27,7 @@ _MOST = 8 << 20
 def facts(
     channels: Iterable[RankChannel], number: int, records: int, seconds: float = ANSWER_SECONDS
 ) -> dict[int, dict[str, Any]]:
-    """What each rank's thread answered to question ``number`` within ``seconds``, by process.
-
-    ``records``: the newest flight records wanted of each group; 0 for none.
-    """
+    """What each rank's thread answers to question ``number``, by process; ``records`` of each group."""
     asked = [channel for channel in channels if _ask(channel, number, records)]
     until = time.monotonic() + seconds
     found: dict[int, dict[str, Any]] = {}
@@ -121,7 +118,6 @@ def calls(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def records(said: Mapping[str, Any]) -> tuple[Record, ...]:
-    """The flight records in an answer, oldest first."""
     return tuple(
         Record(
             str(one.get("group", "")),

@@ -67,7 +67,6 @@ def unlike(
 
 
 def some_of(words: Sequence[str], most: int = 3) -> str:
-    """The first of them, and how many more there are."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 

@@ -109,7 +109,6 @@ _OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink)
 
 
 def check_named(name: str) -> Check | None:
-    """The check of that name; None if this version has none."""
     return next((check for check in CHECKS if name == check.NAME), None)
 
 

@@ -60,10 +60,7 @@ class LocalTask(Task):
 
 @frozen
 class ProbeReading:
-    """What one probe read. ``value`` is its JSON text, empty if it failed; then ``why`` says how.
-
-    ``late``: it was killed at its limit.
-    """
+    """What one probe read, as JSON; empty if it failed: ``why`` says how, ``late`` that it was killed."""
 
     check: str
     value: str
@@ -74,8 +71,6 @@ class ProbeReading:
 
 @frozen
 class LocalAnswer(Answer):
-    """All readings of a node."""
-
     readings: tuple[ProbeReading, ...]
 
 
@@ -127,8 +122,6 @@ class ListenAnswer(Answer):
 
 @frozen
 class Target:
-    """A node to be dialled."""
-
     node: int
     name: str
     address: str
@@ -186,10 +179,7 @@ class DialAnswer(Answer):
 
 @frozen
 class ExchangeTask(Task):
-    """Exchange messages with ``targets`` from now on, and answer ``seconds`` later with all that was seen.
-
-    Without targets: with those of an earlier such task.
-    """
+    """Exchange messages with ``targets`` (none: those of an earlier task), and answer ``seconds`` later."""
 
     nonce: str
     node: int
@@ -243,8 +233,6 @@ class ThroughAnswer(Answer):
 
 @frozen
 class GroupMember:
-    """A node in a group that is tested together."""
-
     node: int
     name: str
     address: str
@@ -343,7 +331,6 @@ class TaskTemplate:
         self._kind, self._data = type(value).__name__, encode(value)
 
     def said(self, **changes: str | int) -> str:
-        """As ``said`` of the task with these fields changed."""
         return json.dumps([self._kind, {**self._data, **changes}], separators=(",", ":"))
 
 

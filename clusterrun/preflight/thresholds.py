@@ -55,10 +55,7 @@ def for_backend(limits: Thresholds, backend: str) -> Thresholds:
 
 @frozen
 class SlowLine:
-    """Where slow begins among values of one kind: below ``slow`` is slow, from ``clear`` on is not.
-
-    What lies between tells nothing. ``median`` is of the values that drew the line.
-    """
+    """Where slow begins: below ``slow`` is slow, from ``clear`` on is not; ``median``: of what drew it."""
 
     median: float
     slow: float
@@ -108,7 +105,6 @@ class Outlier:
 
 
 def outliers(values: Mapping[str, float], limits: Thresholds) -> dict[str, Outlier]:
-    """Those slower than the others, by key."""
     drawn = line(values.values(), limits)
     found: dict[str, Outlier] = {}
     for key, value in values.items():

@@ -27,19 +27,16 @@ def text(value: object, *path: str) -> str:
 
 
 def entries(value: object, *path: str) -> dict[str, object]:
-    """The object at ``path``; empty if there is none."""
     found = _at(value, path)
     return found if isinstance(found, dict) else {}
 
 
 def rows(value: object, *path: str) -> list[dict[str, object]]:
-    """The objects in the list at ``path``; empty if there is none."""
     found = _at(value, path)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def words(value: object, *path: str) -> list[str]:
-    """The texts in the list at ``path``; empty if there is none."""
     found = _at(value, path)
     return [text(item) for item in found if isinstance(item, str)] if isinstance(found, list) else []
 

@@ -126,7 +126,6 @@ def forget_path(here: str) -> None:
 
 
 def answer(asked: int, facts: int, here: str, size: int) -> None:
-    """Answer questions forever, sleeping in between."""
     known: dict[str, Any] = {}
     while True:
         try:

@@ -157,7 +157,6 @@ def receiver_of(node: Any, scope: Any) -> Any:
 
 
 def owner_in(before: str, scope: Any) -> Any:
-    """What the dotted name at the end of a text stands for."""
     name, *attributes = before[len(before.rstrip(NAME + ".")) :].split(".")
     found = scope.get(name)
     for attribute in attributes:
@@ -228,7 +227,6 @@ def column(frame: Any) -> int:
 
 
 def line(frame: Any) -> str:
-    """The line of the script in which a frame stands, where it can be had."""
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame else ""
 
 
@@ -242,10 +240,7 @@ def is_function(value: Any) -> bool:
 
 
 def with_arguments(one: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
-    """What names stand for in a function that is called like that; None if that is not known.
-
-    ``owner``: the object whose method it is, if it is one.
-    """
+    """What names stand for in a function called like that, perhaps of ``owner``; None if not known."""
     code, defaults = function.__code__, function.__defaults__ or ()
     own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
     own.update(

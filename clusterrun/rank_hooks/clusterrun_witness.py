@@ -76,10 +76,7 @@ def never_joined_a_collective(groups: Any, records: Any) -> bool:
 
 
 def state_json(number: int, records: int, size: int = 0) -> str:
-    """The answer to a question, as JSON; ``records``: how many flight records of each group are wanted.
-
-    ``size`` is the world that this rank was started in.
-    """
+    """The answer to a question; ``records`` of each group are wanted, ``size``: the world it started in."""
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     made = getattr(c10d._world, "group_count", 0)
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}

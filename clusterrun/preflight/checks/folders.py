@@ -96,13 +96,11 @@ class FolderCheck:
 
     @property
     def LATE(self) -> Finding:  # noqa: N802
-        """What a folder that does not answer means."""
         slow = f"writing and reading a small file in {self.what} took more than {LIMIT:g} s"
         mute = f"{self.what} did not answer within {LIMIT:g} s"
         return Finding(self.NAME, Grade.FAIL, slow if self.writes else mute, self.remedy)
 
     def probe(self, request: RunNeeds) -> object:
-        """What came of writing there, or how much room it has."""
         path = self.of(request)
         if self.writes:
             return written(path)

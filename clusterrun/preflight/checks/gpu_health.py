@@ -33,8 +33,6 @@ def _of_each(
     look: Callable[[int, Gpu, Mapping[str, float]], Told],
     which: Callable[[object], gpus.Numbered] = gpus.given,
 ) -> GpuJudge:
-    """A judge that looks at one GPU of the job after the other, with the limits."""
-
     def judge(request: RunNeeds, readings: Readings) -> Findings:
         limits = chosen(request.limits)
         for node, reading in readings.items():

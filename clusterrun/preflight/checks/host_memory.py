@@ -19,7 +19,6 @@ _STRANGERS = "somebody else's processes? ps aux --sort -rss on the node"
 
 
 def probe(request: RunNeeds) -> object:
-    """Bytes in all and available."""
     with open("/proc/meminfo", encoding="ascii") as file:
         lines = dict(line.split(":", 1) for line in file if ":" in line)
     size, free = (int(lines[word].split()[0]) << 10 for word in ("MemTotal", "MemAvailable"))

@@ -81,7 +81,6 @@ def used(reading: object) -> list[str]:
 
 
 def active(reading: object) -> list[float]:
-    """Gigabits per second of every active port."""
     return [_gigabits(text(reading, name, "rate")) for name in _up(reading)]
 
 

@@ -35,10 +35,7 @@ _REMEDY = (
 
 
 def probe(request: RunNeeds) -> object:
-    """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors.
-
-    Where nvidia-smi gives no answer the check of GPUs says so, and this one nothing.
-    """
+    """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors."""
     status = answer("nvidia-smi", "nvlink", "--status", seconds=_ONE)
     errors = answer("nvidia-smi", "nvlink", "-e", seconds=_ONE)
     found = of_text(status.out, errors.out)

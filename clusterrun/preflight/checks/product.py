@@ -64,7 +64,6 @@ def _kind(reading: object) -> str:
 
 
 def slow(request: RunNeeds, readings: Readings) -> dict[str, Outlier]:
-    """The nodes whose product is slower than the others', by name."""
     found: dict[str, Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):
         alike = {node: reading for node, reading in readings.items() if _kind(reading) == kind}

@@ -17,7 +17,6 @@ _FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
 
 def probe(request: RunNeeds) -> object:
-    """Bytes in all and free, as ``df`` sees them."""
     space = os.statvfs("/dev/shm")
     return {"size": space.f_blocks * space.f_frsize, "free": space.f_bavail * space.f_frsize}
 

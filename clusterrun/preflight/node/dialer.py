@@ -45,12 +45,10 @@ class Dialer:
 
     @property
     def until(self) -> float:
-        """When it ends at the latest (steady clock)."""
         return self._began + self._task.limit
 
     @property
     def done(self) -> bool:
-        """Every call has ended, and every size is known."""
         return not self._waiting and not self._open and all(one.done for one in self._sizes.values())
 
     def due_at(self) -> float:
@@ -58,7 +56,6 @@ class Dialer:
         return min([self.until, *(self._began + at for at in later[:1])])
 
     def tick(self) -> None:
-        """Send the datagrams that are due; end what has no time left."""
         now = time.monotonic()
         while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
             self._sent += 1
@@ -121,10 +118,7 @@ class Dialer:
 
 
 class _Call:
-    """One port of one target; ``large``: after the welcome, many bytes must go there and back.
-
-    ``closed``: a connection is all that is wanted, for nobody is expected there.
-    """
+    """One port of one target; ``large``: many bytes go there and back; ``closed``: to connect is enough."""
 
     def __init__(self, target: Target, port: int, large: bool, closed: bool = False) -> None:
         self.target, self.port, self.large, self.closed = target, port, large and not closed, closed
@@ -220,12 +214,10 @@ class Sizes:
 
     @property
     def done(self) -> bool:
-        """A large one was refused, or none can be sent."""
         self._look()
         return self._got[True] or not self._large
 
     def send(self) -> None:
-        """Send a large one, and a small one until that is refused."""
         if self.done:
             return
         self._sent += 1
@@ -239,7 +231,6 @@ class Sizes:
                     pass
 
     def close(self) -> None:
-        """Leave the sockets; what is known stays."""
         self._look()
         for one in self._sockets.values():
             one.close()

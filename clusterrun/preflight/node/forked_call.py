@@ -42,7 +42,6 @@ class ForkedCall:
 
     @property
     def rest(self) -> str:
-        """What came after the last whole line."""
         return self._half.decode("utf-8", "replace")
 
     def kill(self) -> str:

@@ -65,7 +65,6 @@ class Listener:
         self._guests.clear()
 
     def exchanged(self) -> list[LinkTraffic]:
-        """What was sent, and sent again, to those who stay."""
         staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
         return [LinkTraffic(node, *sent_and_resent(guest)) for guest, node in staying]
 

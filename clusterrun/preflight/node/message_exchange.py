@@ -86,7 +86,6 @@ class _Connection:
             self.close()
 
     def send(self, now: float) -> None:
-        """Begin a message."""
         if self._socket is None:
             return
         self.next_at = float("inf")
@@ -95,7 +94,6 @@ class _Connection:
         self._ready()
 
     def snapshot(self, now: float) -> LinkTraffic:
-        """What was seen, an unanswered message included."""
         if self._socket is None:
             return self._known
         sent, resent = sent_and_resent(self._socket)

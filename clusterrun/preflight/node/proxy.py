@@ -70,7 +70,6 @@ class RunningThrough:
         return self._until
 
     def tick(self) -> bool:
-        """Whether it is answered, or never will be."""
         remote, late = self._remote, time.monotonic() >= self._until
         return remote is None or remote.over or self._number in remote.heard or late
 
@@ -86,8 +85,6 @@ class RunningThrough:
 
 
 class RemoteExaminers:
-    """All of them, by the names of their nodes."""
-
     def __init__(self, environment: Mapping[str, str], watch: Callable[..., None]) -> None:
         self._environment = {key: value for key, value in environment.items() if key not in OF_MEMORY}
         self._watch = watch

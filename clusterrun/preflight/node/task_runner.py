@@ -36,7 +36,6 @@ class WatchedChild:
         watch(child.output, READ, lambda _: self._read())
 
     def tick(self) -> None:
-        """Kill it where its time is over."""
         if not self.over and time.monotonic() >= self.child.until:
             self.late = True
             self.doing = self.child.kill()
@@ -85,18 +84,15 @@ class RunningChecks:
         return min((one.child.until for one in self._children.values() if not one.over), default=0.0)
 
     def tick(self) -> bool:
-        """Kill what is late; whether all is over."""
         for one in self._children.values():
             one.tick()
         return all(one.over for one in self._children.values())
 
     def hurry(self, seconds: float) -> None:
-        """Give every check no more than ``seconds`` from its start."""
         for one in self._children.values():
             one.child.until = min(one.child.until, one.child.began + seconds)
 
     def answer(self) -> LocalAnswer:
-        """Every reading, in the order of the list."""
         own = [_reading(name, one) for name, one in self._children.items()]
         for one in self._children.values():
             one.child.code()  # takes the ended child, if it has ended
@@ -134,7 +130,6 @@ class RunningDial:
         return self._dialler.due_at()
 
     def tick(self) -> bool:
-        """Go on; whether all is over."""
         self._dialler.tick()
         for one in self._names:
             one.tick()

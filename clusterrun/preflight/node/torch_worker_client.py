@@ -72,7 +72,6 @@ class TorchWorkerClient:
         return words, {name: value for name, value in own.items() if name != contract.COMPANION_VARIABLE}
 
     def test(self, number: int, task: GroupTask) -> None:
-        """Have a test made; it is answered in any case."""
         if self._child is None:
             self._say(number, _unmade(task.test, "there is no torch worker", False))
             return
@@ -86,7 +85,6 @@ class TorchWorkerClient:
         return min((until for _, until in self._tests.values()), default=float("inf"))
 
     def tick(self) -> None:
-        """Kill a torch worker that does not keep a limit."""
         if self._tests and time.monotonic() >= self.due_at():
             self._kill("the torch worker did not end its test", late=True)
 

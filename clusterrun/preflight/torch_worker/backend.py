@@ -65,7 +65,6 @@ class OnCpu:
         self.device = torch.device("cpu")
 
     def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
-        """Form the group. Raises what torch raises."""
         limit = timedelta(seconds=seconds)
         dist.init_process_group(GLOO, store=store, rank=rank, world_size=world, timeout=limit)
 

@@ -38,7 +38,6 @@ class BandwidthTest:
     # --- contents, each way ---
 
     def first_send(self) -> bool:
-        """Send a message whose content the peer knows, small and larger."""
         for count in (1, PIECE_BYTES // 8):
             self._send(sum_patterns.contribution(self._rank, count, "int64").to(self._side.device))
         return True
@@ -104,10 +103,7 @@ class BandwidthTest:
         )
 
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
-        """Seconds by name, in several rounds of all in turn, so that background load affects all alike.
-
-        And of each all-reduce those in which this rank waited for a processor.
-        """
+        """Seconds of each step, in several rounds of all; of each all-reduce, those without a processor."""
         content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
         steps = self._steps(content)
         began = time.monotonic()

@@ -26,10 +26,7 @@ _STAMP = re.compile(r"^(?:\[rank\d+\]:)?\[[EWI]\d+ [\d:.]+ \S+\.\w+:\d+\]\s*|^\S
 
 
 def short(text: str) -> str:
-    """The first lines that say something, as one; at most 300 characters.
-
-    Stack frames, source places and time stamps say nothing to who runs a job.
-    """
+    """The first lines that say something to who runs a job, as one; at most 300 characters."""
     text = _OF_NCCL.sub(_nccl, text)
     lines = [
         _PLACE.sub("", _STAMP.sub("", line)).strip()

@@ -26,7 +26,6 @@ class ForkedRank(ForkedCall):
         self._printed = printed
 
     def printed(self) -> str:
-        """The end of what was printed on its stdout and stderr, by whatever library."""
         size = os.fstat(self._printed).st_size
         data = os.pread(self._printed, _MOST_OUTPUT, max(0, size - _MOST_OUTPUT))
         return data.decode("utf-8", "replace")
@@ -44,7 +43,6 @@ class ForkedRank(ForkedCall):
         self._printed, self.closed = -1, True
 
     def gone(self) -> bool:
-        """Whether it has ended; it leaves the process table then. Blocks never."""
         return self.code() is not None
 
 

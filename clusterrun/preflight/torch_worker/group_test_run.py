@@ -59,11 +59,9 @@ class GroupTestRun:
 
     @property
     def pipes(self) -> list[int]:
-        """Where its children's words come in."""
         return [part.child.output for part in self._parts if not part.child.closed]
 
     def wakes_at(self) -> float:
-        """When it must be looked at, whatever comes."""
         if self._answered_at is not None:
             # Between a child's last word and its end is a moment of which nothing tells.
             return self._answered_at + (_LEAVE_SECONDS if self.pipes else 0.0)
@@ -103,7 +101,6 @@ class GroupTestRun:
 
     @property
     def leaving(self) -> bool:
-        """It has answered, and processes of it live."""
         return self._answered_at is not None and not all(part.child.gone() for part in self._parts)
 
     def over(self, now: float) -> bool:

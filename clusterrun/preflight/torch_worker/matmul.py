@@ -75,13 +75,11 @@ def difference(left: torch.Tensor, right: torch.Tensor, found: torch.Tensor) -> 
 
 
 def fingerprint(found: torch.Tensor) -> str:
-    """The first 16 digits of the SHA-256 of the elements as 32-bit integers."""
     whole = found.to(torch.int32).contiguous()  # also makes one zero of both
     return hashlib.sha256(ctypes.string_at(whole.data_ptr(), whole.numel() * 4)).hexdigest()[:16]
 
 
 def _times(side: OnCpu | OnGpu, ours: tuple[torch.Tensor, torch.Tensor], until: float) -> list[float]:
-    """Seconds of one product, several times."""
     batch, enough = _BATCH[side.device.type], _SECONDS[side.device.type]
     out = torch.empty_like(ours[0])
     times: list[float] = []

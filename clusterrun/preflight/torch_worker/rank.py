@@ -68,8 +68,6 @@ def serve(rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
 
 
 class Rank:
-    """One rank on its way through a group test."""
-
     def __init__(self, rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
         self._rank_task, self._task, self._say = rank_task, rank_task.task, say
         # Before the kill, so that a GPU that hangs is told in words.
@@ -77,7 +75,6 @@ class Rank:
         self._wrong: list[str] = []
 
     def run(self) -> None:
-        """All stages. Raises what torch raises."""
         rank_task = self._rank_task
         self._stage("store")
         dress(variables(rank_task.backend, self._task.interface, dict(rank_task.users)))
@@ -190,7 +187,6 @@ def host_store(listening: int, port: int, world: int, seconds: float) -> dist.St
 
 
 def connect_store(address: str, port: int, world: int, seconds: float) -> dist.Store:
-    """The lead's store, dialled for so many seconds. Raises as torch."""
     return _store(address, port, world, seconds, is_master=False)
 
 

@@ -22,7 +22,6 @@ def contribution(rank: int, count: int, kind: str) -> torch.Tensor:
 
 
 def total(world: int, count: int, kind: str) -> torch.Tensor:
-    """The sum of all contributions of a world, from the closed form."""
     steep, flat = _terms(count, kind)
     weights = sum(weight(rank, kind) for rank in range(world))
     return (weights * steep + world * flat).to(getattr(torch, kind))

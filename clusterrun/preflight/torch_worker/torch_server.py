@@ -37,10 +37,7 @@ _READY = 4
 
 
 def main(environment: Mapping[str, str], gpus: bool = True) -> int:
-    """Be the torch worker; ``environment`` is its own. What it exits with: 1 where torch cannot be used.
-
-    ``gpus`` as in ``StartTorch``.
-    """
+    """Be the torch worker; ``gpus`` as in ``StartTorch``. Its exit code: 1 where torch cannot be used."""
     began = time.monotonic()
     on_parents_death(os.getppid(), signal.SIGKILL)
     out = os.dup(1)
@@ -87,13 +84,11 @@ class ListeningPorts:
         self._sockets: dict[int, socket.socket] = {}
 
     def fill(self) -> tuple[int, ...]:
-        """Open as many as are missing; the numbers of the new ones."""
         new = {one.getsockname()[1]: one for one in map(_listening, [0] * (_READY - len(self._sockets)))}
         self._sockets.update(new)
         return tuple(new)
 
     def take(self, port: int) -> socket.socket:
-        """The socket that listens on ``port``, or one that is opened now. Raises ``OSError``."""
         return self._sockets.pop(port, None) or _listening(port)
 
 
@@ -122,14 +117,12 @@ class TorchServer:
         self._rest = b""
 
     def run(self) -> None:
-        """Until stdin ends."""
         asked = True
         while asked:
             asked = self._take_tasks() if self._wait() else True
             self.step(time.monotonic())
 
     def take(self, task: GroupTask, now: float) -> None:
-        """Begin this test, now or when it may begin."""
         self._waiting.append((task, now))
         self._begin_waiting()
 

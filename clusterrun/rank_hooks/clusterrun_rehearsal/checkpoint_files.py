@@ -37,10 +37,7 @@ REST_SECONDS = 1.0
 
 
 class OpenFile:
-    """A file that is being written: since when, by which line, as the how-manieth of its checkpoint.
-
-    ``late``: by another thread than the main one, which trains on meanwhile.
-    """
+    """A file that is being written: since when, by which line and thread, and its place in its checkpoint."""
 
     def __init__(self, step: int, nth: int, sure: bool) -> None:
         self.step, self.nth, self.sure = step, nth, sure
@@ -49,10 +46,7 @@ class OpenFile:
 
 
 class CheckpointWatch:
-    """Which checkpoint files are written, under which name they end up, and what is struck meanwhile.
-
-    ``strike``: the limit of bytes that the plan sets on the writing of one of them.
-    """
+    """Which checkpoint files are written, and their final names; ``strike``: which one the plan limits."""
 
     def __init__(self, trace: TraceFile, strike: Any, run_dir: str) -> None:
         self._trace, self._strike, self._run_dir = trace, strike, run_dir
@@ -104,7 +98,6 @@ class CheckpointWatch:
             self.removed(path, event == "shutil.rmtree")
 
     def wrap_save(self, torch: Any) -> None:
-        """Have `torch.save` say which file it writes."""
         save, note = torch.save, self._trace.guarded(self._note_save)
 
         def watched(obj: Any, f: Any, *args: Any, **more: Any) -> Any:
@@ -158,13 +151,11 @@ class CheckpointWatch:
             self._strike = None
 
     def renamed(self, source: str, target: str) -> None:
-        """A file, or a folder with files, gets its final name."""
         source, target = os.path.abspath(source), os.path.abspath(target)
         for path in self._below(source):
             self._written(path, target + path[len(source) :])
 
     def removed(self, path: str, whole: bool) -> None:
-        """A file, or a folder with all that is in it, is deleted."""
         path = os.path.abspath(path)
         below = self._below(path)
         for one in below:

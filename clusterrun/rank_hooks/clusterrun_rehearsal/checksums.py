@@ -111,7 +111,6 @@ def bytes_at(address: int, size: int) -> Any:
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
-    """The tensors in a batch, whatever it is made of."""
     if hasattr(value, "data_ptr"):
         yield value
     elif depth and isinstance(value, dict):
@@ -164,7 +163,6 @@ class Generator:
         self._memory: Any = None
 
     def words(self, owner: Any) -> Any:
-        """Those of the generator that is in use now."""
         if owner is None or owner is not self._owner:
             asked = self._ask()
             self._owner, self._memory = owner, self._found(asked, owner)
@@ -201,7 +199,6 @@ def numpy_words() -> bytes:
 
 
 def numpy_place(owner: Any) -> tuple[int, int]:
-    """Where the state of its Mersenne twister lies."""
     if type(owner).__name__ != "MT19937":
         raise ValueError
     return owner.ctypes.state_address, 2500

@@ -28,11 +28,9 @@ class Optimizers:
         self._keys: list[int] = []
 
     def knows(self, optimizer: Any) -> bool:
-        """Whether it has stepped before."""
         return any(one is optimizer for one in self.all)
 
     def key(self, optimizer: Any) -> int:
-        """Of one that is known."""
         return next(key for key, one in zip(self._keys, self.all) if one is optimizer)
 
     def add(self, optimizer: Any) -> int:
@@ -106,7 +104,6 @@ class WeightAverages:
                 self._averages.append(one)
 
     def checksums(self) -> tuple[int, list[int]]:
-        """One of all buffers, one of each average."""
         found = []
         for one in self._averages:
             values = one.state_dict().values() if hasattr(one, "state_dict") else values_of(one)
@@ -157,5 +154,4 @@ class WeightAverages:
 
 
 def values_of(held: Any, most: int | None = None) -> list[Any]:
-    """What a dict or a list holds, at most so many of it."""
     return list(islice(held.values() if isinstance(held, dict) else held, most))

@@ -68,7 +68,6 @@ class RankWatch:
             self.trace.tell("end", limit=False)
 
     def failed(self, kind: Any, error: Any, trace: Any) -> None:
-        """The script ends by an exception."""
         line, inner = "", trace
         while inner is not None:
             name = inner.tb_frame.f_code.co_filename

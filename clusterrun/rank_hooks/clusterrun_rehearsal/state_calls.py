@@ -39,7 +39,6 @@ class StateCalls:
         self._note_random()
 
     def settings(self) -> dict[str, Any]:
-        """What the schedulers have counted to, and the scalers' scales."""
         return {
             "sched": [scheduler_state(one) for one in self._schedulers],
             "scale": [scaler_state(one) for one in self._scalers],
@@ -93,7 +92,6 @@ class StateCalls:
 
 
 def scheduler_state(scheduler: Any) -> Any:
-    """The number that a scheduler has counted to; those of ReduceLROnPlateau."""
     found = [getattr(scheduler, name, None) for name in COUNTS]
     return found[0] if found[1:] == [None, None, None] else found
 

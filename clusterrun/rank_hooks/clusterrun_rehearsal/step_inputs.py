@@ -141,5 +141,4 @@ def json_texts(texts: list[str]) -> str:
 
 
 def json_number(number: float | None) -> str:
-    """A number, or none, as JSON."""
     return repr(number) if number is not None and math.isfinite(number) else json.dumps(number)

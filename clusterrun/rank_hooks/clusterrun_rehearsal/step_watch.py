@@ -44,7 +44,6 @@ class RankPlan:
         self.done = f"{folder}/{rank:05d}.rehearsal.done"
 
     def strike(self, *kinds: str) -> Any:
-        """The first one of these kinds, if there is any."""
         return next((one for one in self._strikes if one["kind"] in kinds), None)
 
     def begins_with(self, parameters: int) -> None:

@@ -34,7 +34,6 @@ class TraceFile:
         return os.getpid() == self.pid
 
     def tell(self, kind: str, **said: Any) -> None:
-        """One line."""
         if self.is_ours():
             self.write(json.dumps({"t": kind, "n": self.step, **said}))
 
@@ -90,7 +89,6 @@ def lines_of(path: str) -> Iterable[Any]:
 
 
 def frames() -> Iterator[FrameType]:
-    """This thread's stack, innermost frame first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -98,7 +96,6 @@ def frames() -> Iterator[FrameType]:
 
 
 def is_called_by(names: tuple[str, ...]) -> bool:
-    """Whether a function of one of these names is on this thread's stack."""
     return any(frame.f_code.co_name in names for frame in frames())
 
 
