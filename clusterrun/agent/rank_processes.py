@@ -149,9 +149,9 @@ class RankProcesses:
         """
         processes = self._processes
         if number == signal.SIGTERM and processes:
-            from clusterrun.monitor.last_stacks import keep  # at their end, not with the agent
+            from clusterrun.monitor.rank_channels import keep_last  # at their end, not with the agent
 
-            keep(self._stacks, self.living)
+            keep_last(self._stacks, self.living)
         if number in (contract.NOTICE_SIGNAL, contract.USERS_SIGNAL):
             processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
         for process in processes:

@@ -18,7 +18,9 @@ _MICRO, _MILLI = 1e6, 1e3
 def look(nodes: str = NODES, drm: str = DRM) -> tuple[GpuUse, ...]:
     """Every GPU now; () on a machine without any."""
     names = sorted(filter(str.isdecimal, proc.listed(nodes)), key=int)
-    found = [_properties(os.path.join(nodes, name, "properties")) for name in names]
+    tables = [proc.text(os.path.join(nodes, name, "properties")).splitlines() for name in names]
+    pairs = [[words for line in table if len(words := line.split()) == 2] for table in tables]
+    found = [{name: int(value) for name, value in table if value.isdecimal()} for table in pairs]
     gpus = [one for one in found if one.get("simd_count", 0) > 0]  # a node without is a processor
     return tuple(_gpu(place, one, drm) for place, one in enumerate(gpus))
 
@@ -35,11 +37,6 @@ def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
         _number(f"{sensors}/temp1_input", f"{sensors}/temp2_input", unit=_MILLI),
         f"GPU-{properties['unique_id']:016x}" if properties.get("unique_id") else "",
     )
-
-
-def _properties(path: str) -> dict[str, int]:
-    words = [line.split() for line in proc.text(path).splitlines()]
-    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 
 
 def _number(*patterns: str, unit: float = 1.0) -> float:

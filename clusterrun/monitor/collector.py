@@ -14,9 +14,17 @@ from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
-from clusterrun.monitor.rank_channels import RankChannel, channels
-from clusterrun.monitor.stacks import StackReply, stack_of_fork, stacks
-from clusterrun.monitor.torch_facts import calls, facts, groups, records
+from clusterrun.monitor.rank_channels import (
+    RankChannel,
+    StackReply,
+    calls,
+    channels,
+    facts,
+    groups,
+    records,
+    stack_of_fork,
+    stacks,
+)
 
 MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2

@@ -20,7 +20,6 @@ AGAIN_SECONDS = 60.0
 """After a driver that did not answer: how long it is left alone."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """What names the GPUs of a job; HIP obeys the first one too."""
-_QUESTION = b"?"
 
 
 class GpuWatch:
@@ -64,7 +63,7 @@ class GpuWatch:
     def _asked(self) -> tuple[GpuUse, ...] | None:
         if not self._pid:
             self._start()
-        os.write(self._ask, _QUESTION)
+        os.write(self._ask, b"?")
         until, data = time.monotonic() + LATE_SECONDS, b""
         while not data.endswith(b"\n"):
             ready, _, _ = select.select([self._answer], [], [], max(0.0, until - time.monotonic()))
@@ -87,7 +86,9 @@ class GpuWatch:
         def serve() -> None:
             os.close(self._ask)
             os.close(self._answer)
-            _serve(self._open_look(self._path), questions, answers)
+            look = self._open_look(self._path)
+            while os.read(questions, 1):
+                os.write(answers, json.dumps([encode(gpu) for gpu in look()]).encode() + b"\n")
 
         self._pid = fork(serve)
         os.close(questions)
@@ -103,12 +104,6 @@ def best_look(path: str) -> Look:
         return Gpus().look
     except NoLibrary:
         return lambda: nvidia_smi(path) or amdgpu_sysfs.look()
-
-
-def _serve(look: Look, questions: int, answers: int) -> None:
-    while os.read(questions, 1):
-        data = json.dumps([encode(gpu) for gpu in look()]).encode() + b"\n"
-        os.write(answers, data)
 
 
 def visible_to(devices: str | None) -> frozenset[str] | None:

@@ -172,8 +172,6 @@ class HangDetector:
         self._looks = 0
         self._names: list[str] = []
 
-    # --- what comes in ---
-
     def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[HangDetectorAction]:
         try:
             words = json.loads(body)
@@ -230,8 +228,6 @@ class HangDetector:
         timeouts = [pulse.timeout for _, pulse in self._pulses.values() if pulse.timeout]
         limit = min(hang, max(LEAST_LIMIT, min(timeouts) / 2)) if timeouts else hang
         return self._again_at if self._stalled else self._moved_at + limit
-
-    # --- moving or not ---
 
     def _digest(self, now: float, node: int, digest: Digest) -> list[HangDetectorAction]:
         self._heard_at[node] = now
@@ -316,8 +312,6 @@ class HangDetector:
             self._again_at = now + self._watch.hang_seconds
             return False
         return True
-
-    # --- looking ---
 
     def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
         self._number += 1

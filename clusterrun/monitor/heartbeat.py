@@ -12,7 +12,7 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.collector import begun, found, output, used
 from clusterrun.monitor.oom import killed
-from clusterrun.monitor.torch_facts import facts, groups
+from clusterrun.monitor.rank_channels import facts, groups
 
 LEAST_PERIOD = 1.0
 PERIODS_PER_TIMEOUT = 8

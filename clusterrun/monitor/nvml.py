@@ -55,6 +55,8 @@ class Gpus:
         held = asked.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
         power = asked.nvmlDeviceGetPowerUsage(device, ctypes.byref(watts)) == 0
         heat = asked.nvmlDeviceGetTemperature(device, _CORE_SENSOR, ctypes.byref(celsius)) == 0
+        said = ctypes.create_string_buffer(_LONGEST_UUID)
+        named = asked.nvmlDeviceGetUUID(device, said, ctypes.c_uint(_LONGEST_UUID)) == 0
         return GpuUse(
             index,
             float(use.gpu) if busy else UNKNOWN,
@@ -62,10 +64,5 @@ class Gpus:
             float(memory.total) if held else UNKNOWN,
             watts.value / 1000 if power else UNKNOWN,
             float(celsius.value) if heat else UNKNOWN,
-            self._uuid(device),
+            said.value.decode("ascii", "replace") if named else "",
         )
-
-    def _uuid(self, device: ctypes.c_void_p) -> str:
-        said = ctypes.create_string_buffer(_LONGEST_UUID)
-        failed = self._library.nvmlDeviceGetUUID(device, said, ctypes.c_uint(_LONGEST_UUID))
-        return "" if failed else said.value.decode("ascii", "replace")

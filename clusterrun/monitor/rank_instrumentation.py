@@ -26,15 +26,18 @@ STACKS_SIGNAL = int(signal.SIGRTMAX) - 7
 
 def write_hooks(folder: str, rehearsed: bool = False) -> None:
     """Write the prelude's files into ``folder``, each at once or not at all. Raises ``OSError``."""
-    for name in (*SOURCES, *(REHEARSED if rehearsed else ())):
-        _write(os.path.join(folder, name), _source(name))
-    for name in READ_BY_ALL:
-        _write(_bytecode_path(os.path.join(folder, name)), _bytecode(name))
+    import marshal  # by coordinators alone: an agent only dresses
+    from importlib.util import MAGIC_NUMBER, source_hash
 
-
-def _write(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    write_whole(path, content, sync=False)
+    files = {name: _source(name) for name in (*SOURCES, *(REHEARSED if rehearsed else ()))}
+    for name in READ_BY_ALL:  # as Python writes what it makes of a file; good whatever the file's time is
+        code = marshal.dumps(compile(files[name], name, "exec", dont_inherit=True, optimize=0))
+        compiled = f"__pycache__/{name[: -len('.py')]}.{sys.implementation.cache_tag}.pyc"
+        files[compiled] = MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(files[name]) + code
+    for name, content in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        write_whole(path, content, sync=False)
 
 
 def _source(name: str) -> bytes:
@@ -42,22 +45,6 @@ def _source(name: str) -> bytes:
     above = os.path.dirname(os.path.dirname(__file__))
     data: bytes = __loader__.get_data(os.path.join(above, "rank_hooks", name))  # type: ignore[name-defined]
     return data
-
-
-def _bytecode_path(path: str) -> str:
-    folder, name = os.path.split(path)
-    stem = name[: -len(".py")]
-    return os.path.join(folder, "__pycache__", f"{stem}.{sys.implementation.cache_tag}.pyc")
-
-
-def _bytecode(name: str) -> bytes:
-    """What Python makes of a file when it first loads it; good whatever the file's time is."""
-    import marshal  # by coordinators alone: an agent only dresses
-    from importlib.util import MAGIC_NUMBER, source_hash
-
-    source = _source(name)
-    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
-    return MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + marshal.dumps(code)
 
 
 def instrumented(environment: Mapping[str, str], folder: str) -> dict[str, str]:

@@ -57,12 +57,6 @@ if TYPE_CHECKING:
 
         def probe(self, request: RunNeeds) -> object: ...
 
-    class SecondaryJudge(Judge, Protocol):
-        """A judge of what another check's probe read, or of what the torch worker said."""
-
-        @property
-        def OF(self) -> str: ...  # noqa: N802
-
 
 CHECKS: tuple[Check, ...] = (
     gpus,
@@ -84,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
 )
 """One line is one check."""
 
-SECONDARY_JUDGES: tuple[SecondaryJudge, ...] = (
+SECONDARY_JUDGES: tuple[Judge, ...] = (
     gpu_health.MEMORY,
     gpu_health.ERRORS,
     gpu_health.PCIE,
@@ -94,7 +88,7 @@ SECONDARY_JUDGES: tuple[SecondaryJudge, ...] = (
     torch,
     product,
 )
-"""Judges of a reading that is already there: of a check, of ``torch`` or of ``product``."""
+"""Judges of a reading that is already there, as ``OF`` says: of a check, of ``torch`` or of ``product``."""
 
 ALL = ""
 """Stands for the node in a finding about all nodes together."""

@@ -6,14 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 
 from clusterrun.model.document import BadDocument, decode, encode
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import Any, frozen
 from clusterrun.model.preflight_report import Finding
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-Readings = Mapping[str, "Any"]
+Readings = Mapping[str, Any]
 """What a probe read, by the node's name."""
 Findings = Iterator[tuple[str, Finding]]
 """Each with its node's name; '' stands for all together."""

@@ -256,7 +256,8 @@ def flight(most: int) -> list[dict[str, Any]]:
             name += " (gloo)"
         count[name] = count.get(name, 0) + 1
         if count[name] <= most and not entry.get("is_p2p"):
-            kept.append({"group": name, "state": entry.get("state"), "at": moment(entry)})
+            began = entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0
+            kept.append({"group": name, "state": entry.get("state"), "at": int(began)})
             kept[-1].update((key, entry.get(key)) for key in RECORD_FIELDS)
     return kept[::-1]
 
@@ -266,8 +267,3 @@ def of_two_backends() -> set[str]:
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     backends = {name: str(world.pg_map.get(group, [""])[0]) for group, name in world.pg_names.items()}
     return {str(name) for name, backend in backends.items() if "nccl" in backend and "gloo" in backend}
-
-
-def moment(entry: dict[str, Any]) -> int:
-    """When a collective was begun, in nanoseconds since the epoch."""
-    return int(entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0)

@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.monitor.last_stacks import keep
-from clusterrun.monitor.rank_channels import RankChannel, channel, channels
+from clusterrun.monitor.rank_channels import (
+    RankChannel,
+    StackReply,
+    channel,
+    channels,
+    facts,
+    keep_last,
+    stacks,
+)
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL, instrumented, write_hooks
-from clusterrun.monitor.stacks import StackReply, stacks
-from clusterrun.monitor.torch_facts import facts
 from clusterrun.rank_hooks import clusterrun_prelude
 from tests.coordinator.runs import pythons
 from tests.monitor.stage import ROOT, until
@@ -134,10 +139,10 @@ def test_where_ranks_stand_is_kept_before_their_end_and_not_of_one_that_is_stopp
     os.kill(pids[4], signal.SIGSTOP)
     until(lambda: Path(f"/proc/{pids[4]}/stat").read_text().split(") ")[1][0] == "T", "the stop")
     kept = tmp_path / "node-0000.stacks"
-    until(lambda: keep(str(kept), pids) or kept.exists(), "an answer on a crowded machine")
+    until(lambda: keep_last(str(kept), pids) or kept.exists(), "an answer on a crowded machine")
     assert json.loads(kept.read_text()) == {"3": {"stack": ["<string>:1 <module>"]}}
     assert kept.stat().st_mode & 0o777 == 0o600
-    keep(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
+    keep_last(str(tmp_path / "none" / "node-0000.stacks"), pids)  # a folder that is gone is no error
 
 
 def test_children_of_a_rank_are_left_alone(folder: str, start: Start) -> None:

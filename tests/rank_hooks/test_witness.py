@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
 from clusterrun.diagnosis.flight_records import waiting
-from clusterrun.monitor.torch_facts import calls, records
+from clusterrun.monitor.rank_channels import calls, records
 from clusterrun.rank_hooks import clusterrun_prelude
 from tests.monitor.stage import ROOT
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
-from clusterrun.preflight.checks.gpus import memory_in_use
+from clusterrun.preflight.checks.gpus import memory_in_use, unanswered
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer, document
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
@@ -19,18 +19,8 @@ from clusterrun.preflight.untrusted import entries, number, rows, text, words
 
 NAME = "amd-gpus"
 LIMIT = 15.0
-LATE = Finding(
-    NAME,
-    Grade.FAIL,
-    f"amd-smi (rocm-smi, where there is none) gave no answer within {LIMIT:g} s",
-    "the driver or a GPU hangs: look for amdgpu in dmesg, then reboot the node",
-)
-LATE_EVERYWHERE = Finding(
-    NAME,
-    Grade.WARN,
-    f"amd-smi (rocm-smi, where there is none) gave no answer within {LIMIT:g} s on any node",
-    "time amd-smi metric, or time rocm-smi, on a node: its Python may lie on a slow file system",
-)
+_SLOW = "time amd-smi metric, or time rocm-smi, on a node: its Python may lie on a slow file system"
+LATE, LATE_EVERYWHERE = unanswered(NAME, "amd-smi (rocm-smi, where there is none)", LIMIT, "amdgpu", _SLOW)
 _DEVICE = "/dev/kfd"
 _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _BUSY = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping
 
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
@@ -62,12 +61,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         if count and count < request.ranks and count < most:
             said = f"{count:.0f} processors for {request.ranks} ranks, {most:.0f} on other nodes"
             yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
-    yield from _held_down(request, {node: number(one, "quota") for node, one in readings.items()})
-    loads = {node: number(one, "load") for node, one in readings.items()}
-    yield from _busy({node: load for node, load in loads.items() if load is not None})
-
-
-def _held_down(request: RunNeeds, quotas: Mapping[str, float | None]) -> Findings:
+    quotas = {node: number(one, "quota") for node, one in readings.items()}
     allowed = {node: float("inf") if one is None else one for node, one in quotas.items()}
     most = max(allowed.values(), default=0.0)
     for node, one in allowed.items():
@@ -75,12 +69,10 @@ def _held_down(request: RunNeeds, quotas: Mapping[str, float | None]) -> Finding
             others = "all" if most == float("inf") else f"{most:g}"
             said = f"its cgroup lets the job use {one:g} processors, {others} elsewhere"
             yield node, Finding(NAME, Grade.WARN, said, _QUOTA)
-
-
-def _busy(loads: Mapping[str, float]) -> Findings:
+    loads = {node: load for node, one in readings.items() if (load := number(one, "load")) is not None}
     for node, load in loads.items():
-        others = [other for name, other in loads.items() if name != node]
-        usual = statistics.median(others) if len(loads) >= FEWEST else load
+        elsewhere = [other for name, other in loads.items() if name != node]
+        usual = statistics.median(elsewhere) if len(loads) >= FEWEST else load
         if load >= CROWDED and load >= TIMES_OTHERS * usual:
             said = f"{load:.1f} runnable processes per processor, {usual:.1f} on other nodes"
             yield node, Finding(NAME, Grade.WARN, said, _BUSY)

@@ -56,8 +56,6 @@ def _below_others(readings: Readings, field: str, share: float) -> Iterator[tupl
             yield node, lowest[node], found.usual
 
 
-# --- memory that is in use, and programs, before the job has begun ---
-
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
 _LEFT = "a process outlived its job: kill it, or ask who owns it"
 _UNSEEN = "its process is gone or in another container: nvidia-smi there, or reset the GPU (nvidia-smi -r)"
@@ -85,8 +83,6 @@ def _stranger(one: Mapping[str, object]) -> str:
     )
     return " ".join(part for part in parts if part)
 
-
-# --- errors of memory, rows and pages to be replaced, asked-for resets ---
 
 _RESET = "drain the node and reset the GPU (nvidia-smi -r) or reboot"
 _GONE = "dmesg | grep -i xid on the node, then reset the GPU (nvidia-smi -r) or reboot; else reseat it"
@@ -125,8 +121,6 @@ def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
         grade = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
         yield grade, f"{it} the driver asks for: {recovery}", _RESET
 
-
-# --- the PCIe link: lanes that were lost, and a generation below that of the other nodes ---
 
 _SEVERAL = 3
 _LEAST_NODES, _LEAST_GPUS = 2, 4
@@ -170,8 +164,6 @@ def _lost(
     return more >= least and 2 * more > sum(widths.values())
 
 
-# --- what slows the clocks: heat, a power brake, or a limit that somebody set on this node alone ---
-
 _COOL = "look at the node's cooling (fans, inlet temperature, dust) and drain it until then"
 _POWER = "look at the node's power supplies and the rack's power limit"
 _REASONS = {
@@ -205,8 +197,6 @@ def _clocks(request: RunNeeds, readings: Readings) -> Findings:
             yield node, Finding("clocks", Grade.WARN, said, remedy)
 
 
-# --- the NVSwitch fabric: without it NCCL cannot use NVLink ---
-
 _LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong; tell its administrators"
 _RESTART = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
@@ -222,8 +212,6 @@ def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
         said = f"the driver calls the NVSwitch fabric of GPU {index} {health}"
         yield Grade.WARN, said, _LOOK.format(index)
 
-
-# --- driver, kind of GPU and ECC, equal on all nodes ---
 
 _EQUAL = (
     ("the NVIDIA driver", "driver", "install the same driver on every node, or leave the node out"),

@@ -127,6 +127,14 @@ def _fault(request: RunNeeds, reading: object) -> tuple[str, str]:
     return f"the driver sees {count} of {asked} GPUs{why}", remedy
 
 
+def unanswered(name: str, program: str, limit: float, traces: str, remedy: str) -> tuple[Finding, Finding]:
+    """What a program that gives no answer means, on one node and on every one."""
+    said = f"{program} gave no answer within {limit:g} s"
+    hangs = f"the driver or a GPU hangs: look for {traces} in dmesg, then reboot the node"
+    everywhere = Finding(name, Grade.WARN, f"{said} on any node", remedy)
+    return Finding(name, Grade.FAIL, said, hangs), everywhere
+
+
 def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tuple[Grade, str]:
     """How bad it is that so much of a GPU's memory is in use before the job has begun, and in words."""
     used, whole = number(gpu, "used") or 0.0, number(gpu, "memory") or 0.0

@@ -7,7 +7,7 @@ import time
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.model.visible_gpus import named
-from clusterrun.preflight.checks.gpus import memory_in_use
+from clusterrun.preflight.checks.gpus import memory_in_use, unanswered
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer, document
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
@@ -15,18 +15,8 @@ from clusterrun.preflight.untrusted import number, rows, text, words
 
 NAME = "intel-gpus"
 LIMIT = 15.0
-LATE = Finding(
-    NAME,
-    Grade.FAIL,
-    f"xpu-smi gave no answer within {LIMIT:g} s",
-    "the driver or a GPU hangs: look for i915 or xe in dmesg, then reboot the node",
-)
-LATE_EVERYWHERE = Finding(
-    NAME,
-    Grade.WARN,
-    f"xpu-smi gave no answer within {LIMIT:g} s on any node",
-    "time xpu-smi discovery -j on a node: the driver may be slow to start",
-)
+_SLOW = "time xpu-smi discovery -j on a node: the driver may be slow to start"
+LATE, LATE_EVERYWHERE = unanswered(NAME, "xpu-smi", LIMIT, "i915 or xe", _SLOW)
 _BUSY = "a process outlived its job: xpu-smi ps on the node; kill it, or ask who owns it"
 _MISSING, _MOST = 127, 64
 _ONE_SECONDS = 6.0

@@ -10,7 +10,16 @@ from collections import deque
 from contextlib import suppress
 from itertools import zip_longest
 
-from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, Watch, greeting, outgoing
+from clusterrun.preflight.node.listener import (
+    LARGE,
+    READ,
+    WELCOME,
+    WRITE,
+    Watch,
+    greeting,
+    outgoing,
+    received,
+)
 from clusterrun.preflight.node.tcp_counts import dropped_again
 from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
@@ -150,13 +159,7 @@ class _Call:
         return self.welcome and (self.returned or not self.large)
 
     def _listen(self, sock: socket.socket) -> None:
-        try:
-            data = sock.recv(LARGE)
-        except BlockingIOError:
-            return
-        if not data:
-            raise OSError(errno.ECONNRESET, "closed")
-        self._got += data
+        self._got += received(sock, LARGE)
         if not self.welcome and self._got.startswith(WELCOME):
             self.welcome = True
             self.seconds = time.monotonic() - self.began

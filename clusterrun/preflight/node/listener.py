@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import random
 import socket
@@ -117,19 +118,14 @@ class _Guest:
 
     def advance(self, guest: socket.socket, events: int, nonce: str) -> bool:
         """Go on; False when it is to be closed."""
-        if events & READ and not self._listen(guest, nonce):
+        data = received(guest, LARGE) if events & READ else b""
+        if data and not self._take(data, nonce):
             return False
         if self.unsent:
             self.unsent = self.unsent[guest.send(self.unsent) :]
         return self.stays or self._returned <= LARGE
 
-    def _listen(self, guest: socket.socket, nonce: str) -> bool:
-        try:
-            data = guest.recv(LARGE)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
+    def _take(self, data: bytes, nonce: str) -> bool:
         if self.node < 0:
             line, sign, data = (self._first + data).partition(b"\n")
             if not sign:
@@ -181,6 +177,17 @@ def _bound(kind: int, port: int) -> socket.socket:
     one = bound(port, kind)
     one.setblocking(False)
     return one
+
+
+def received(sock: socket.socket, most: int) -> bytes:
+    """What has come; empty where nothing has. Raises ``OSError`` where the other end has closed."""
+    try:
+        data = sock.recv(most)
+    except BlockingIOError:
+        return b""
+    if not data:
+        raise OSError(errno.ECONNRESET, "closed")
+    return data
 
 
 def outgoing(address: str, kind: int) -> socket.socket:

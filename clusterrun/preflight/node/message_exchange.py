@@ -8,7 +8,16 @@ import socket
 import time
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, Listener, Watch, greeting, outgoing
+from clusterrun.preflight.node.listener import (
+    READ,
+    WELCOME,
+    WRITE,
+    Listener,
+    Watch,
+    greeting,
+    outgoing,
+    received,
+)
 from clusterrun.preflight.node.tcp_counts import sent_and_resent, transmitted_again
 from clusterrun.preflight.tasks import ExchangeAnswer, ExchangeTask, LinkTraffic, Target
 
@@ -134,14 +143,9 @@ class _Connection:
             self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
 
     def _listen(self, sock: socket.socket) -> None:
-        try:
-            data = sock.recv(MESSAGE_BYTES)
-        except BlockingIOError:
-            return
-        if not data:
-            raise OSError(errno.ECONNRESET, "closed")
-        self._awaited -= len(data)
-        if self._awaited <= 0:
+        came = len(received(sock, MESSAGE_BYTES))
+        self._awaited -= came
+        if came and self._awaited <= 0:
             now = time.monotonic()
             self._known = self._with_message(now)
             self._began = None

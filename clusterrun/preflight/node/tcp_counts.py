@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 
 _COUNTERS = "/proc/net/netstat"
 _TCP_INFO = 11
 _SIZE = 232
-_SND_MSS, _UNACKED, _TOTAL_RETRANS, _DATA_SEGS_OUT, _DSACK_DUPS = 16, 24, 100, 156, 216
+_WORDS = {"snd_mss": 16, "unacked": 24, "total_retrans": 100, "data_segs_out": 156, "dsack_dups": 216}
 """Offsets in ``struct tcp_info``: 32-bit numbers; Linux 4.6 and, for the last, 4.19."""
-_BYTES_ACKED, _BYTES_SENT, _BYTES_RETRANS = 120, 200, 208
+_LONGS = {"bytes_acked": 120, "bytes_sent": 200, "bytes_retrans": 208}
 """The same of 64-bit numbers; Linux 4.19."""
 
 
@@ -21,14 +22,14 @@ def sent_and_resent(sock: socket.socket) -> tuple[int, int]:
     (0, 0) where the kernel does not tell.
     """
     told = _told(sock)
-    repeated = max(0, _number(told, _TOTAL_RETRANS) - _number(told, _DSACK_DUPS))
-    return _number(told, _DATA_SEGS_OUT), repeated + _dropped_here(told)
+    repeated = max(0, told["total_retrans"] - told["dsack_dups"])
+    return told["data_segs_out"], repeated + _dropped_here(told)
 
 
 def transmitted_again(sock: socket.socket) -> int:
     """How often the kernel sent something again, needed or not."""
     told = _told(sock)
-    return _number(told, _TOTAL_RETRANS) + _dropped_here(told)
+    return told["total_retrans"] + _dropped_here(told)
 
 
 def dropped_again() -> int:
@@ -41,22 +42,20 @@ def dropped_again() -> int:
         return 0
 
 
-def _dropped_here(told: bytes) -> int:
+def _dropped_here(told: Mapping[str, int]) -> int:
     """Segments that this machine itself dropped (a rule of its firewall, a full queue) and sent later.
 
     The kernel does not count these as sent again, but it counts their bytes each time it tries.
     """
-    sent = _number(told, _BYTES_SENT, "=Q") - _number(told, _BYTES_RETRANS, "=Q")
-    known = _number(told, _BYTES_ACKED, "=Q") + _number(told, _UNACKED) * _number(told, _SND_MSS)
-    return max(0, sent - known) // max(1, _number(told, _SND_MSS))
+    known = told["bytes_acked"] + told["unacked"] * told["snd_mss"]
+    return max(0, told["bytes_sent"] - told["bytes_retrans"] - known) // max(1, told["snd_mss"])
 
 
-def _told(sock: socket.socket) -> bytes:
+def _told(sock: socket.socket) -> dict[str, int]:
+    """What the kernel counts, by name; 0 for what it does not tell."""
     try:
-        return sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE)
+        told = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SIZE).ljust(_SIZE, b"\0")
     except OSError:
-        return b""
-
-
-def _number(told: bytes, at: int, kind: str = "=I") -> int:
-    return int(struct.unpack_from(kind, told, at)[0]) if len(told) >= at + struct.calcsize(kind) else 0
+        told = bytes(_SIZE)
+    both = (("=I", _WORDS), ("=Q", _LONGS))
+    return {name: struct.unpack_from(kind, told, at)[0] for kind, of in both for name, at in of.items()}

@@ -23,7 +23,9 @@ def lines() -> list[tuple[float, str]] | None:
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return _of_journal()
+        argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", "--grep", "NVRM|SXid")
+        said = answer(*argv, seconds=4).out
+        return list(journal(said, time.clock_gettime(time.CLOCK_MONOTONIC))) or None
     try:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return list(parsed("".join(_records(fd)), now))
@@ -50,13 +52,6 @@ def _records(fd: int) -> Iterator[str]:
         if not data:
             return
         yield data.decode("utf-8", "replace")
-
-
-def _of_journal() -> list[tuple[float, str]] | None:
-    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", "--grep", "NVRM|SXid")
-    said = answer(*argv, seconds=4)
-    found = list(journal(said.out, time.clock_gettime(time.CLOCK_MONOTONIC)))
-    return found or None
 
 
 def journal(text: str, now: float) -> Iterator[tuple[float, str]]:

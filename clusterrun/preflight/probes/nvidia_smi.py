@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from clusterrun.model.frozen import Any
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
     from xml.etree.ElementTree import Element
 
 _TEXTS = {

@@ -35,8 +35,6 @@ class BandwidthTest:
         self._rank, self._world, self._peer = rank, world, peer
         self._largest = 0
 
-    # --- contents, each way ---
-
     def first_send(self) -> bool:
         for count in (1, PIECE_BYTES // 8):
             self._send(sum_patterns.contribution(self._rank, count, "int64").to(self._side.device))
@@ -51,8 +49,6 @@ class BandwidthTest:
             self._receive(came)
             right = right and sum_patterns.wrong_at(came.cpu(), self._peer, "int64") is None
         return right
-
-    # --- rates ---
 
     def rates(self, megabytes: float) -> tuple[tuple[str, float], ...]:
         """GB/s by name, of messages of ``megabytes`` or what this group can move in a tenth of a second.
@@ -160,8 +156,6 @@ class BandwidthTest:
         step()
         self._side.settle(self._until)
         return time.perf_counter() - began
-
-    # --- messages: a ready token, the content, a receipt token ---
 
     def _send(self, content: torch.Tensor) -> None:
         """Both sides measure all of the way: neither begins before the other, nor stops early."""

@@ -12,7 +12,6 @@ from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupResult, GroupTask
 from clusterrun.preflight.torch_worker import error_text, rank_report
 from clusterrun.preflight.torch_worker.forked_rank import ForkedRank
-from clusterrun.preflight.torch_worker.nccl_log import chosen, loads
 from clusterrun.preflight.torch_worker.rank_report import RankWord
 
 _OTHERS_SECONDS = 1.0
@@ -86,13 +85,13 @@ class GroupTestRun:
         late = over and self._failed_at is None and not all(part.word.ended for part in self._parts)
         told = error_text.most_telling(part.word.why for part in self._parts)
         loading = any(
-            not part.word.ended and part.word.stage == "group" and loads(part.child.printed())
+            not part.word.ended and part.word.stage == "group" and error_text.loads(part.child.printed())
             for part in self._parts
         )
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
             part.end(f"{who}killed after {now - self._began:.1f} s without an end")
-        transport = next(filter(None, (chosen(part.child.printed()) for part in self._parts)), "")
+        transport = next(filter(None, (error_text.chosen(part.child.printed()) for part in self._parts)), "")
         said = [part.word for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), said, transport)
         if loading:

@@ -6,13 +6,12 @@ It runs in a forked child that may be killed at any moment: each stage is said b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from clusterrun.model.frozen import frozen
 from clusterrun.preflight.tasks import GroupTask
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import dress, on, variables
@@ -29,64 +28,67 @@ _OWN_SHARE = 0.75
 _WORDS_SHARE = 0.05
 
 
-@frozen
-class RankTask:
-    """One rank's part: the test, which of the node's ranks it is, and until when (monotonic clock).
+Say = Callable[[RankWord], None]
 
-    ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1.
-    ``spoils``: the test hook that makes this rank's contribution wrong.
+
+def serve(
+    task: GroupTask,
+    local: int,
+    backend: str,
+    users: Mapping[str, str],
+    listening: int,
+    until: float,
+    spoils: bool,
+    say: Say,
+) -> None:
+    """Run the part of the node's rank ``local`` of a test, and report each stage and the end; never raises.
+
+    ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1. ``until`` is
+    monotonic. ``spoils``: the test hook that makes this rank's contribution wrong.
     """
-
-    task: GroupTask
-    local: int
-    backend: str
-    users: tuple[tuple[str, str], ...]
-    listening: int
-    until: float
-    spoils: bool = False
-
-    @property
-    def rank(self) -> int:
-        return self.task.place * self.task.ranks + self.local
-
-    @property
-    def world(self) -> int:
-        return len(self.task.members) * self.task.ranks
-
-    @property
-    def peer(self) -> int:
-        """The rank of a pair's other node with the same local number: the same rail."""
-        return (1 - self.task.place) * self.task.ranks + self.local
-
-
-def serve(rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
-    """Run this rank's part of the test and report each stage and the end; never raises."""
     try:
-        Rank(rank_task, say).run()
+        Rank(task, local, listening, until, spoils, say).run(backend, users)
     except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
         say(RankWord(ended=True, why=of_error(error)))
 
 
 class Rank:
-    def __init__(self, rank_task: RankTask, say: Callable[[RankWord], None]) -> None:
-        self._rank_task, self._task, self._say = rank_task, rank_task.task, say
+    def __init__(
+        self,
+        task: GroupTask,
+        local: int,
+        listening: int,
+        until: float,
+        spoils: bool,
+        say: Say,
+    ) -> None:
+        self._task, self._local, self._listening, self._spoils, self._say = (
+            task,
+            local,
+            listening,
+            spoils,
+            say,
+        )
+        self._rank, self._world = task.place * task.ranks + local, len(task.members) * task.ranks
+        self._peer = (1 - task.place) * task.ranks + local
+        """The rank of a pair's other node with the same local number: the same rail."""
+        self._killed_at = until
         # Before the kill, so that a GPU that hangs is told in words.
-        self._until = rank_task.until - _WORDS_SHARE * self._task.limit
+        self._until = until - _WORDS_SHARE * task.limit
         self._wrong: list[str] = []
 
-    def run(self) -> None:
-        rank_task = self._rank_task
+    def run(self, backend: str, users: Mapping[str, str]) -> None:
         self._stage("store")
-        dress(variables(rank_task.backend, self._task.interface, dict(rank_task.users)))
-        self._side = on(rank_task.backend, rank_task.local)
+        dress(variables(backend, self._task.interface, users))
+        self._side = on(backend, self._local)
         store = self._store()
         self._stage("group")
-        self._side.join(dist.PrefixStore("group", store), rank_task.rank, rank_task.world, self._left())
+        self._side.join(dist.PrefixStore("group", store), self._rank, self._world, self._left())
         self._stage("exact")
         self._sums()
         paired = self._task.kind == "pair" and len(self._task.members) == 2
-        peer = rank_task.peer if paired else None
-        pace = BandwidthTest(self._side, rank_task.rank, rank_task.world, peer, self._until)
+        peer = self._peer if paired else None
+        pace = BandwidthTest(self._side, self._rank, self._world, peer, self._until)
         if paired:
             self._both_ways(pace)
         self._stage("timed")
@@ -99,12 +101,12 @@ class Rank:
         self._say(RankWord(stage=name))
 
     def _left(self) -> float:
-        return max(0.2, (self._rank_task.until - time.monotonic()) * _OWN_SHARE)
+        return max(0.2, (self._killed_at - time.monotonic()) * _OWN_SHARE)
 
     def _store(self) -> dist.Store:
-        port, world, left = self._task.port, self._rank_task.world, self._left()
-        if self._rank_task.listening >= 0:
-            whole = host_store(self._rank_task.listening, port, world, left)
+        port, world, left = self._task.port, self._world, self._left()
+        if self._listening >= 0:
+            whole = host_store(self._listening, port, world, left)
         else:
             whole = connect_store(self._task.members[0].address, port, world, left)
         return dist.PrefixStore(f"test {self._task.test}", whole)
@@ -114,7 +116,7 @@ class Rank:
             found = self._given(_COUNT, kind)
             dist.all_reduce(found)
             self._side.settle(self._until)
-            said = sum_patterns.difference(found.cpu(), self._rank_task.world, kind)
+            said = sum_patterns.difference(found.cpu(), self._world, kind)
             self._wrong += [said] if said else []
         seen = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
         dist.all_reduce(seen)
@@ -123,22 +125,22 @@ class Rank:
             self._whose(int(seen.item()))
 
     def _given(self, count: int, kind: str) -> torch.Tensor:
-        given = sum_patterns.contribution(self._rank_task.rank, count, kind)
-        if self._rank_task.spoils:
+        given = sum_patterns.contribution(self._rank, count, kind)
+        if self._spoils:
             given[count // 3] += 1
         return given.to(self._side.device)
 
     def _whose(self, saw: int) -> None:
         """Gather what each rank gave: what arrives changed names its rank."""
-        count = max(64, min(_COUNT, _MOST_GATHERED // self._rank_task.world))
+        count = max(64, min(_COUNT, _MOST_GATHERED // self._world))
         given = self._given(count, "int64")
-        gathered = [torch.zeros_like(given) for _ in range(self._rank_task.world)]
+        gathered = [torch.zeros_like(given) for _ in range(self._world)]
         dist.all_gather(gathered, given)
         self._side.settle(self._until)
         changed = sum_patterns.changed([one.cpu() for one in gathered], "int64").items()
         said = [f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed]
         if not said:
-            where = f", on {self._named(self._rank_task.rank)} alone" if saw == 1 else ""
+            where = f", on {self._named(self._rank)} alone" if saw == 1 else ""
             said = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
             if not self._wrong:
                 said = ["another rank saw a wrong sum"]
@@ -155,22 +157,18 @@ class Rank:
         for name, step in ways if self._task.place == 0 else ways[::-1]:
             self._stage(name)
             if not step():
-                self._wrong.append(f"what {self._named(self._rank_task.peer)} sent arrived changed")
+                self._wrong.append(f"what {self._named(self._peer)} sent arrived changed")
 
     def _part(self, store: dist.Store) -> None:
         """Stay until all are done: a connection that closes early may take a peer's last bytes with it."""
-        world = self._rank_task.world
         limit = timedelta(seconds=_PART_SECONDS)
-        if store.add("done", 1) == world:
+        if store.add("done", 1) == self._world:
             store.set("all done", "1")
         store.wait(["all done"], limit)
-        if store.add("left", 1) == world:
+        if store.add("left", 1) == self._world:
             store.set("all left", "1")
-        elif self._rank_task.listening >= 0:
+        elif self._listening >= 0:
             store.wait(["all left"], limit)
-
-
-# --- the store at which the ranks of a test meet ---
 
 
 def host_store(listening: int, port: int, world: int, seconds: float) -> dist.Store:

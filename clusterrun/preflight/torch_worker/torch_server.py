@@ -109,7 +109,7 @@ class TorchServer:
         answer: Callable[[GroupResult], None],
     ) -> None:
         self._warm, self._ports, self._answer = warm, ports, answer
-        self._users = tuple(environment.items())
+        self._users = environment
         self._spoilt = tuple(filter(None, environment.get(CORRUPT_VARIABLE, "").split(",")))
         self._trials: list[GroupTestRun] = []
         self._waiting: list[tuple[GroupTask, float]] = []
@@ -185,11 +185,8 @@ class TorchServer:
         spoils = task.members[task.place].name in self._spoilt
         with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
             given = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
-            rank_tasks = [
-                rank.RankTask(task, i, backend, self._users, listening, until, spoils)
-                for i, listening in enumerate(given)
-            ]
-            return _all_or_none([(partial(rank.serve, one), one.listening) for one in rank_tasks])
+            parts = [(task, i, backend, self._users, one, until, spoils) for i, one in enumerate(given)]
+            return _all_or_none([(partial(rank.serve, *part), one) for part, one in zip(parts, given)])
 
 
 def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:

@@ -16,19 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
-KINDS = (
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".bin",
-    ".safetensors",
-    ".distcp",
-    ".npz",
-    ".pkl",
-    ".pickle",
-    ".tar",
-    ".part",
-)
+KINDS: tuple[str, ...] = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
+KINDS += (".npz", ".pkl", ".pickle", ".tar", ".part")
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
 MOST_READS = 1000
 """Files that are told of as read before the first step."""

@@ -45,11 +45,8 @@ class StepInputs:
 
     def _enter(self, module: Any, args: Any) -> None:
         self._depth += 1
-        if self._depth == 1 and module.training and self._torch.is_grad_enabled() and self._trace.is_ours():
-            first = next(iter(tensors_in(args)), None)
-            if first is not None and len(self._inputs) < MOST_INPUTS:
-                self._inputs.append(self._digest.rows(first))
-                self._outermost[id(module)] = module
+        if self._depth == 1 and self._trace.is_ours() and self._record_input(module, args):
+            self._outermost[id(module)] = module
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)
@@ -64,11 +61,12 @@ class StepInputs:
             ours = module.register_forward_pre_hook(self._trace.guarded(self._record_input), prepend=True).id
             pickle_without(type(module), ours)
 
-    def _record_input(self, module: Any, args: Any) -> None:
+    def _record_input(self, module: Any, args: Any) -> bool:
+        first = None
         if module.training and self._torch.is_grad_enabled() and len(self._inputs) < MOST_INPUTS:
             first = next(iter(tensors_in(args)), None)
-            if first is not None:
-                self._inputs.append(self._digest.rows(first))
+        self._inputs += [self._digest.rows(first)] if first is not None else []
+        return first is not None
 
     def _wrap_backward(self, autograd: Any) -> None:
         backward, note = autograd.backward, self._trace.guarded(self._note_loss)

@@ -59,7 +59,7 @@ class TraceFile:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
             self._old_limit = None
 
-    def guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
+    def guarded(self, hook: Callable[..., object]) -> Callable[..., None]:
         """The same, whatever happens in it: nothing of ours may end a script; the first failure is told."""
 
         def watched(*args: Any) -> None:

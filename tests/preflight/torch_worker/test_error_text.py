@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.preflight.torch_worker.error_text import most_telling, of_end, of_error, short
-from clusterrun.preflight.torch_worker.nccl_log import chosen
+from clusterrun.preflight.torch_worker.error_text import chosen, most_telling, of_end, of_error, short
 
 STORE = """The client socket has timed out after 1000ms while trying to connect to (10.0.0.9, 4).
 Exception raised from throwTimeoutError at /torch/csrc/socket.cpp:1020 (most recent call first):
