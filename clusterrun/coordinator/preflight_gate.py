@@ -63,11 +63,7 @@ class PreflightGate(RunPart):
         return self._report is not None
 
     def begin(
-        self,
-        now: Now,
-        absent: Sequence[tuple[int, str, str]],
-        suspects: Sequence[int],
-        network: bool,
+        self, now: Now, absent: Sequence[tuple[int, str, str]], suspects: Sequence[int], network: bool
     ) -> Outcome | None:
         """Examine whoever is here; a later time only ``suspects``, and their links for ``network``."""
         from clusterrun.preflight.session.session import SessionNode, ShortCheck  # where one was ordered
