@@ -88,7 +88,6 @@ class Agent:
         self.orphaned = False
 
     def on(self, now: Now, event: Event | messages.ToCoordinator) -> list[Action | messages.ToAgent]:
-        """Return the actions that follow from ``event``, in order."""
         if self._exited:
             return []
         self._actions.clear()
@@ -116,7 +115,6 @@ class Agent:
 
     @property
     def wants_ranks(self) -> bool:
-        """Whether ranks are being started that nobody has asked to end."""
         return self._ranks.starting and not self._ends
 
     @property

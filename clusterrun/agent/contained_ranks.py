@@ -141,7 +141,6 @@ class ContainedRanks(RankProcesses):
             self.changed()
 
     def reap(self, wall: float) -> list[ToCoordinator]:
-        """As ``RankProcesses.reap``, and what the container told."""
         self._reaping = True
         found = super().reap(wall)
         self._reaping = False

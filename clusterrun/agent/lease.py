@@ -27,7 +27,6 @@ class Lease:
         return self.ends_at
 
     def beat(self, steady: float) -> Beat:
-        """The next heartbeat, sent now."""
         beat = Beat(self._number)
         self._sent[self._number] = steady
         self._number += 1

@@ -125,7 +125,6 @@ def remedy_for(left: OrphanedNode, lines: tuple[str, ...]) -> JobRemedy:
 
 
 def runs(lines: tuple[str, ...]) -> bool:
-    """Whether the scheduler shows the job as running and not suspended."""
     return (job_row.cells(lines, _FIELDS) or [""])[0] == "RUNNING"
 
 

@@ -122,7 +122,6 @@ def for_rank(
     error_file: str,
     interface: str,
 ) -> dict[str, str]:
-    """The environment of the process of ``rank``."""
     world, own_base = order.world, _without_submitters(base)
     own = rank_environment(world, rank, order.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)

@@ -99,7 +99,6 @@ class RankProcesses:
 
     @property
     def living(self) -> dict[int, int]:
-        """The process id of every rank that runs."""
         return {rank: pid for pid, rank in self._ranks.items()}
 
     def _numbers(self, order: StartRanks) -> range:
@@ -169,10 +168,7 @@ class RankProcesses:
         return [*self._processes, *ranks]
 
     def reap(self, wall: float) -> list[ToCoordinator]:
-        """Return the ranks that ended since the last call, with what they printed last.
-
-        Sidecars and adopted orphans are reaped as well, and not returned.
-        """
+        """Reap all children, and return the ranks among them, with what they printed last."""
         ended: list[ToCoordinator] = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
@@ -205,7 +201,6 @@ class RankProcesses:
         return replace(end, last_lines=end.last_lines + more)
 
     def note_growth(self, wall: float) -> bool:
-        """Write down which logs grew; False when there are none to watch."""
         if self._index is None:
             return False
         self._index.note(wall)

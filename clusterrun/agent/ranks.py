@@ -30,7 +30,6 @@ class MasterPort:
         self._actions = actions
 
     def reserve(self, order: messages.ReservePort, seen: int) -> None:
-        """Hold one for an epoch that is above all epochs ``seen``."""
         if order.epoch <= seen:
             self._actions.append(Note(f"refused a port for epoch {order.epoch}: epoch {seen} was seen"))
             return
@@ -74,12 +73,10 @@ class Ranks:
 
     @property
     def idle(self) -> bool:
-        """Whether no process of any epoch is left here, but for those that cannot be killed."""
         return self.stage is RankStage.IDLE
 
     @property
     def starting(self) -> bool:
-        """They are being started and are still wanted."""
         return self.stage is RankStage.SPAWNING and not self._ending
 
     def start(self, order: messages.StartRanks, objection: str) -> None:
@@ -120,7 +117,6 @@ class Ranks:
             self.kill_when_due(now)
 
     def spawn_failed(self, event: messages.StartFailed) -> None:
-        """Not all could be started: those that were are swept."""
         if self.stage is RankStage.SPAWNING and event.epoch == self.epoch:
             self._ending = True
             self._actions.append(Tell(event))
@@ -136,7 +132,6 @@ class Ranks:
             self._sweep()
 
     def signal(self, order: messages.SignalRanks) -> None:
-        """Pass a signal on; ranks that live on end later for reasons of their own."""
         if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
             self.got_signal = False
             self._actions.append(order)
@@ -175,7 +170,6 @@ class Ranks:
         self.kill_when_due(now)
 
     def kill_when_due(self, now: Now) -> None:
-        """The end of a grace time."""
         if self.stage is RankStage.RUNNING and self.kill_at is not None and now.steady >= self.kill_at:
             self._sweep()
 
@@ -184,7 +178,6 @@ class Ranks:
         self._actions.append(Sweep(self.epoch))
 
     def swept(self, event: messages.RanksGone, objection: str) -> None:
-        """A sweep is done: of older epochs before a start, or of ours at its end."""
         if not event.stuck:
             self._swept = max(self._swept, event.epoch)
         if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:

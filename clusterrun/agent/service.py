@@ -55,10 +55,7 @@ class ShimLink:
 
 
 class AgentService:
-    """One agent.
-
-    ``told_to_end``: a TERM came, or an INT.
-    """
+    """One agent; ``told_to_end``: a TERM came, or an INT."""
 
     def __init__(
         self,
@@ -93,7 +90,6 @@ class AgentService:
         sidecars.ranks = lambda: rank_processes.living
 
     def run(self) -> int:
-        """Serve until the machine says ``Exit``; its exit code."""
         self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim.ended, self._shim_ended)
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)

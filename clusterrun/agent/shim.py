@@ -34,9 +34,8 @@ _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USER
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
     """Run ``agent(lease, shim)`` in a child and guard it; what this task exits with.
 
-    ``lease`` takes lines: ``run RUN_ID`` when ranks are started, ``until SECONDS`` (steady clock) at
-    each renewal.
-    ``shim`` is readable when this process has ended.
+    ``lease`` takes lines: ``run RUN_ID`` when ranks are started, ``until SECONDS`` (steady clock) at each
+    renewal. ``shim`` is readable when this process has ended.
     """
     become_subreaper()
     heard, lease = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -134,7 +133,6 @@ class _Guard:
         self._until = until
 
     def _listen(self) -> bool:
-        """Read what the agent says; False when it says no more."""
         data = os.read(self._heard, 65536)
         *lines, self._half = (self._half + data).split(b"\n")
         for line in lines:

@@ -61,7 +61,6 @@ class Sidecar:
         self._loop.watch(self._answers, lambda mask: self._listen())
 
     def ask(self, number: int, body: str) -> None:
-        """Hand a question over, now or when it reads again."""
         if not self._open:
             return
         self._unread += json.dumps({"number": number, "body": body}).encode() + b"\n"
@@ -177,7 +176,6 @@ class SidecarProcesses:
         self._living: dict[str, Sidecar] = {}
 
     def ask(self, order: AskSidecar) -> None:
-        """Pass a question on; a sidecar that does not run is started first."""
         if order.sidecar not in self._living:
             self.start(order.epoch, order.sidecar)
         if order.sidecar in self._living:
@@ -232,7 +230,6 @@ class SidecarProcesses:
         )
 
     def reaped(self, child: ProcessEnd) -> None:
-        """A child of the agent that is no rank ended."""
         for name, sidecar in list(self._living.items()):
             if sidecar.pid == child.pid:
                 sidecar.last_words()

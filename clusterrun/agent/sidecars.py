@@ -48,7 +48,6 @@ class Sidecars:
         self._actions.append(StartSidecar(epoch, contract.OBSERVER))
 
     def end(self, order: EndSidecar) -> None:
-        """It is wanted no more."""
         if self._epochs.get(order.sidecar) == order.epoch:
             self.dismiss(order.sidecar)
 

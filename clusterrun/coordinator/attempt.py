@@ -70,7 +70,6 @@ class RankOutcomes:
 
     @property
     def missing(self) -> list[int]:
-        """The nodes that have not said that their ranks run."""
         return [node for node in range(self._nodes) if node not in self._started]
 
     def exited(self, node: int, report: messages.RankExited, name: str, peer: str) -> None:
@@ -256,7 +255,6 @@ class LiveAttempt(RunPart):
             self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
 
     def hangs(self, now: Now, why: str) -> None:
-        """End the attempt as hung."""
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
 
@@ -269,7 +267,6 @@ class LiveAttempt(RunPart):
         return self._check_over(now)
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
-        """Handle the loss of a node; harmless where nothing is left on it."""
         over = None
         if self.outcomes.lost(member.place, self._membership.dead_by(member)):
             self.outcomes.silent += [member] * member.silent

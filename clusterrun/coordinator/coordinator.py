@@ -88,7 +88,6 @@ class Coordinator:
         self._notifications = Notifications() if orders.survival.on_event else None
 
     def on(self, now: Now, event: Event) -> list[Action]:
-        """Return the actions that follow from ``event``, in order."""
         if self._finished:
             return []
         self._actions.clear()

@@ -40,14 +40,12 @@ class HangMonitor(RunPart):
         return self._carry_out(now, said)
 
     def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
-        """Handle the loss of a node or of its observer."""
         return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
         return self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
 
     def over(self, now: Now, completed: bool) -> None:
-        """No rank lives any more: nothing is left to end."""
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
 
     def _carry_out(self, now: Now, said: Iterable[object]) -> EndAsked | None:

@@ -208,7 +208,6 @@ class Lifecycle(RunPart):
         self._actions.append(ClaimEpoch(self.epoch))
 
     def _gather_agents(self, now: Now, event: EpochClaimed) -> Outcome | None:
-        """Launch agents for the first attempt, see who is left for a later one."""
         first, restart = self.epoch < 0, self._restart
         self.epoch = event.epoch
         if not first:
@@ -265,7 +264,6 @@ class Lifecycle(RunPart):
         self.follow(now, RunOver(RunOutcome(State.FAILED, words, 1)))
 
     def port_reserved(self, now: Now, member: Member, message: PortReserved) -> None:
-        """Rank 0's node holds a port: start everywhere."""
         if self.stage is not RunStage.RESERVING or member.place != 0:
             return
         if message.port:
@@ -315,7 +313,6 @@ class Lifecycle(RunPart):
                 self.live.launcher_ended(now, words)
 
     def progressed(self, now: Now, event: Progressed) -> None:
-        """How far ranks have come; what follows their end depends on it."""
         if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.DECIDING):
             self.follow(now, self._restart.progressed(now, event))
 

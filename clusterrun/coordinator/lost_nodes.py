@@ -26,13 +26,11 @@ class LostNodes(RunPart):
         self._said: tuple[str, ...] = ()
 
     def trained(self) -> None:
-        """Reset what is held against the nodes of the world that is about to start."""
         self._places = tuple(member.node for member in self._membership.world)
         self._suspects.clear()
         self.hoped = ()
 
     def said(self, lines: tuple[str, ...]) -> None:
-        """What the launcher says of agents that ended."""
         self._said = lines
 
     def blame(self, name: str, network: bool = False) -> None:
@@ -59,12 +57,10 @@ class LostNodes(RunPart):
 
     @property
     def enough_nodes(self) -> bool:
-        """Enough nodes are not out."""
         return self._membership.size - len(self._gone()) >= self._need
 
     @property
     def enough(self) -> bool:
-        """Enough nodes have an agent now and are not out."""
         return len(self._here()) >= self._need
 
     def without(self, launcher_lives: bool) -> dict[int, str]:

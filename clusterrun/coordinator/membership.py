@@ -33,7 +33,6 @@ class Member:
 
     @property
     def here(self) -> bool:
-        """It has joined, and can be spoken to."""
         return self.present and not self.lost
 
 
@@ -82,7 +81,6 @@ class Membership:
         return list(self.by_link.values())
 
     def taken(self) -> list[Member]:
-        """All members that somebody has taken, in order of the nodes."""
         return [member for member in self.members if member is not None]
 
     def clear(self) -> list[Member]:
@@ -114,7 +112,6 @@ class Membership:
         return left
 
     def training(self) -> list[Member]:
-        """Those of the world that can be spoken to."""
         return [member for member in self.world if not member.lost]
 
     def idle(self) -> list[Member]:
@@ -122,7 +119,6 @@ class Membership:
         return [member for member in self.by_link.values() if member.place < 0]
 
     def form(self, nodes: Sequence[int]) -> None:
-        """Let the nodes with these numbers train, in this order."""
         for member in self.world:
             member.place = -1
         members = [self.members[node] for node in nodes]
@@ -131,12 +127,10 @@ class Membership:
             member.place = place
 
     def vacate(self, member: Member) -> None:
-        """Its agent left before it was present: the place is free again."""
         del self.by_link[member.link]
         self.members[member.node] = None
 
     def welcome(self, member: Member) -> None:
-        """Its first beat came."""
         member.present = True
         self.present += 1
 
@@ -150,22 +144,18 @@ class Membership:
         return self.present == len(self.members)
 
     def missing(self) -> list[int]:
-        """The numbers of the nodes that are not present."""
         return [node for node, member in enumerate(self.members) if member is None or not member.present]
 
     def names(self) -> tuple[str, ...]:
-        """The names of the nodes that train, in rank order."""
         return tuple(member.name for member in self.world)
 
     def name_of(self, node: int) -> str:
-        """The name of node number ``node``, also where nobody has joined from there."""
         member = self.members[node]
         if member is not None:
             return member.name
         return self._names.get(node, f"node {node}")
 
     def called(self, nodes: Sequence[int]) -> list[str]:
-        """Nodes by name where the names of all are known, else by number."""
         return [self.name_of(node) if self.names_known else str(node) for node in nodes]
 
     def dead_by(self, member: Member) -> float:
@@ -179,5 +169,4 @@ class Membership:
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)
 
     def silent(self, now: Now, limit: float) -> list[Member]:
-        """Those not heard for so long that they count as lost."""
         return [member for member in self.by_link.values() if now.steady - member.heard > limit]

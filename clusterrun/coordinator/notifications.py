@@ -18,7 +18,6 @@ class Notifications:
         self._ended = False
 
     def news(self, now: Now, state: RunState) -> list[Announce]:
-        """What is new since the last time."""
         events = []
         if state.phase is Phase.TRAINING and self._started < state.epoch:
             self._started = state.epoch

@@ -59,7 +59,6 @@ class PreflightGate(RunPart):
 
     @property
     def examined(self) -> bool:
-        """There is an outcome to build upon."""
         return self._report is not None
 
     def begin(
@@ -91,7 +90,6 @@ class PreflightGate(RunPart):
         return self._go_on(now, one, one.tick(now.steady)) if one else None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
-        """A node's worker answered, or will answer no more."""
         one = self._examination
         if one is None:
             return None
@@ -100,7 +98,6 @@ class PreflightGate(RunPart):
         return self._go_on(now, one, one.answered(now.steady, member.node, message.number, message.body))
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
-        """A node was lost."""
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
         one, why = self._examination, failure_event.failure.why
@@ -199,14 +196,12 @@ def _not_queued(unfit: RunOutcome, why: str) -> RunOver:
 
 
 def _swaps(report: Report) -> Iterator[str]:
-    """A sentence for each node that is left out although it was allocated."""
     for node in report.nodes:
         if node.role == "excluded":
             yield f"pre-flight left {node.node} out{_why(node)}"
 
 
 def _alone(report: Report) -> RunOutcome:
-    """How a run ends that was a check and nothing else."""
     if report.verdict is Grade.FAIL:
         return RunOutcome(State.FAILED, f"pre-flight: {_causes(report)}", contract.ExitCode.UNFIT)
     return RunOutcome(State.COMPLETED, f"pre-flight: {report.verdict}", contract.ExitCode.DONE)

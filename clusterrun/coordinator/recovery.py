@@ -49,7 +49,6 @@ _CAUSES = {"TIMEOUT": "time-limit", "PREEMPTED": "preemption", "PENDING": "unfit
 
 
 def in_words(event: EpochClaimed) -> str:
-    """Why a coordinator makes its first attempt."""
     if not event.epoch:
         return "first start"
     after = _AT.get(event.cause, "").format(event.host) if event.host else ""

@@ -154,7 +154,6 @@ class Rendezvous(RunPart):
 
     @property
     def lost_some(self) -> bool:
-        """Agents of this launch came and were lost."""
         return bool(self._left)
 
     def present(self, now: Now) -> Outcome | None:
@@ -184,7 +183,6 @@ class Rendezvous(RunPart):
         return None if self._due_at is None else earliest(self._look_at, self._due_at)
 
     def tick(self, now: Now) -> Outcome | None:
-        """The time for joining may be over."""
         if self._look_at is not None and now.steady >= self._look_at:
             self._look(now)
         if self._due_at is None or now.steady < self._due_at:
@@ -269,7 +267,6 @@ class Rendezvous(RunPart):
         return self._unnamed() if self._may_launch_again else []
 
     def _unnamed(self) -> list[int]:
-        """Those who are missing and of whom the launcher says nothing."""
         missing = [node for node in self._membership.missing() if node not in self._without]
         return [node for node in missing if not self._words_on(node)]
 
@@ -292,7 +289,6 @@ class Rendezvous(RunPart):
         return self._membership.clear()
 
     def _unreached(self) -> list[int]:
-        """The nodes of which the launcher says that it could not reach them."""
         said = unreached(self._said) if self._may_launch_again else ()
         nodes = [node for node in range(self._nodes) if node not in self._without]
         return [node for node in nodes if self._membership.name_of(node) in said]
@@ -300,7 +296,6 @@ class Rendezvous(RunPart):
     # --- those who do not come ---
 
     def left(self, member: Member, why: str) -> None:
-        """An agent joined and was lost before the others were there."""
         self._left[member.node] = why
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
@@ -381,7 +376,6 @@ class Rendezvous(RunPart):
         return self._nodes - len({*self._without, *nodes}) >= self._least
 
     def _too_few(self, now: Now) -> NoRanks:
-        """Nodes that were launched upon once more did not come back."""
         absent = self.absent(now)
         absent = [one for one in absent if one[0] not in self._without] or absent
         hoped = self._unfulfilled()
@@ -392,12 +386,10 @@ class Rendezvous(RunPart):
         return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def _unfulfilled(self) -> list[int]:
-        """Those that were hoped for and have not come."""
         missing = {*self._membership.missing(), *self._left}
         return [node for node in self._hoped if node in missing]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
-        """The nodes that are not here: number, name, why."""
         nodes = sorted({*self._membership.missing(), *self._left})
         return [(node, self._membership.name_of(node), self._why(now, node)) for node in nodes]
 

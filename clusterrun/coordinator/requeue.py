@@ -75,7 +75,6 @@ class RequeuePolicy(RunPart):
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def drop(self) -> None:
-        """Cancel the job that waits: the run goes on in no other job."""
         if self._next:
             self._next = ""
             self._actions.append(DropNext())
@@ -135,7 +134,6 @@ class RequeuePolicy(RunPart):
             self._actions.append(Finish(self._wish.exit_code if self._wish and taken_back else code))
 
     def _hand(self, now: Now) -> None:
-        """At last: no rank, no agent, no launcher is left."""
         self._again_at = None
         self._overdue_at = now.steady + PARTING_SECONDS
         if self._way == "requeue":
@@ -144,7 +142,6 @@ class RequeuePolicy(RunPart):
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
 
     def queued(self, now: Now, event: NextQueued) -> None:
-        """The job that goes on waits in the queue, or cannot."""
         self._queueing = False
         self._next = event.job_id
         if self._overdue_at is not None:
@@ -155,7 +152,6 @@ class RequeuePolicy(RunPart):
             self._state_keeper.warn(f"no job could be queued that goes on after this one: {event.why}")
 
     def handed_over(self, now: Now, event: HandedOver) -> None:
-        """This job was given back, or the scheduler would not take it."""
         if self._overdue_at is None:
             return
         another = self._survival.resubmit and self._wish is None
@@ -167,7 +163,6 @@ class RequeuePolicy(RunPart):
             self._handed(now, event.why)
 
     def tick(self, now: Now) -> None:
-        """An answer may be overdue, or a controller back that was away."""
         if self._again_at is not None and now.steady >= self._again_at:
             self._hand(now)
         elif self._overdue_at is not None and now.steady >= self._overdue_at:

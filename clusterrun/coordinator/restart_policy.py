@@ -77,7 +77,6 @@ class RestartPolicy(RunPart):
         return self._pause_until if self._read_by is None else self._read_by
 
     def tick(self, now: Now) -> Outcome | None:
-        """An answer may not come; a pause may be over; what a signal meant may be known."""
         if self._read_by is not None and now.steady >= self._read_by:
             return self._rule(now)
         if self._pause_until is not None and now.steady >= self._pause_until:
@@ -123,22 +122,18 @@ class RestartPolicy(RunPart):
 
     @property
     def is_deciding(self) -> bool:
-        """The end of an attempt is being judged."""
         return self._over is not None
 
     @property
     def failed_at(self) -> float | None:
-        """When the attempt that is judged met its first failure (steady clock)."""
         return self._over.failed_at if self._over else None
 
     def over(self, now: Now, outcome: AttemptOver) -> None:
-        """An attempt is over: how far had it come?"""
         self._over = outcome
         self._read_by = now.steady + READ_SECONDS
         self._actions.append(ReadProgress(outcome.epoch))
 
     def progressed(self, now: Now, event: Progressed) -> Outcome | None:
-        """How far ranks of the newest attempt have come."""
         self._state_keeper.progressed(event.step, event.checkpoint)
         self._progress = event
         return None if self._read_by is None else self._rule(now)
@@ -147,11 +142,9 @@ class RestartPolicy(RunPart):
         self._read_by = self._pause_until = None
 
     def may_follow(self, failure_event: FailureEvent) -> bool:
-        """Another attempt may follow this failure that came before any rank."""
         return bool(self._before_ranks(failure_event).restart_reason)
 
     def on_failure_before_ranks(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
-        """Decide after a failure before any rank started."""
         if self._termination.undecided:
             return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
         self._blame(failure_event)

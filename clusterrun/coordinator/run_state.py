@@ -57,12 +57,10 @@ class RunStateKeeper:
         )
 
     def formed(self, nodes: tuple[str, ...], spares: tuple[str, ...]) -> None:
-        """The world of the newest attempt is known, and who idles beside it."""
         self._amend(nodes=nodes)
         self._set(spares=spares)
 
     def trains(self, now: Now) -> None:
-        """All ranks of the newest attempt run."""
         self._amend(ranks_at=now.wall)
         self.says(Phase.TRAINING, "")
 
@@ -113,7 +111,6 @@ class RunStateKeeper:
         return replace(failure, node=node, why=f"{failure.why}; {still}")
 
     def close(self, now: Now, outcome: State, failure: Failure | None) -> None:
-        """The newest attempt has ended, if it has not before."""
         if self.state.attempts and not self.state.attempts[-1].outcome:
             self._amend(ended_at=now.wall, outcome=outcome.value, failure=failure)
 
@@ -140,15 +137,12 @@ class RunStateKeeper:
 
     @property
     def handed_over(self) -> int:
-        """How many jobs of this run have left it to another one."""
         return sum(attempt.outcome == State.PENDING.value for attempt in self.state.attempts)
 
     def stop(self) -> None:
-        """Another coordinator writes the state from now on."""
         self._stopped, self.due_at = True, None
 
     def save(self, now: Now) -> SaveState:
-        """The state as of now, to be written."""
         self.state = replace(self.state, updated_at=now.wall)
         self._saved_at = now.steady
         self.due_at = now.steady + self._period if self.state.state is State.RUNNING else None

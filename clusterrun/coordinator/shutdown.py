@@ -54,13 +54,11 @@ class Shutdown(RunPart):
         self.check(now)
 
     def check(self, now: Now) -> None:
-        """Finish, where nobody is left."""
         left = self._membership.launcher_lives or (self._membership.linked() and not self._forced)
         if self._begun and not left:
             self._finish(now)
 
     def tick(self, now: Now) -> None:
-        """Time is up for those who are left, or for an answer."""
         self._termination.requeue_policy.tick(now)
         if self._due_at is None or now.steady < self._due_at:
             return

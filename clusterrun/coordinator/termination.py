@@ -93,7 +93,6 @@ class Termination(RunPart):
         return self._asked is not None and self._asked.wish is not None
 
     def taken(self, ranks: int) -> None:
-        """So many ranks that catch the notice have got it."""
         self._taken = self._taken or ranks > 0
 
     def makes_room(self, reported: bool, stopping: bool) -> bool:
@@ -104,11 +103,9 @@ class Termination(RunPart):
         return self.shutdown and (stopping if reported else self._taken)
 
     def wish(self) -> RunOutcome:
-        """How the job ends whose end was announced."""
         return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
 
     def begin(self, now: Now) -> RunOutcome | None:
-        """The first attempt is ours; the end of the run, where this job is one too many."""
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS
@@ -157,14 +154,12 @@ class Termination(RunPart):
         self._actions.append(AskJob())
 
     def look_again(self, now: Now) -> None:
-        """This process stood still, maybe with the job: when the job ends is asked anew, soon."""
         if self._job_id and self._ask_at is not None:
             self._ask_at = min(self._ask_at, now.steady + FIRST_LOOK_SECONDS)
 
     # --- signals, and what they mean ---
 
     def noticed(self, now: Now, live: LiveAttempt | None, by_clock: bool = False) -> None:
-        """An early word of the end."""
         heard_at = None if by_clock else self._heard_at
         fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
         if self._over or self._asked or self._until is not None or not fresh:
@@ -269,7 +264,6 @@ class Termination(RunPart):
         return EndAsked(wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:
-        """The job that goes on waits in the queue, or cannot: then it is tried again."""
         self.requeue_policy.queued(now, event)
         if self.requeue_policy.lacks:
             again = now.steady + ASK_AGAIN_SECONDS

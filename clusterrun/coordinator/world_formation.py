@@ -61,7 +61,6 @@ class WorldFormation(RunPart):
 
     @property
     def joining(self) -> bool:
-        """Agents are on their way."""
         return self._active is self._rendezvous
 
     @property
@@ -71,7 +70,6 @@ class WorldFormation(RunPart):
 
     @property
     def examines(self) -> bool:
-        """Nodes are checked, and no rank lives."""
         return self._checks is not None
 
     @property
@@ -80,7 +78,6 @@ class WorldFormation(RunPart):
         return self._gate if self._active is self._gate else None
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
-        """For the first attempt of this coordinator: launch agents."""
         self._active = self._rendezvous
         without = self.lost_nodes.before(event.there)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
@@ -95,23 +92,19 @@ class WorldFormation(RunPart):
         return self._follow(now, self._rendezvous.begin_again(now, without, self.lost_nodes.hoped))
 
     def end(self) -> None:
-        """No world is formed any more, or none for now."""
         self._active = None
 
     def welcomes(self, node: int) -> bool:
-        """An agent of this node is waited for."""
         return self.joining and self._rendezvous.welcomes(node)
 
     def present(self, now: Now) -> Outcome | None:
         return self._follow(now, self._rendezvous.present(now)) if self.joining else None
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
-        """``words`` say so."""
         self.lost_nodes.said(event.said)
         return self._follow(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
 
     def launcher_reached(self, now: Now, event: LauncherReached) -> None:
-        """What came of a look at the launcher."""
         if self.joining:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
@@ -125,11 +118,9 @@ class WorldFormation(RunPart):
         return None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
-        """A pre-flight worker."""
         return self._follow(now, self._checks.heard(now, member, message)) if self._checks else None
 
     def resubmitted(self, now: Now, event: Resubmitted) -> Outcome | None:
-        """The run was queued anew, or could not be."""
         return self._follow(now, self._checks.resubmitted(event)) if self._checks else None
 
     def _follow(self, now: Now, outcome: Outcome | None) -> Outcome | None:
@@ -154,7 +145,6 @@ class WorldFormation(RunPart):
         return self._select(now, self._rendezvous.absent(now))
 
     def _select(self, now: Now, missing: Sequence[tuple[int, str, str]] = ()) -> Outcome | None:
-        """``missing`` were waited for in vain."""
         suspects, network = self.lost_nodes.suspects()
         if self._gate is None or (self._gate.examined and not suspects):
             return self._form(now, self.lost_nodes.world())

@@ -17,7 +17,6 @@ class RemoteClock:
         self._sent[beat] = steady
 
     def answered(self, beat: int, wall: float, steady: float) -> None:
-        """It was acknowledged, when the coordinator's clock said ``wall``."""
         sent = self._sent.pop(beat, None)
         if sent is None:
             return

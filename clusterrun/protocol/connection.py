@@ -48,7 +48,6 @@ class Connection:
         return len(self._unsent) <= _MOST_UNSENT
 
     def close(self) -> None:
-        """End the connection; nothing is called any more."""
         if self._open:
             self._open = False
             self._loop.forget(self._connection.fileno())

@@ -100,7 +100,6 @@ class _End:
             yield piece
 
     def take_output(self) -> bytes:
-        """What the handshake wants sent now."""
         output, self._output = self._output, b""
         return output
 

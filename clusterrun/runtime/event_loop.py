@@ -41,12 +41,10 @@ class EventLoop:
         self._callbacks[fd] = callback
 
     def forget(self, fd: int) -> None:
-        """Stop watching ``fd``, before it is closed."""
         if self._callbacks.pop(fd, None):
             self._epoll.unregister(fd)
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when the steady clock has reached ``when``."""
         self._order += 1
         heapq.heappush(self._times, (when, self._order, callback))
 

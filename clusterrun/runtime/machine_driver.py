@@ -27,11 +27,9 @@ class MachineDriver:
         self.exit_code: int | None = None
 
     def happened(self, *events: Any) -> None:
-        """Queue ``events`` for the machine."""
         self._waiting.extend(events)
 
     def first_of_all(self, event: Any) -> None:
-        """It is shown before all else that waits."""
         self._waiting.appendleft(event)
 
     def end(self, code: int) -> None:

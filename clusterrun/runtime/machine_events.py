@@ -17,7 +17,6 @@ class Now:
 
 
 def earliest(*times: float | None) -> float | None:
-    """The first of several times, of which some are not set."""
     return min((at for at in times if at is not None), default=None)
 
 

@@ -68,12 +68,10 @@ def patiently(look: Callable[[], T], seconds: float = OPENING_SECONDS) -> T:
 
 
 def may_pass(error: OSError) -> bool:
-    """A second try may succeed."""
     return not isinstance(error, _NO_PLACE)
 
 
 def in_words(error: OSError) -> str:
-    """Which file failed, on which node, and how."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error} on {os.uname().nodename}"
 
@@ -137,7 +135,6 @@ def drop_drafts(path: str) -> None:
 
 
 def write_state(paths: RunPaths, state: RunState) -> None:
-    """``state.json``. Raises ``OSError``."""
     write_whole(paths.state, json.dumps(encode(state)).encode() + b"\n")
 
 

@@ -6,7 +6,6 @@ import sys
 
 
 def say(line: str) -> None:
-    """Write ``line`` if it can be written."""
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -91,7 +91,6 @@ class CoordinatorService:
         self._server.send(order.link, order.message)
 
     def run(self) -> int:
-        """Serve until the machine says ``Finish``; its exit code."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
         self._happened(machine_events.Tick())
         self._loop.catch(_CAUGHT, self._signalled)
@@ -159,7 +158,6 @@ class CoordinatorService:
         self._hooks.announce(order)
 
     def _close(self) -> None:
-        """Nothing that was started here outlives us."""
         self._server.close()
         until = steady() + _LAUNCHER_SECONDS
         if self._launcher.alive:

@@ -43,7 +43,6 @@ class EventHook:
         self._runs = False
 
     def announce(self, order: Announce) -> None:
-        """Tell it as soon as what came before is told."""
         if self._orders.survival.on_event:
             self._waiting.append(order)
             self._next()
@@ -83,7 +82,6 @@ class EventHook:
         self._next()
 
     def finish(self) -> None:
-        """Tell what is still to be told, within a bounded time."""
         self._loop.after(LAST_SECONDS, self._waiting.clear)
         self._commands.finish(LAST_SECONDS)
 

@@ -79,7 +79,6 @@ class ReportFiles:
         self._write(self._paths.successor, _job(job_id, excluded))
 
     def next(self, job_id: str, excluded: tuple[str, ...]) -> None:
-        """The job that waits for the end of this one."""
         self._write(self._paths.next, _job(job_id, excluded))
 
     def no_next(self) -> None:
@@ -96,7 +95,6 @@ class ReportFiles:
             self.successor(job_id, ())  # of several jobs the run's own is this one
 
     def notice(self, order: WriteNotice) -> None:
-        """The announced end, for ranks that look for it."""
         text = json.dumps({"why": order.why, "at": time.time(), "until": order.until})
         self._write(self._paths.attempt(order.epoch).notice, text.encode() + b"\n")
 
@@ -188,7 +186,6 @@ class StateWriter:
             self.superseded(highest)
 
     def doubt(self) -> None:
-        """This process stood still: somebody may have taken over meanwhile."""
         self._in_doubt = True
         self.look()
 
@@ -271,7 +268,6 @@ class RunLog:
         self._unwritten: list[str] = []
 
     def begin(self, epoch: int) -> None:
-        """From now on in the folder of this attempt."""
         self.close()
         try:
             self._fd = open_log(self._paths.attempt(epoch).coordinator_log)

@@ -52,11 +52,9 @@ class Scheduler:
         self._takes_back = False
 
     def carry_out(self, order: Any) -> None:
-        """One of the actions that concern the scheduler; its answer comes as an event."""
         _CARRY_OUT[type(order)](self, order)
 
     def finish(self) -> None:
-        """Wait, within a limit, for what is under way."""
         self._commands.finish(MOST_SECONDS if self._takes_back else _LAST_SECONDS)
 
     def _ask(self, order: actions.AskJob) -> None:

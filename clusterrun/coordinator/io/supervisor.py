@@ -207,7 +207,6 @@ class _Supervisor:
             self._wait(_LOOK_SECONDS)
 
     def _as_it_ended(self) -> int:
-        """Exit as the coordinator did, by its signal or with its code."""
         code = self._code or 1
         if code < 0:
             if -code in PASSED_ON:
