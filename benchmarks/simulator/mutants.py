@@ -22,7 +22,6 @@ MACHINES = (
     "agent/sidecars",
     "agent/agent",
     "coordinator/failures",
-    "coordinator/outcomes",
     "slurm_text/srun_messages",
     "slurm_text/controller_away",
     "coordinator/membership",
@@ -37,7 +36,6 @@ MACHINES = (
     "coordinator/shutdown",
     "coordinator/preflight_gate",
     "coordinator/world_formation",
-    "coordinator/notifications",
     "coordinator/lifecycle",
     "coordinator/coordinator",
 )

@@ -12,8 +12,7 @@ from clusterrun.coordinator import failures
 from clusterrun.coordinator.actions import DropLink, ReadProgress, Send, WriteNotice
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import AttemptOver
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import AttemptOver, RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
 from clusterrun.model.world import Meeting, World

@@ -31,9 +31,8 @@ from clusterrun.coordinator.actions import DropLink, Finish, Send
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.lifecycle import Collaborators, Lifecycle, RunStage
 from clusterrun.coordinator.membership import Member, Membership
-from clusterrun.coordinator.notifications import Notifications
 from clusterrun.coordinator.run_part import Shared
-from clusterrun.coordinator.run_state import RunStateKeeper
+from clusterrun.coordinator.run_state import Notifications, RunStateKeeper
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
 from clusterrun.model.orders import Orders

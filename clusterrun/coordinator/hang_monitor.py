@@ -9,8 +9,7 @@ from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import EndAsked
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
 from clusterrun.model.states import State
 from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn

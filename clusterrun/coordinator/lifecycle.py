@@ -15,7 +15,9 @@ from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
 from clusterrun.coordinator.failures import FailureKind, RunOutcome
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import (
+from clusterrun.coordinator.recovery import in_words
+from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartPolicy
+from clusterrun.coordinator.run_part import (
     AttemptOver,
     EndAsked,
     NextAttempt,
@@ -23,13 +25,12 @@ from clusterrun.coordinator.outcomes import (
     Outcome,
     PortReady,
     RunOver,
+    RunPart,
+    Shared,
     TooFewNodes,
     WorldFormed,
     no_ranks,
 )
-from clusterrun.coordinator.recovery import in_words
-from clusterrun.coordinator.restart_policy import SUPERSEDED, RestartPolicy
-from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.coordinator.shutdown import Shutdown
 from clusterrun.coordinator.termination import Termination
 from clusterrun.coordinator.world_formation import WorldFormation

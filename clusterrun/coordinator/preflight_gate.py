@@ -8,9 +8,8 @@ from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
 from clusterrun.coordinator.events import Resubmitted
 from clusterrun.coordinator.failures import FailureEvent, RunOutcome
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import NodesChosen, Outcome, RunOver, TooFewNodes
 from clusterrun.coordinator.restart_policy import end_with
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import NodesChosen, Outcome, RunOver, RunPart, Shared, TooFewNodes
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold

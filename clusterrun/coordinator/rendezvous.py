@@ -10,8 +10,7 @@ from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
 from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.coordinator.failures import FailureKind
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import Gathered, NoRanks, Outcome, no_ranks
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import Gathered, NoRanks, Outcome, RunPart, Shared, no_ranks
 from clusterrun.model import contract
 from clusterrun.model.states import Phase
 from clusterrun.protocol.messages import Farewell

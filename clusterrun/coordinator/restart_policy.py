@@ -11,8 +11,7 @@ from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.events import Progressed
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.lost_nodes import LostNodes
-from clusterrun.coordinator.outcomes import AttemptOver, NextAttempt, Outcome, RunOver
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import AttemptOver, NextAttempt, Outcome, RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Attempt

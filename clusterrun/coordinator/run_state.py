@@ -1,8 +1,8 @@
-"""The record of a run while it lives: its attempts, its state, and when to write it; pure."""
+"""The record of a run while it lives, when to write it, and which changes its user is told of; pure."""
 
 from __future__ import annotations
 
-from clusterrun.coordinator.actions import SaveState
+from clusterrun.coordinator.actions import Announce, SaveState
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
@@ -13,6 +13,7 @@ from clusterrun.runtime.machine_events import Now
 GAP_SECONDS = 0.2
 """Least time between two writings, but for the last one."""
 MOST_WARNINGS = 20
+STARTED, RESTARTED, FAILED, ENDED = "started", "restarted", "failed", "ended"
 _READING_SECONDS = 1.0
 """What came while the coordinator stood still is read after that."""
 
@@ -157,3 +158,26 @@ class RunStateKeeper:
     def _amend(self, **changes: object) -> None:
         *before, newest = self.state.attempts
         self._set(attempts=(*before, replace(newest, **changes)))
+
+
+class Notifications:
+    """``news`` is asked after every event; each piece is told once."""
+
+    def __init__(self) -> None:
+        self._started = self._failed = -1
+        self._ended = False
+
+    def news(self, now: Now, state: RunState) -> list[Announce]:
+        events = []
+        if state.phase is Phase.TRAINING and self._started < state.epoch:
+            self._started = state.epoch
+            earlier = state.attempts[:-1]
+            events.append(RESTARTED if any(attempt.nodes for attempt in earlier) else STARTED)
+        newest = state.attempts[-1] if state.attempts else None
+        if newest and newest.failure and newest.outcome and self._failed < newest.epoch:
+            self._failed = newest.epoch
+            events.append(FAILED)
+        if state.state.ended and not self._ended:
+            self._ended = True
+            events.append(ENDED)
+        return [Announce(event, state, now.wall) for event in events]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from clusterrun.coordinator.actions import EndLauncher, Finish, Send
-from clusterrun.coordinator.outcomes import RunOver
 from clusterrun.coordinator.restart_policy import RestartPolicy
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
 from clusterrun.protocol.messages import Farewell
 from clusterrun.runtime.machine_events import Note, Now, earliest

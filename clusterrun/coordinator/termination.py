@@ -16,9 +16,8 @@ from clusterrun.coordinator.actions import AskJob
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import JobTold, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
-from clusterrun.coordinator.outcomes import EndAsked
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
-from clusterrun.coordinator.run_part import RunPart, Shared
+from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now, earliest

@@ -12,19 +12,20 @@ from clusterrun.coordinator.events import EpochClaimed, LauncherEnded, LauncherR
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.lost_nodes import LostNodes
 from clusterrun.coordinator.membership import Member
-from clusterrun.coordinator.outcomes import (
+from clusterrun.coordinator.preflight_gate import PreflightGate
+from clusterrun.coordinator.rendezvous import Rendezvous
+from clusterrun.coordinator.run_part import (
     Gathered,
     NodesChosen,
     NoRanks,
     Outcome,
     RunOver,
+    RunPart,
+    Shared,
     TooFewNodes,
     WorldFormed,
     no_ranks,
 )
-from clusterrun.coordinator.preflight_gate import PreflightGate
-from clusterrun.coordinator.rendezvous import Rendezvous
-from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.protocol.messages import SidecarEnded, SidecarSaid
 from clusterrun.runtime.machine_events import Now
 

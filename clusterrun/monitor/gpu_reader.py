@@ -12,7 +12,7 @@ from collections.abc import Callable
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.external_tools import nvidia_smi
-from clusterrun.runtime.forked_child import fork
+from clusterrun.runtime.processes import fork
 
 Look = Callable[[], "tuple[GpuUse, ...]"]
 LATE_SECONDS = 3.0

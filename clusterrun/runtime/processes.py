@@ -1,4 +1,4 @@
-"""Starts and reaps programs: the only place on nodes that forks and executes.
+"""Starts and reaps programs and forked children: the only place on nodes that forks and executes.
 
 Must run in a process with one thread: the parent-death signal is tied to the thread that forks.
 """
@@ -11,7 +11,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
@@ -248,3 +248,35 @@ def ended_children() -> Iterator[ProcessEnd]:
             return
         code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
         yield ProcessEnd(seen.si_pid, code)
+
+
+def fork(body: Callable[[], None]) -> int:
+    """Run ``body`` in a child, and end it with that, without unwinding into the code of this process.
+
+    To be called from the main thread. Raises ``OSError`` if no process can be made.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            on_parents_death(parent, signal.SIGKILL)
+            os.setsid()
+            body()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def close_all_but(kept: Collection[int]) -> None:
+    """A child that lives on (in a D-state) must hold no port of ours, and no pipe of another child."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor of the listing itself
+                pass

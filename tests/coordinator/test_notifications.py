@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.coordinator.notifications import Notifications
+from clusterrun.coordinator.run_state import Notifications
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_all
-from clusterrun.runtime.forked_child import close_all_but, fork
+from clusterrun.runtime.processes import close_all_but, fork
 
 _MOST_BYTES = 600_000
 _PIECE = 65536
