@@ -131,8 +131,8 @@ COORDINATOR_BUGS = (
     Mutant(
         "nobody is told farewell",
         "coordinator/shutdown",
-        "            self._actions.append(Send(member.link, Farewell()))",
-        "            pass",
+        "        self._dismiss(self._membership.linked())",
+        "        pass",
     ),
     Mutant(
         "the state is written at every change",

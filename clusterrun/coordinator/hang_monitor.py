@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusterrun.coordinator.actions import SaveBeside, Send
+from clusterrun.coordinator.actions import SaveBeside
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
 from clusterrun.coordinator.failures import RunOutcome
@@ -14,7 +14,7 @@ from clusterrun.model import contract
 from clusterrun.model.states import State
 from clusterrun.monitor.hang_detector import AskObserver, EndAttempt, HangDetector, Save, TakeBack, Warn
 from clusterrun.protocol.messages import AskSidecar, SidecarEnded, SidecarSaid
-from clusterrun.runtime.machine_events import Note, Now
+from clusterrun.runtime.machine_events import Now
 
 
 class HangMonitor(RunPart):
@@ -53,11 +53,11 @@ class HangMonitor(RunPart):
             if isinstance(one, AskObserver):
                 self._ask(one)
             elif isinstance(one, Warn):
-                self._actions.append(Note(one.text))
+                self._note(one.text)
                 self._state_keeper.warn(one.text)
             elif isinstance(one, TakeBack):
                 if self._state_keeper.take_back(one.beginning) and one.text:
-                    self._actions.append(Note(one.text))
+                    self._note(one.text)
             elif isinstance(one, Save):
                 self._actions.append(SaveBeside(self._live.epoch, one.name, one.text))
             elif isinstance(one, EndAttempt) and one.what == "restart":
@@ -70,4 +70,4 @@ class HangMonitor(RunPart):
         member = self._membership.members[ask.node]
         if member is not None and not member.lost:
             order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
-            self._actions.append(Send(member.link, order))
+            self._send(member, order)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 
 from clusterrun.coordinator import failures
-from clusterrun.coordinator.actions import ClaimEpoch, Send
+from clusterrun.coordinator.actions import ClaimEpoch
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClaimFailed, EpochClaimed, LauncherEnded, Progressed
 from clusterrun.coordinator.failures import FailureKind, RunOutcome
@@ -38,7 +38,7 @@ from clusterrun.model.frozen import Any, frozen
 from clusterrun.model.states import State
 from clusterrun.model.world import Meeting
 from clusterrun.protocol.messages import PortReserved, ReservePort
-from clusterrun.runtime.machine_events import Note, Now, earliest
+from clusterrun.runtime.machine_events import Now, earliest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ class Lifecycle(RunPart):
             return
         self._restart.superseded = True
         self._state_keeper.stop()
-        self._actions.append(
-            Note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
-        )
+        self._note(f"attempt {epoch} of another coordinator stands in the run directory: ending")
         if self.stage is not RunStage.SHUTTING_DOWN:
             self._end_now(now, SUPERSEDED)
 
@@ -224,7 +222,7 @@ class Lifecycle(RunPart):
 
     def _reserve(self, now: Now, outcome: WorldFormed) -> None:
         self._overdue_at = now.steady + RESERVE_SECONDS
-        self._actions.append(Send(self._membership.world[0].link, ReservePort(self.epoch)))
+        self._send(self._membership.world[0], ReservePort(self.epoch))
 
     def _start(self, now: Now, outcome: PortReady) -> None:
         self._overdue_at = None
@@ -290,14 +288,14 @@ class Lifecycle(RunPart):
         elif self.stage is RunStage.RESERVING:
             self.follow(now, NoRanks(failure_event))
         else:
-            self._actions.append(Note(words))
+            self._note(words)
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Handle the end of the launcher, which is fatal only while agents are still joining."""
         said = f": {' / '.join(event.said)}" if event.said else ""
         words = f"the launcher ended with code {event.code}{said}"
         if 0 < event.launch < self._membership.launches:
-            self._actions.append(Note(f"{words}; agents were launched anew before that was heard"))
+            self._note(f"{words}; agents were launched anew before that was heard")
             return
         if event.whole:
             self._membership.launcher_lives = event.others
@@ -306,10 +304,10 @@ class Lifecycle(RunPart):
         if event.whole and self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif event.whole and event.others:
-            self._actions.append(Note(words))
+            self._note(words)
         elif event.whole and not joining:
             self._membership.launcher_words = f"; {words}"
-            self._actions.append(Note(words))
+            self._note(words)
             if self.live is not None:
                 self.live.launcher_ended(now, words)
 

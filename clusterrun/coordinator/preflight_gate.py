@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from clusterrun.coordinator.actions import Resubmit, SaveReport, Send
+from clusterrun.coordinator.actions import Resubmit, SaveReport
 from clusterrun.coordinator.events import Resubmitted
 from clusterrun.coordinator.failures import FailureEvent, RunOutcome
 from clusterrun.coordinator.membership import Member
@@ -17,7 +17,7 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Grade, LinkReport, NodeReport, Report
 from clusterrun.model.states import Phase, State
 from clusterrun.protocol.messages import AskSidecar, EndSidecar, SidecarEnded, SidecarSaid
-from clusterrun.runtime.machine_events import Note, Now, earliest
+from clusterrun.runtime.machine_events import Now, earliest
 from clusterrun.slurm_text.exclude_list import filled, folded
 
 TYPE_CHECKING = False
@@ -107,7 +107,7 @@ class PreflightGate(RunPart):
             member = self._membership.members[ask.node]
             if member is not None and member.here:
                 question = AskSidecar(self._state_keeper.state.epoch, contract.EXAMINER, ask.number, ask.body)
-                self._actions.append(Send(member.link, question))
+                self._send(member, question)
         if examination.outcome is not None:
             return self._done(now, examination.outcome)
         self._state_keeper.says(Phase.PREFLIGHT, examination.progress)
@@ -158,13 +158,11 @@ class PreflightGate(RunPart):
 
     def _choose(self, outcome: SessionOutcome) -> NodesChosen:
         for words in _swaps(outcome.report):
-            self._actions.append(Note(words))
+            self._note(words)
             self._state_keeper.warn(words)
         for member in self._membership.linked():
             if member.node not in outcome.world:
-                self._actions.append(
-                    Send(member.link, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
-                )
+                self._send(member, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
         self._state_keeper.says(Phase.STARTING, "enough nodes are fit")
         return NodesChosen(outcome.world, outcome.environment)
 
@@ -176,7 +174,7 @@ class PreflightGate(RunPart):
             return RunOver(unfit)
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
-        self._actions.append(Note(f"{unfit.reason}; it is queued anew without {nodes}"))
+        self._note(f"{unfit.reason}; it is queued anew without {nodes}")
         self._actions.append(Resubmit(argv, self._state_keeper.state.excluded))
         self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clusterrun.coordinator import failures
-from clusterrun.coordinator.actions import EndLauncher, LaunchAgents, LookAtLauncher, Send
+from clusterrun.coordinator.actions import EndLauncher, LaunchAgents, LookAtLauncher
 from clusterrun.coordinator.attempt import START_SECONDS_PER_NODE
 from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.coordinator.failures import FailureKind
@@ -13,8 +13,7 @@ from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import Gathered, NoRanks, Outcome, RunPart, Shared, no_ranks
 from clusterrun.model import contract
 from clusterrun.model.states import Phase
-from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Note, Now, earliest
+from clusterrun.runtime.machine_events import Now, earliest
 from clusterrun.slurm_text.controller_away import ControllerAway
 from clusterrun.slurm_text.srun_messages import held, unreached, words_on
 
@@ -95,8 +94,7 @@ class Rendezvous(RunPart):
         self._relaunches = 0
         self._left.clear()
         beside = self._membership.launcher_lives and self._relaunch
-        for member in self._membership.retain(without) if beside else self._membership.clear():
-            self._actions.append(Send(member.link, Farewell()))
+        self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
         if beside and self._membership.present:
             return self._launch_beside(now)
         if self._membership.launcher_lives:
@@ -274,8 +272,7 @@ class Rendezvous(RunPart):
 
     def _begin_again(self, now: Now) -> None:
         """End the launcher, which still tries, to launch once more without those who are missing."""
-        for member in self._leave_out(now, self._membership.missing()):
-            self._actions.append(Send(member.link, Farewell()))
+        self._dismiss(self._leave_out(now, self._membership.missing()))
         self._end_launcher(now)
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
@@ -284,7 +281,7 @@ class Rendezvous(RunPart):
             self._without[node] = self._why(now, node)
         self._relaunches += 1
         names = ", ".join(self._membership.name_of(node) for node in nodes)
-        self._actions.append(Note(f"agents are launched once more, without {names}"))
+        self._note(f"agents are launched once more, without {names}")
         return self._membership.clear()
 
     def _unreached(self) -> list[int]:
@@ -355,9 +352,8 @@ class Rendezvous(RunPart):
             return self._gathered(now)
         if not held(self._said) or self.ended_others:
             return self._ended_early(now, code, words)
-        self._actions.append(Note("all agents are launched once more: no step starts beside them"))
-        for member in self._membership.clear():
-            self._actions.append(Send(member.link, Farewell()))
+        self._note("all agents are launched once more: no step starts beside them")
+        self._dismiss(self._membership.clear())
         self._end_launcher(now)
         return None
 
@@ -368,7 +364,7 @@ class Rendezvous(RunPart):
         self._again_at = self._due_at = again_at
         seconds = again_at - now.steady
         words = f"the scheduler's controller cannot be reached: agents are launched again in {seconds:g} s"
-        self._actions.append(Note(words))
+        self._note(words)
         self._state_keeper.says(Phase.STARTING, words)
 
     def _enough_without(self, nodes: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from clusterrun.coordinator.run_part import RunPart, Shared
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
 from clusterrun.model.states import State
-from clusterrun.runtime.machine_events import Note, Now
+from clusterrun.runtime.machine_events import Now
 from clusterrun.slurm_text.controller_away import ControllerAway, is_away
 
 PARTING_SECONDS = 150.0
@@ -156,7 +156,7 @@ class RequeuePolicy(RunPart):
             return
         another = self._survival.resubmit and self._wish is None
         if event.why and another and not is_away((event.why,)):
-            self._actions.append(Note(f"the job could not be requeued ({event.why}): another one is queued"))
+            self._note(f"the job could not be requeued ({event.why}): another one is queued")
             self._way = "chain"
             self._hand(now)
         else:
@@ -181,6 +181,6 @@ class RequeuePolicy(RunPart):
         if self._again_at is not None:
             return
         end = replace(self._end, reason=f"{self._end.reason}; it could not go on: {why}")
-        self._actions.append(Note(end.reason))
+        self._note(end.reason)
         self._actions.append(self._state_keeper.end(now, end))
         self._actions.append(Finish(end.exit_code))

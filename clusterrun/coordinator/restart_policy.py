@@ -16,7 +16,7 @@ from clusterrun.coordinator.termination import Termination
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Attempt
 from clusterrun.model.states import Phase, State
-from clusterrun.runtime.machine_events import Note, Now
+from clusterrun.runtime.machine_events import Now
 
 READ_SECONDS = 5.0
 """For the answer how far ranks have come; then it goes on without."""
@@ -233,9 +233,7 @@ class RestartPolicy(RunPart):
         self._state_keeper.close(now, decision.outcome.state, decision.failure_event.failure)
         why = decision.failure_event.failure.why
         self.cause, self.why = decision.cause, f"{decision.restart_reason}: {why}"
-        self._actions.append(
-            Note(decision.restart_reason if self._state_keeper.has_just_said(why) else self.why)
-        )
+        self._note(decision.restart_reason if self._state_keeper.has_just_said(why) else self.why)
         if not decision.pause:
             self._state_keeper.says(Phase.RESTARTING, self.why)
             return NextAttempt()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from clusterrun.coordinator import failures
+from clusterrun.coordinator.actions import Send
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
-from clusterrun.coordinator.membership import Membership
+from clusterrun.coordinator.membership import Member, Membership
 from clusterrun.coordinator.run_state import RunStateKeeper
 from clusterrun.model.frozen import frozen
 from clusterrun.model.orders import Orders
 from clusterrun.model.world import Meeting
-from clusterrun.runtime.machine_events import Action, Now
+from clusterrun.protocol.messages import Farewell, ToAgent
+from clusterrun.runtime.machine_events import Action, Note, Now
 
 
 @frozen
@@ -28,6 +32,16 @@ class RunPart:
     def __init__(self, shared: Shared) -> None:
         self._orders, self._membership = shared.orders, shared.membership
         self._state_keeper, self._actions = shared.state_keeper, shared.actions
+
+    def _note(self, text: str) -> None:
+        self._actions.append(Note(text))
+
+    def _send(self, member: Member, message: ToAgent) -> None:
+        self._actions.append(Send(member.link, message))
+
+    def _dismiss(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self._send(member, Farewell())
 
 
 class Outcome:

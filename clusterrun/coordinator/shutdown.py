@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from clusterrun.coordinator.actions import EndLauncher, Finish, Send
+from clusterrun.coordinator.actions import EndLauncher, Finish
 from clusterrun.coordinator.restart_policy import RestartPolicy
 from clusterrun.coordinator.run_part import RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
-from clusterrun.protocol.messages import Farewell
-from clusterrun.runtime.machine_events import Note, Now, earliest
+from clusterrun.runtime.machine_events import Now, earliest
 
 PART_SECONDS = 5.0
 """For the agents to leave and the launcher to end by themselves, and again for its end by force."""
@@ -36,18 +35,17 @@ class Shutdown(RunPart):
         """
         ruled = end = over.end
         told = self._state_keeper.has_just_said(end.reason)
-        self._actions.append(Note(end.state.value if told else f"{end.state.value}: {end.reason}"))
+        self._note(end.state.value if told else f"{end.state.value}: {end.reason}")
         if not self._restart.superseded:
             ruled = self._termination.rule(end, affordable=self._restart.left > 0)
             failure = over.failure_event.failure if over.failure_event else None
             self._state_keeper.close(now, end.state, failure)
             self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
-            self._actions.append(Note(f"{ruled.state.value}: {ruled.reason}"))
+            self._note(f"{ruled.state.value}: {ruled.reason}")
         self._begun, self._code = True, ruled.exit_code
         self._due_at = now.steady + PART_SECONDS
-        for member in self._membership.linked():
-            self._actions.append(Send(member.link, Farewell()))
+        self._dismiss(self._membership.linked())
         if not self._membership.complete or any(member.silent for member in self._membership.taken()):
             self._force(now)
         self.check(now)
