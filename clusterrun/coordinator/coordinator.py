@@ -147,34 +147,26 @@ class Coordinator:
     def _on_joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
-            self._actions.append(Note(f"{hello.name} (node {hello.node}) joined too late, or is not needed"))
-            self._actions.append(Send(event.link, messages.Farewell()))
-            return
-        if hello.epoch > self._lifecycle.epoch:
-            self._actions.append(
-                Note(f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused")
-            )
-            self._actions.append(DropLink(event.link))
-            return
-        dropped = self._membership.take(event.link, hello, now)
-        if dropped is not None:
-            self._actions.append(
-                Note(f"node {hello.node} is taken, or unknown: a second agent for it was dropped")
-            )
-            self._actions.append(DropLink(dropped))
+            words = f"{hello.name} (node {hello.node}) joined too late, or is not needed"
+            self._actions += [Note(words), Send(event.link, messages.Farewell())]
+        elif hello.epoch > self._lifecycle.epoch:
+            words = f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused"
+            self._actions += [Note(words), DropLink(event.link)]
+        elif (dropped := self._membership.take(event.link, hello, now)) is not None:
+            words = f"node {hello.node} is taken, or unknown: a second agent for it was dropped"
+            self._actions += [Note(words), DropLink(dropped)]
 
     def _on_left(self, now: Now, event: events.AgentLeft) -> None:
-        member = self._membership.by_link.get(event.link)
-        if member is not None:
+        if member := self._membership.by_link.get(event.link):
             self._lose(now, member, event.why)
 
     def _lose(self, now: Now, member: Member, why: str) -> None:
         if not member.present:
             # It may never have learned that it was welcome: it, or another one, may try again.
             self._membership.vacate(member)
-            return
-        self._membership.lose(member)
-        self._lifecycle.lost(now, member, why)
+        else:
+            self._membership.lose(member)
+            self._lifecycle.lost(now, member, why)
 
     def _on_message(self, now: Now, event: events.MessageCame) -> None:
         member = self._membership.by_link.get(event.link)
@@ -209,22 +201,16 @@ class Coordinator:
         if isinstance(message, messages.PortReserved):
             lifecycle.port_reserved(now, member, message)
         elif isinstance(message, (messages.SidecarSaid, messages.SidecarEnded)):
-            self._on_sidecar(now, member, message)
+            if message.sidecar == contract.EXAMINER:
+                lifecycle.follow(now, lifecycle.formation.heard(now, member, message))
+            elif message.sidecar == contract.OBSERVER and lifecycle.watching is not None:
+                lifecycle.heed(now, lifecycle.watching.heard(now, member, message))
         elif lifecycle.live is not None:
             try:
                 if over := lifecycle.live.heard(now, member, message):
                     lifecycle.follow(now, over)
             except ValueError as error:
                 self._break(now, member, str(error))
-
-    def _on_sidecar(
-        self, now: Now, member: Member, message: messages.SidecarSaid | messages.SidecarEnded
-    ) -> None:
-        watching = self._lifecycle.watching
-        if message.sidecar == contract.EXAMINER:
-            self._lifecycle.follow(now, self._lifecycle.formation.heard(now, member, message))
-        elif message.sidecar == contract.OBSERVER and watching is not None:
-            self._lifecycle.heed(now, watching.heard(now, member, message))
 
     def _break(self, now: Now, member: Member, why: str) -> None:
         self._actions.append(DropLink(member.link))
@@ -235,9 +221,6 @@ class Coordinator:
     def _on_client_request(self, now: Now, event: events.ClientAsked) -> None:
         if self._lifecycle.watching is not None:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
-
-    def _on_resubmitted(self, now: Now, event: events.Resubmitted) -> None:
-        self._lifecycle.follow(now, self._lifecycle.formation.resubmitted(now, event))
 
     def _on_agent_signal(self, now: Now, member: Member, number: int) -> None:
         """Handle an agent's signal: one that is meant for the run reaches all agents."""
@@ -265,19 +248,18 @@ class Coordinator:
             return
         self._lifecycle.termination.stray = False
         for link, name in self._signalled.items():
-            member = self._membership.by_link.get(link)
-            if member is not None:
+            if member := self._membership.by_link.get(link):
                 self._break(now, member, f"its agent got {name}, and the scheduler does not end the job")
         self._signalled.clear()
 
     def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
-        self._lifecycle.termination.cancelled(now, wish)
+        self._lifecycle.termination.requeue_policy.cancel(now, wish)
         self._lifecycle.ask(now, wish)
 
     def _on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
         words = "the first process of the batch step was killed, and with it the job"
-        self._lifecycle.termination.abandoned()
+        self._lifecycle.termination.abandoned = True
         self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
 
 
@@ -293,7 +275,9 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     events.Superseded: lambda self, now, event: self._lifecycle.supersede(now, event.epoch),
     events.EpochClaimed: lambda self, now, event: self._lifecycle.claimed(now, event),
     events.ClaimFailed: lambda self, now, event: self._lifecycle.not_claimed(now, event),
-    events.Resubmitted: Coordinator._on_resubmitted,
+    events.Resubmitted: lambda self, now, event: self._lifecycle.follow(
+        now, self._lifecycle.formation.resubmitted(now, event)
+    ),
     events.Progressed: lambda self, now, event: self._lifecycle.progressed(now, event),
     events.SupervisorGone: Coordinator._on_supervisor_gone,
     events.JobTold: Coordinator._on_job_answer,

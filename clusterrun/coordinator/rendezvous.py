@@ -95,22 +95,19 @@ class Rendezvous(RunPart):
         self._left.clear()
         beside = self._membership.launcher_lives and self._relaunch
         self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
-        if beside and self._membership.present:
-            return self._launch_beside(now)
-        if self._membership.launcher_lives:
+        if (
+            beside and self._membership.present
+        ):  # agents for the other nodes; those that are here wait for them
+            self.ended_others = False
+            self._began = now.steady
+            if self._complete:
+                return self._gathered(now)
+            self._launch(now)
+            self._shorten(now)
+        elif self._membership.launcher_lives:
             self._end_launcher(now)
         else:
             self._launch(now)
-        return None
-
-    def _launch_beside(self, now: Now) -> Outcome | None:
-        """Agents for the nodes that have none; those that are here wait for them."""
-        self.ended_others = False
-        self._began = now.steady
-        if self._complete:
-            return self._gathered(now)
-        self._launch(now)
-        self._shorten(now)
         return None
 
     def _end_launcher(self, now: Now) -> None:
@@ -155,9 +152,8 @@ class Rendezvous(RunPart):
 
     def present(self, now: Now) -> Outcome | None:
         self._away.reached()
-        self._state_keeper.says(
-            Phase.STARTING, f"{self._membership.present} of {self._nodes} nodes have joined"
-        )
+        words = f"{self._membership.present} of {self._nodes} nodes have joined"
+        self._state_keeper.says(Phase.STARTING, words)
         self._shorten(now)
         if self._complete:
             return self._gathered(now)
@@ -195,12 +191,14 @@ class Rendezvous(RunPart):
             return self._gathered(now)
         if self._least and not self._enough_without(self._membership.missing()):
             return self._too_few(now)
-        if self.does_without and self._here:
-            self._begin_again(now)
+        if (
+            self.does_without and self._here
+        ):  # the launcher still tries: once more without those who are missing
+            self._dismiss(self._leave_out(now, self._membership.missing()))
+            self._end_launcher(now)
             return None
-        words = f"{self._late()} of {self._nodes} did not join"
-        words += f" within {self._join_seconds:g} s; what the launcher said is in job.out"
-        return no_ranks(now, FailureKind.LAUNCHER, "", words)
+        words = f"{self._late()} of {self._nodes} did not join within {self._join_seconds:g} s"
+        return no_ranks(now, FailureKind.LAUNCHER, "", f"{words}; what the launcher said is in job.out")
 
     def _gathered(self, now: Now) -> Outcome | None:
         """What an older coordinator left must be dead by its lease before anything starts."""
@@ -208,9 +206,8 @@ class Rendezvous(RunPart):
             return self._too_few(now)
         if now.steady < self.quiet_until:
             self._due_at = self.quiet_until
-            self._state_keeper.says(
-                Phase.STARTING, "waiting until nothing of an older attempt can live any more"
-            )
+            words = "waiting until nothing of an older attempt can live any more"
+            self._state_keeper.says(Phase.STARTING, words)
             return None
         self._due_at = None
         return Gathered()
@@ -243,10 +240,9 @@ class Rendezvous(RunPart):
             self._linked_after = took
         patience = max(PATIENCE_FACTOR * self._linked_after, LEAST_LINK_PATIENCE)
         if took >= (LONELY_PATIENCE if lonely else patience):
+            others = f"as the {len(wanted) - len(without)} other nodes did"
             words = f"it {contract.NO_CONNECTION} to {self._membership.name_of(0)} within {took:.0f} s, "
-            words += (
-                "and no other node did" if lonely else f"as the {len(wanted) - len(without)} other nodes did"
-            )
+            words += "and no other node did" if lonely else others
             self._without.update(dict.fromkeys(without, words))
             self._leave_out(now, without)
             self._end_launcher(now)
@@ -269,11 +265,6 @@ class Rendezvous(RunPart):
 
     def _words_on(self, node: int) -> list[str]:
         return words_on(self._membership.name_of(node), self._said)
-
-    def _begin_again(self, now: Now) -> None:
-        """End the launcher, which still tries, to launch once more without those who are missing."""
-        self._dismiss(self._leave_out(now, self._membership.missing()))
-        self._end_launcher(now)
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
         """From now on these are done without, and all others are to join anew."""

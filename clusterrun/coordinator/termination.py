@@ -65,7 +65,8 @@ class Termination(RunPart):
     ``live`` is the attempt whose ranks may live, None if none can.
     ``shutdown``: the ranks were told that this job ends, and no other attempt is begun in it.
     ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
-    sent it ended those agents, and nothing else.
+    sent it ended those agents, and nothing else. ``abandoned``: this job's first process was killed, and what
+    the scheduler does now, it does for that.
     """
 
     def __init__(self, shared: Shared, job_id: str) -> None:
@@ -74,11 +75,11 @@ class Termination(RunPart):
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
         self.requeue_policy = RequeuePolicy(shared, self._survival)
-        self.stray = self.shutdown = False
+        self.stray = self.shutdown = self.abandoned = False
         self._asked: _Asked | None = None
         self._unanswered = 0
         self._noticed = ""
-        self._taken = self._requeued = self._over = self._abandoned = False
+        self._taken = self._requeued = self._over = False
         self._heard_at: float | None = None
         self._end_at: float | None = None
         self._until: float | None = None
@@ -128,25 +129,21 @@ class Termination(RunPart):
         if self._ask_at is not None and now.steady >= self._ask_at:
             self._ask_at = None
             self.requeue_policy.queue()
-            if self._is_due(now):
+            if self._ends_within(now, self._survival.notice + DUE_SECONDS):
                 self.noticed(now, live, by_clock=True)
             else:
                 self._ask()
         return None
 
-    def _is_due(self, now: Now) -> bool:
-        return self._end_at is not None and now.steady >= self._end_at - self._survival.notice - DUE_SECONDS
-
     def _by_the_clock(self, now: Now) -> str:
         """What a signal means of which the scheduler does not say why it came."""
         if self._asked is not None and self._asked.wish is None:
-            return TIME_LIMIT if self._is_near(now) else PREEMPTION
-        near = self._end_at is not None and now.steady >= self._end_at - self._grace
+            return TIME_LIMIT if self._ends_within(now, self._survival.notice + EARLY_SECONDS) else PREEMPTION
         some = self._asked is not None and self._asked.some
-        return TIME_LIMIT if near else "" if some else CANCELLED
+        return TIME_LIMIT if self._ends_within(now, self._grace) else "" if some else CANCELLED
 
-    def _is_near(self, now: Now) -> bool:
-        return self._end_at is not None and self._end_at - now.steady <= self._survival.notice + EARLY_SECONDS
+    def _ends_within(self, now: Now, seconds: float) -> bool:
+        return self._end_at is not None and now.steady >= self._end_at - seconds
 
     def _ask(self) -> None:
         self._unanswered += 1
@@ -188,14 +185,6 @@ class Termination(RunPart):
         self._ask()
         return None
 
-    def cancelled(self, now: Now, wish: RunOutcome) -> None:
-        """The owner ends the run: also the job that waits, and at once, for we may be killed soon."""
-        self.requeue_policy.cancel(now, wish)
-
-    def abandoned(self) -> None:
-        """This job's first process was killed: what the scheduler does now, it does for that."""
-        self._abandoned = True
-
     def told(self, now: Now, event: JobTold, live: LiveAttempt | None) -> EndAsked | None:
         self._unanswered = max(0, self._unanswered - 1)
         if self._over:
@@ -224,7 +213,10 @@ class Termination(RunPart):
             left = self._grace / 4 if self._survival.requeue else 0.0
         early = why == PREEMPTION and left > 0
         if asked.wish is None:
-            why = why or self._meant(now, asked.by_clock)
+            if not why and self._ends_within(now, self._survival.notice + EARLY_SECONDS):
+                why = TIME_LIMIT if self._ends_within(now, self._survival.notice + DUE_SECONDS) else ""
+            elif not why and not asked.by_clock:  # without a reason of the scheduler's it is a user's
+                why = BY_HAND
             if why in ("", CANCELLED, REQUEUE):  # of these a TERM follows
                 return None
             return self._notify(now, why, left, live)[1]
@@ -233,12 +225,6 @@ class Termination(RunPart):
             return None
         told, ended = self._notify(now, why, left, live) if early else (False, None)
         return ended if told or ended else self._end(now, why, asked.wish, asked.at)
-
-    def _meant(self, now: Now, by_clock: bool) -> str:
-        """A notice for which the scheduler has no reason: of the time limit, maybe too early, or a user's."""
-        if self._is_near(now):
-            return TIME_LIMIT if self._is_due(now) else ""
-        return "" if by_clock else BY_HAND
 
     def _notify(
         self, now: Now, why: str, left: float, live: LiveAttempt | None
@@ -256,7 +242,7 @@ class Termination(RunPart):
     def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> EndAsked:
         if why == CANCELLED:
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
-            if not self._abandoned:
+            if not self.abandoned:
                 self.requeue_policy.cancel(now, wish)
         elif why in _WORDS:
             wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
