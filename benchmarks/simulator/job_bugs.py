@@ -38,7 +38,7 @@ JOB_BUGS = (
     Mutant(
         "what was held back is never ruled",
         "coordinator/restart_policy",
-        "if self._over is not None and self._read_by is None else",
+        "if self.judged is not None and self._read_by is None else",
         "if False else",
     ),
     Mutant(

@@ -65,9 +65,7 @@ class Agent:
         timeouts: Timeouts = USUAL,
         observed: bool = False,
     ) -> None:
-        self.node = node
-        self._grace = grace
-        self._timeouts = timeouts
+        self.node, self._grace, self._timeouts = node, grace, timeouts
         self._actions: list[Action | messages.ToAgent] = []
         self._lease = Lease(timeouts.lease)
         self._early = LEASE_MARGIN * timeouts.lease
@@ -83,9 +81,7 @@ class Agent:
         self._held: messages.StartRanks | None = None
         self._cleaned: messages.RanksGone | None = None
         self._leaving: int | None = None
-        self._hurried = False
-        self._exited = False
-        self.orphaned = False
+        self._hurried = self._exited = self.orphaned = False
 
     def on(self, now: Now, event: Event | messages.ToCoordinator) -> list[Action | messages.ToAgent]:
         if self._exited:

@@ -57,12 +57,9 @@ class RankProcesses:
         self.stranger: Callable[[ProcessEnd], object] = lambda child: None
         self.changed: Callable[[], object] = lambda: None
         self.wanted: Callable[[], bool] = lambda: True
-        self._orders = orders
-        self._paths = paths
+        self._orders, self._paths = orders, paths
         self._base = {**place.environment, contract.NODE_NAME_VARIABLE: place.name}
-        self._place = place
-        self._whole_lineage = whole_lineage
-        self._instrumented = instrumented
+        self._place, self._whole_lineage, self._instrumented = place, whole_lineage, instrumented
         self._started: set[int] = set()
         self._epoch = -1
         self._memory_kills = 0

@@ -63,8 +63,7 @@ class Ranks:
         self.got_signal = False
         self.kill_at: float | None = None
         self.port = MasterPort(actions)
-        self._processes = processes
-        self._actions = actions
+        self._processes, self._actions = processes, actions
         self._swept = -1
         self._stuck: tuple[str, ...] = ()
         self._start: messages.StartRanks | None = None

@@ -66,9 +66,7 @@ class AgentService:
         sidecars: SidecarProcesses,
         shim: ShimLink,
     ) -> None:
-        self._loop = loop
-        self._machine = machine
-        self._rank_processes = rank_processes
+        self._loop, self._machine, self._rank_processes = loop, machine, rank_processes
         self._sidecars = sidecars
         self._end = joined.end
         self._early = joined.early

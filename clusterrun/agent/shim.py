@@ -74,9 +74,7 @@ class _Guard:
     """What the shim knows: which process is the agent, how long it may live, what the run is called."""
 
     def __init__(self, node: str, agent: int, heard: int) -> None:
-        self._node = node
-        self._agent = agent
-        self._heard = heard
+        self._node, self._agent, self._heard = node, agent, heard
         self._until = steady() + contract.JOIN_SECONDS + contract.LEASE_SECONDS
         self._run_id = ""
         self._code: int | None = None

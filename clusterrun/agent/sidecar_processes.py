@@ -38,9 +38,7 @@ class Sidecar:
     """A running sidecar and the pipes to it."""
 
     def __init__(self, loop: EventLoop, pid: int, epoch: int, pipes: tuple[int, int]) -> None:
-        self.pid = pid
-        self.epoch = epoch
-        self._loop = loop
+        self.pid, self.epoch, self._loop = pid, epoch, loop
         self._questions, self._answers = pipes
         self._unread = bytearray()
         self._half = bytearray()

@@ -16,8 +16,7 @@ class Sidecars:
     """The sidecars of one node, each of one epoch."""
 
     def __init__(self, ranks: Ranks, actions: list[Action | ToAgent]) -> None:
-        self._ranks = ranks
-        self._actions = actions
+        self._ranks, self._actions = ranks, actions
         self._epochs: dict[str, int] = {}
 
     def ask(self, order: AskSidecar, leaving: bool) -> None:

@@ -51,8 +51,7 @@ class RankOutcomes:
         self.failure_events: list[FailureEvent] = []
         self.stuck: list[str] = []
         self.stuck_on: dict[str, str] = {}
-        self._nodes = nodes
-        self._processes = processes
+        self._nodes, self._processes = nodes, processes
         self._started: dict[int, bool] = {}
         self._exited: dict[int, int] = {}
         self._ended: list[int] = []
@@ -180,10 +179,9 @@ class LiveAttempt(RunPart):
         if self.stage is AttemptStage.STOPPING:
             return self._give_up_on_the_silent(now)
         names = self._membership.names()
-        late = [names[place] for place in self.outcomes.missing]
-        words = f"{failures.nodes_in_words(late)} did not start their ranks"
-        words += f" within {self._start_seconds:g} s"
-        self._failure_event(now, failures.of_node(FailureKind.START, "", now.wall, words))
+        late = failures.nodes_in_words([names[place] for place in self.outcomes.missing])
+        words = f"{late} did not start their ranks within {self._start_seconds:g} s"
+        self.fail(now, FailureKind.START, "", words)
         return None
 
     # --- starting ---
@@ -211,12 +209,13 @@ class LiveAttempt(RunPart):
         """Handle a message of this epoch. Raises ``ValueError`` for a rank that is not on ``member``."""
         if isinstance(message, messages.RankExited):
             return self._exited(now, member, message)
+        if isinstance(message, messages.RanksGone):
+            return self._gone(now, member, message)
         if isinstance(message, messages.RanksStarted):
             self._started(now, member)
         elif isinstance(message, messages.StartFailed):
-            self._start_failed(now, member, message)
-        elif isinstance(message, messages.RanksGone):
-            return self._gone(now, member, message)
+            words = f"{member.name} could not start its ranks: {message.why}"
+            self.fail(now, FailureKind.START, member.name, words)
         return None
 
     def _started(self, now: Now, member: Member) -> None:
@@ -248,14 +247,10 @@ class LiveAttempt(RunPart):
             return self._enter_stopping(now, STOP_SLACK_SECONDS)
         return None
 
-    def _start_failed(self, now: Now, member: Member, message: messages.StartFailed) -> None:
+    def fail(self, now: Now, kind: FailureKind, node: str, why: str) -> None:
+        """``node`` is one whose doing it is, empty if it is none alone."""
         if self.stage is not AttemptStage.STOPPING:
-            why = f"{member.name} could not start its ranks: {message.why}"
-            self._failure_event(now, failures.of_node(FailureKind.START, member.name, now.wall, why))
-
-    def hangs(self, now: Now, why: str) -> None:
-        if self.stage is not AttemptStage.STOPPING:
-            self._failure_event(now, failures.of_node(FailureKind.HANG, "", now.wall, why))
+            self._failure_event(now, failures.of_node(kind, node, now.wall, why))
 
     def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
         well = self.outcomes.gone(member.place, message.stuck, member.name)
@@ -276,9 +271,8 @@ class LiveAttempt(RunPart):
 
     def launcher_ended(self, now: Now, words: str) -> None:
         """Note the launcher's end: agents do not need it, but its cause may end them too."""
-        self._launcher = failures.of_node(
-            FailureKind.LAUNCHER, "", now.wall, f"{words}, and the agents with it"
-        )
+        words = f"{words}, and the agents with it"
+        self._launcher = failures.of_node(FailureKind.LAUNCHER, "", now.wall, words)
         self._launcher_until = now.steady + LAUNCHER_SECONDS
 
     def _by_launcher(self, now: Now) -> FailureEvent | None:
@@ -293,10 +287,8 @@ class LiveAttempt(RunPart):
         names: dict[str, str] = {}
         for member in self._membership.training() if message.noticed else ():
             names[member.hello.address] = "" if member.hello.address in names else member.name
-        parts = "\n".join(message.last_lines).split("[")
-        return next(
-            (names[a] for a in (part.partition("]")[0] for part in reversed(parts)) if a in names), ""
-        )
+        said = [part.partition("]")[0] for part in "\n".join(message.last_lines).split("[")]
+        return next((names[address] for address in reversed(said) if address in names), "")
 
     def _settle(self, now: Now) -> None:
         if self.failure_event_at is None:
@@ -330,10 +322,8 @@ class LiveAttempt(RunPart):
     def _give_up_on_the_silent(self, now: Now) -> AttemptOver | None:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                self._actions.append(
-                    Note(f"{member.name} did not say that its ranks are gone: waiting for its lease")
-                )
-                self._actions.append(DropLink(member.link))
+                words = f"{member.name} did not say that its ranks are gone: waiting for its lease"
+                self._actions += [Note(words), DropLink(member.link)]
                 self._membership.lose(member)
                 member.silent = True
                 self.outcomes.lost(member.place, self._membership.dead_by(member))

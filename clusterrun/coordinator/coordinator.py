@@ -73,8 +73,7 @@ class Coordinator:
         collaborators: Collaborators = BARE,
     ) -> None:
         self._actions: list[Action] = []
-        self._finished = False
-        self._began = False
+        self._finished = self._began = False
         self._standstills = 0.0
         self._sweep_at: float | None = None
         self._signalled: dict[int, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from clusterrun.coordinator.actions import SaveBeside
 from clusterrun.coordinator.attempt import LiveAttempt
 from clusterrun.coordinator.events import ClientAsked
-from clusterrun.coordinator.failures import RunOutcome
+from clusterrun.coordinator.failures import FailureKind, RunOutcome
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
 from clusterrun.model import contract
@@ -51,7 +51,10 @@ class HangMonitor(RunPart):
         asked = None
         for one in said:
             if isinstance(one, AskObserver):
-                self._ask(one)
+                member = self._membership.members[one.node]
+                if member is not None and not member.lost:
+                    order = AskSidecar(self._live.epoch, contract.OBSERVER, one.number, one.body)
+                    self._send(member, order)
             elif isinstance(one, Warn):
                 self._note(one.text)
                 self._state_keeper.warn(one.text)
@@ -61,13 +64,7 @@ class HangMonitor(RunPart):
             elif isinstance(one, Save):
                 self._actions.append(SaveBeside(self._live.epoch, one.name, one.text))
             elif isinstance(one, EndAttempt) and one.what == "restart":
-                self._live.hangs(now, one.why)
+                self._live.fail(now, FailureKind.HANG, "", one.why)
             elif isinstance(one, EndAttempt):
                 asked = EndAsked(RunOutcome(State.FAILED, one.why, contract.ExitCode.FAILED))
         return asked
-
-    def _ask(self, ask: AskObserver) -> None:
-        member = self._membership.members[ask.node]
-        if member is not None and not member.lost:
-            order = AskSidecar(self._live.epoch, contract.OBSERVER, ask.number, ask.body)
-            self._send(member, order)

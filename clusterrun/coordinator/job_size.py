@@ -22,7 +22,8 @@ def orders_for(orders: Orders, given: int, earlier: RunState | None) -> Orders:
     """
     if not orders.min_nodes or not orders.launch:
         return orders
-    began = 0 if orders.elastic else _began_with(earlier)
+    ran = [len(one.nodes) for one in (earlier.attempts if earlier else ()) if one.ranks_at is not None]
+    began = ran[0] if ran and not orders.elastic else 0
     train = began or given - orders.spares
     if train < 1 or train > given:
         raise ClusterrunError(
@@ -35,15 +36,8 @@ def orders_for(orders: Orders, given: int, earlier: RunState | None) -> Orders:
         survival = replace(survival, resubmit=_asking(survival.resubmit, train + orders.spares))
     if began:
         preflight = replace(preflight, resubmit=_asking(preflight.resubmit, train + orders.spares))
-    return replace(
-        orders, nodes=train, spares=given - train, launch=launch, survival=survival, preflight=preflight
-    )
-
-
-def _began_with(earlier: RunState | None) -> int:
-    """The nodes of the first attempt whose ranks all ran; 0 if there was none."""
-    attempts = earlier.attempts if earlier else ()
-    return next((len(attempt.nodes) for attempt in attempts if attempt.ranks_at is not None), 0)
+    orders = replace(orders, launch=launch, survival=survival, preflight=preflight)
+    return replace(orders, nodes=train, spares=given - train)
 
 
 def _counted(word: str, given: int) -> str:

@@ -146,7 +146,8 @@ class Lifecycle(RunPart):
 
     def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
         """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
-        began = self.live.failure_event_at if self.live else self._restart.failed_at
+        judged = self._restart.judged
+        began = self.live.failure_event_at if self.live else judged.failed_at if judged else None
         since = None if began is None else (now.steady if at is None else at) - began
         if self.stage is RunStage.SHUTTING_DOWN or not self._restart.ask(wish, since):
             return
@@ -164,7 +165,7 @@ class Lifecycle(RunPart):
     def _end_now(self, now: Now, end: RunOutcome) -> None:
         if self.live is not None:
             self.follow(now, self.live.stop(now, self._restart.ranks_ended_for))
-        elif not self._restart.is_deciding:
+        elif self._restart.judged is None:
             self.follow(now, RunOver(end))
 
     def wakes_at(self) -> float | None:

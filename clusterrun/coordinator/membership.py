@@ -20,15 +20,12 @@ class Member:
     """
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
-        self.link = link
-        self.hello = hello
+        self.link, self.hello = link, hello
         self.node, self.name = hello.node, hello.name
         self.heard = now.steady
         self.heard_wall = now.wall
         self.acked: float | None = None
-        self.present = False
-        self.lost = False
-        self.silent = False
+        self.present = self.lost = self.silent = False
         self.place = -1
 
     @property
@@ -151,9 +148,7 @@ class Membership:
 
     def name_of(self, node: int) -> str:
         member = self.members[node]
-        if member is not None:
-            return member.name
-        return self._names.get(node, f"node {node}")
+        return member.name if member else self._names.get(node, f"node {node}")
 
     def called(self, nodes: Sequence[int]) -> list[str]:
         return [self.name_of(node) if self.names_known else str(node) for node in nodes]

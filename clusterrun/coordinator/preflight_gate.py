@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from clusterrun.coordinator.actions import Resubmit, SaveReport
 from clusterrun.coordinator.events import Resubmitted
@@ -126,9 +126,8 @@ class PreflightGate(RunPart):
         # Whoever stays keeps his place: the places are those of the last ones who trained.
         places = report.world if outcome.fit else self._report.world if self._report else ()
         self._report = replace(report, world=places)
-        self._actions.append(
-            SaveReport(self._state_keeper.state.epoch, report, report.verdict is not Grade.PASS)
-        )
+        keep = report.verdict is not Grade.PASS
+        self._actions.append(SaveReport(self._state_keeper.state.epoch, report, keep))
         # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
         self._state_keeper.exclude(self._unfit_of(outcome))
         self._examined = outcome
@@ -157,9 +156,11 @@ class PreflightGate(RunPart):
         return self._succeed(now, RunOutcome(State.FAILED, words, contract.ExitCode.UNFIT))
 
     def _choose(self, outcome: SessionOutcome) -> NodesChosen:
-        for words in _swaps(outcome.report):
-            self._note(words)
-            self._state_keeper.warn(words)
+        for node in outcome.report.nodes:
+            if node.role == "excluded":
+                words = f"pre-flight left {node.node} out{_why(node)}"
+                self._note(words)
+                self._state_keeper.warn(words)
         for member in self._membership.linked():
             if member.node not in outcome.world:
                 self._send(member, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
@@ -174,9 +175,10 @@ class PreflightGate(RunPart):
             return RunOver(unfit)
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
-        self._note(f"{unfit.reason}; it is queued anew without {nodes}")
+        words = f"{unfit.reason}; it is queued anew without {nodes}"
+        self._note(words)
         self._actions.append(Resubmit(argv, self._state_keeper.state.excluded))
-        self._state_keeper.says(Phase.PREFLIGHT, f"{unfit.reason}; it is queued anew without {nodes}")
+        self._state_keeper.says(Phase.PREFLIGHT, words)
         return None
 
     def resubmitted(self, event: Resubmitted) -> Outcome | None:
@@ -190,12 +192,6 @@ class PreflightGate(RunPart):
 
 def _not_queued(unfit: RunOutcome, why: str) -> RunOver:
     return RunOver(replace(unfit, reason=f"{unfit.reason}; it could not be queued anew: {why}"))
-
-
-def _swaps(report: Report) -> Iterator[str]:
-    for node in report.nodes:
-        if node.role == "excluded":
-            yield f"pre-flight left {node.node} out{_why(node)}"
 
 
 def _alone(report: Report) -> RunOutcome:

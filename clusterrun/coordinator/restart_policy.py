@@ -36,6 +36,7 @@ SUPERSEDED = RunOutcome(State.FAILED, "another coordinator took the run over", 1
 _CAUSES = {FailureKind.NODE: "node", FailureKind.HANG: "hang"}
 _NOT_OF_RANKS = (FailureKind.NODE, FailureKind.LAUNCHER)
 _DAY = 86400
+_NOWHERE = (-1, -1)
 
 
 @frozen
@@ -57,7 +58,7 @@ class RestartPolicy(RunPart):
 
     It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
     next attempt. ``asked`` is the end that somebody wants. ``trained``: ranks have run before,
-    so that a failed start is not a wrong command.
+    so that a failed start is not a wrong command. ``judged`` is an attempt whose end is not decided yet.
     """
 
     def __init__(self, shared: Shared, lost_nodes: LostNodes, termination: Termination) -> None:
@@ -67,7 +68,7 @@ class RestartPolicy(RunPart):
         self.why = self.cause = ""
         self._lost_nodes, self._termination = lost_nodes, termination
         self._asked_first = False
-        self._over: AttemptOver | None = None
+        self.judged: AttemptOver | None = None
         self._progress: Progressed | None = None
         self._read_by: float | None = None
         self._pause_until: float | None = None
@@ -119,16 +120,8 @@ class RestartPolicy(RunPart):
         """How many restarts are left to the newest attempt, and to those after it."""
         return max(0, self._orders.max_restarts - restarts_used(self._state_keeper.state.attempts))
 
-    @property
-    def is_deciding(self) -> bool:
-        return self._over is not None
-
-    @property
-    def failed_at(self) -> float | None:
-        return self._over.failed_at if self._over else None
-
     def over(self, now: Now, outcome: AttemptOver) -> None:
-        self._over = outcome
+        self.judged = outcome
         self._read_by = now.steady + READ_SECONDS
         self._actions.append(ReadProgress(outcome.epoch))
 
@@ -151,13 +144,13 @@ class RestartPolicy(RunPart):
 
     def decided(self, now: Now) -> Outcome | None:
         """What a signal meant may be known: an attempt that waited for it is judged."""
-        return self._rule(now) if self._over is not None and self._read_by is None else None
+        return self._rule(now) if self.judged is not None and self._read_by is None else None
 
     def _rule(self, now: Now) -> Outcome | None:
         self._read_by = None
-        if self._termination.undecided or self._over is None:
+        if self._termination.undecided or self.judged is None:
             return None
-        over, self._over = self._over, None
+        over, self.judged = self.judged, None
         for name, why in over.stuck_on:
             self._lost_nodes.leave_out(name, why)
         if over.first and over.failed_at is not None and self._state_keeper.stood_still:
@@ -206,9 +199,8 @@ class RestartPolicy(RunPart):
         judged = 0 if kind in _NOT_OF_RANKS else self._orders.survival.no_progress
         no_progress = no_progress_reason(closed, judged)
         if no_progress or used >= most:
-            return RestartDecision(
-                "", replace(end, reason=no_progress) if no_progress and most else end, failure_event
-            )
+            end = replace(end, reason=no_progress) if no_progress and most else end
+            return RestartDecision("", end, failure_event)
         words, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
         return RestartDecision(words, end, failure_event, cause, pause(used))
 
@@ -238,9 +230,8 @@ class RestartPolicy(RunPart):
             self._state_keeper.says(Phase.RESTARTING, self.why)
             return NextAttempt()
         self._pause_until = now.steady + decision.pause
-        self._state_keeper.says(
-            Phase.RESTARTING, f"{self.why}; not before {_clock(now.wall + decision.pause)}"
-        )
+        words = f"{self.why}; not before {_clock(now.wall + decision.pause)}"
+        self._state_keeper.says(Phase.RESTARTING, words)
         return None
 
 
@@ -276,7 +267,7 @@ def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
 
     A run of which nothing is ever reported is not judged, nor any where ``most`` is 0.
     """
-    if not most or max(map(_reach, attempts), default=_NOWHERE) == _NOWHERE:
+    if not most or all((attempt.step, attempt.checkpoint) == _NOWHERE for attempt in attempts):
         return ""
     fruitless = _since_progress(attempts)[-most:]
     if len(fruitless) < most or any(attempt.cause not in CHARGED for attempt in fruitless):
@@ -284,13 +275,6 @@ def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
     failure = fruitless[-1].failure
     why = f", {failure.why}" if failure else ""
     return f"no progress over {most} attempts: {_ends([a.step for a in fruitless])}{why}"
-
-
-_NOWHERE = (-1, -1)
-
-
-def _reach(attempt: Attempt) -> tuple[int, int]:
-    return attempt.step, attempt.checkpoint
 
 
 def _since_progress(attempts: Sequence[Attempt]) -> Sequence[Attempt]:

@@ -31,8 +31,7 @@ class RunStateKeeper:
         self, run_id: str, host: str, pid: int, period: float, job_id: str = "", python: str = ""
     ) -> None:
         self.state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
-        self._period = period
-        self._job_id = job_id
+        self._period, self._job_id = period, job_id
         self.excluded_here: tuple[str, ...] = ()
         self.due_at: float | None = None
         self._saved_at = -GAP_SECONDS

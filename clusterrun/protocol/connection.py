@@ -23,8 +23,7 @@ class Connection:
     """A connected socket; ``received`` is called with bytes, ``ended`` once with the reason of its end."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
-        self._loop = loop
-        self._connection = connection
+        self._loop, self._connection = loop, connection
         self._unsent = bytearray()
         self._open = False
 

@@ -78,8 +78,7 @@ class _End:
 
     def __init__(self, secret: bytes) -> None:
         self.proven = False
-        self._secret = secret
-        self._most = MOST_BEFORE_PROOF
+        self._secret, self._most = secret, MOST_BEFORE_PROOF
         self._buffer = bytearray()
         self._sent = self._received = 0
         self._key_out = self._key_in = self._secret
@@ -141,9 +140,7 @@ class ServerEnd(_End):
     def __init__(self, secret: bytes, run_id: str, epoch: int, nonce: bytes) -> None:
         super().__init__(secret)
         self.hello: Hello | None = None
-        self._run_id = run_id
-        self._epoch = epoch
-        self._nonce = nonce
+        self._run_id, self._epoch, self._nonce = run_id, epoch, nonce
         self._words = b""
         self._greeting: Greeting | None = None
 

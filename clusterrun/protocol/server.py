@@ -32,9 +32,7 @@ class _Guest:
     """One connection and what it has proved."""
 
     def __init__(self, link: Connection, end: ServerEnd, address: str) -> None:
-        self.link = link
-        self.end = end
-        self.address = address
+        self.link, self.end, self.address = link, end, address
         self.until = steady() + _PROOF_SECONDS
         self.greeted = False
         self.name = 0
@@ -53,8 +51,7 @@ class Server:
         self.left: Callable[[int, str], None]
         self.refused = 0
         self.last_refusal = ""
-        self._loop = loop
-        self._listener = listener
+        self._loop, self._listener = loop, listener
         self._bootstrap, self._secret = bootstrap, bytes.fromhex(bootstrap.secret)
         self._encoder = Encoder()
         self._unproven: dict[int, _Guest] = {}

@@ -20,9 +20,7 @@ class MachineDriver:
     def __init__(self, loop: EventLoop, machine: Any, now: Callable[[], machine_events.Now]) -> None:
         self.woke: Callable[[], object] = int
         self._standstill = Standstill()
-        self._loop = loop
-        self._machine = machine
-        self._now = now
+        self._loop, self._machine, self._now = loop, machine, now
         self._waiting: deque[Any] = deque()
         self.exit_code: int | None = None
 

@@ -45,10 +45,7 @@ class Bytecode:
     """A finder and loader of the modules in ``index``, whose code begins at byte ``first`` of ``fd``."""
 
     def __init__(self, archive: zipimporter, index: Index, fd: int, first: int) -> None:
-        self._archive = archive
-        self._index = index
-        self._fd = fd
-        self._first = first
+        self._archive, self._index, self._fd, self._first = archive, index, fd, first
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Where ``name`` comes from; None if it is not the program's."""

@@ -67,16 +67,13 @@ class Launcher:
     def __init__(
         self, loop: EventLoop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool, bool, int], None]
     ) -> None:
-        self._loop = loop
-        self._launch = launch
-        self._ended = ended
+        self._loop, self._launch, self._ended = loop, launch, ended
         self._living: set[int] = set()
         self._older: set[int] = set()
         self._code = 0
         self._half = b""
         self._said: list[str] = []
-        self._shown = 0
-        self._starts = 0
+        self._shown = self._starts = 0
         self._one_ended = False
         self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 

@@ -147,14 +147,11 @@ class StateWriter:
     def __init__(self, loop: EventLoop, paths: RunPaths, note: Callable[[str], None]) -> None:
         self.epoch = -1
         self.superseded: Callable[[int], None]
-        self._loop = loop
-        self._paths = paths
-        self._note = note
+        self._loop, self._paths, self._note = loop, paths, note
         self._newest: RunState | None = None
         self._written_at = float("-inf")
         self._pause = 0.0
-        self._due = False
-        self._theirs = False
+        self._due = self._theirs = False
         self._looked_for = -1
         self._in_doubt = False
 
