@@ -68,15 +68,12 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
 
 def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
     own = container_runtimes.merged_environment(environment, {**order["common"], **one["environment"]})
-    return Program(
-        argv=tuple(one["argv"]),
-        environment=tuple(own.items()),
-        cwd=order["cwd"],
-        stdin=os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
-        stdout=open_log(one["out"]),
-        stderr=open_log(one["err"]),
-        death_signal=signal.SIGKILL,
+    descriptors = (
+        os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
+        open_log(one["out"]),
+        open_log(one["err"]),
     )
+    return Program(tuple(one["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
 
 
 def _tell_ends(out: int, pids: list[int]) -> None:

@@ -115,17 +115,9 @@ class RankProcesses:
             logs[rank, "o"] = open_log(paths.out(rank))
             logs[rank, "e"] = open_log(paths.err(rank))
             own = self._environment(order, rank, paths.error(rank), interface)
-            programs.append(
-                Program(
-                    argv=self._orders.command,
-                    environment=tuple(own.items()),
-                    cwd=self._orders.cwd,
-                    stdin=self._null,
-                    stdout=logs[rank, "o"],
-                    stderr=logs[rank, "e"],
-                    death_signal=signal.SIGKILL,
-                )
-            )
+            descriptors = (self._null, logs[rank, "o"], logs[rank, "e"])
+            command, cwd = self._orders.command, self._orders.cwd
+            programs.append(Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL))
         return programs
 
     def _environment(self, order: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:

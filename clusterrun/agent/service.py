@@ -89,7 +89,7 @@ class AgentService:
 
     def run(self) -> int:
         self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
-        self._loop.watch(self._shim.ended, self._shim_ended)
+        self._loop.watch(self._shim.ended, lambda mask: self._on_shim_ended())
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
         self._driver.happened(events.Welcomed())
@@ -135,7 +135,7 @@ class AgentService:
     def _reap(self) -> None:
         self._driver.happened(*self._rank_processes.reap(self._now().wall))
 
-    def _shim_ended(self, mask: int) -> None:
+    def _on_shim_ended(self) -> None:
         self._loop.forget(self._shim.ended)
         self._rank_processes.distrust_lineage()
         self._driver.happened(events.ShimLost())
@@ -207,6 +207,9 @@ class AgentService:
 
         look()
 
+    def _signal_ranks(self, order: messages.SignalRanks) -> None:
+        self._driver.happened(self._rank_processes.signal(order.number))
+
     def _sweep(self, order: actions.Sweep) -> None:
         self._sidecars.end_all()
         self._driver.happened(*self._rank_processes.sweep(order.epoch, self._now().wall))
@@ -220,9 +223,7 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     messages.AskSidecar: AgentService._pass_on,
     actions.StartSidecar: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
     messages.EndSidecar: lambda self, order: self._sidecars.end(order.sidecar),
-    messages.SignalRanks: lambda self, order: self._driver.happened(
-        self._rank_processes.signal(order.number)
-    ),
+    messages.SignalRanks: AgentService._signal_ranks,
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
     machine_events.Note: lambda self, order: say(order.text),

@@ -161,16 +161,14 @@ class _Guard:
             pass
         if code is None:
             say(f"{self._node}: the lease ran out, everything of the run here is killed")
-        stuck = sweep(self._below if code == 0 else self._everywhere, self._reap, contract.KILL_SECONDS)
+        find = self._everywhere if code != 0 else lambda: below(os.getpid())
+        stuck = sweep(find, self._reap, contract.KILL_SECONDS)
         for words in stuck:
             say(f"{self._node}: process {words} cannot be killed")
         if code is None or stuck:
             return 1
         return code if code >= 0 else 128 - code
 
-    def _below(self) -> list[proc.Process]:
-        return below(os.getpid())
-
     def _everywhere(self) -> list[proc.Process]:
         target = KillTarget(self._run_id, _ANY_EPOCH, self._node)
-        return everywhere(target) if self._run_id else self._below()
+        return everywhere(target) if self._run_id else below(os.getpid())

@@ -206,26 +206,12 @@ class SidecarProcesses:
 
     def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:
         here, paths = self._place, self._paths
-        words = {
-            contract.EXAMINER: ("examine", paths.run_dir, here.name),
-            contract.OBSERVER: ("observe", paths.run_dir, str(here.node), here.name),
-        }[name]
+        words = ("examine",) if name == contract.EXAMINER else ("observe", str(here.node))
+        argv = (sys.executable, "-I", "-S", paths.agent, words[0], paths.run_dir, *words[1:], here.name)
         lineage = Lineage(self._orders.run_id, self._orders.run_name, paths.run_dir, epoch, 0)
-        own = {
-            **rank_environment.inherited(here.environment, self._orders),
-            **run_environment(lineage),
-            contract.NODE_NAME_VARIABLE: here.name,
-            contract.COMPANION_VARIABLE: name,
-        }
-        return Program(
-            argv=(sys.executable, "-I", "-S", paths.agent, *words),
-            environment=tuple(own.items()),
-            cwd="/",
-            stdin=descriptors[0],
-            stdout=descriptors[1],
-            stderr=descriptors[2],
-            death_signal=signal.SIGKILL,
-        )
+        own = {**rank_environment.inherited(here.environment, self._orders), **run_environment(lineage)}
+        own |= {contract.NODE_NAME_VARIABLE: here.name, contract.COMPANION_VARIABLE: name}
+        return Program(argv, tuple(own.items()), "/", *descriptors, death_signal=signal.SIGKILL)
 
     def reaped(self, child: ProcessEnd) -> None:
         for name, sidecar in list(self._living.items()):

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.rank_environment import AgentPlace, hidden_gpus
@@ -71,6 +72,12 @@ def serve(
     return code
 
 
+def _stand_alone() -> None:
+    """Detach from Slurm's step, so that this process cleans up after the ranks where Slurm kills the shim."""
+    os.setsid()  # proctrack/pgid; proctrack/cgroup leaves nothing anyway
+    set_process_name(_NAME)  # with a space, for proctrack/linuxproc
+
+
 def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     until = steady() + _INVITATION_SECONDS
     shim.tell(f"until {until + contract.LEASE_SECONDS!r}")
@@ -82,7 +89,12 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
 
 
 def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> RankProcesses:
-    made = (orders, paths, place, become_subreaper(), _instrumented(orders, paths))
+    instrumented: Callable[[Mapping[str, str]], dict[str, str]] = dict
+    if orders.watch.on:
+        from clusterrun.monitor import rank_instrumentation
+
+        instrumented = partial(rank_instrumentation.instrumented, folder=paths.prelude)
+    made = (orders, paths, place, become_subreaper(), instrumented)
     if not orders.container.is_prefix:
         return RankProcesses(*made)
     from clusterrun.agent.contained_ranks import ContainedRanks
@@ -109,26 +121,6 @@ def _outlive(
     if told_to_end:
         detector.skip_turn()
     detector.run()
-
-
-def _instrumented(orders: Orders, paths: RunPaths) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """How to add the rank hooks to a rank's environment; None if ranks are not watched."""
-    if not orders.watch.on:
-        return dict
-    from clusterrun.monitor.rank_instrumentation import instrumented
-
-    return lambda environment: instrumented(environment, paths.prelude)
-
-
-def _stand_alone() -> None:
-    """Detach from Slurm's step, so that this process cleans up after the ranks where Slurm kills the shim.
-
-    A session of its own keeps the agent from proctrack/pgid, the space in its name from
-    proctrack/linuxproc. Without its shim it sweeps and ends within seconds; proctrack/cgroup leaves
-    nothing anyway.
-    """
-    os.setsid()
-    set_process_name(_NAME)
 
 
 def _first_line(until: float) -> bytes:

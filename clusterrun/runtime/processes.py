@@ -22,13 +22,8 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
 _NOT_EXECUTED = 127
-_CAUGHT = (
-    *contract.TERMINATE_SIGNALS,
-    contract.NOTICE_SIGNAL,
-    contract.USERS_SIGNAL,
-    signal.SIGHUP,
-    signal.SIGCHLD,
-)
+_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL)
+_CAUGHT = (*_PASSED_ON, signal.SIGHUP, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
 _CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
 """What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""
@@ -205,22 +200,16 @@ def _check(programs: Sequence[Program], reports: int) -> None:
             break
         said += data
     if said:
-        number, stage, code, detail = min(map(_report, said.split(b"\0")[:-1]))
-        raise _not_started(programs[number], stage, code, detail)
+        reported = (line.split(b" ", 3) for line in said.split(b"\0")[:-1])
+        number, stage, code, detail = min(reported, key=lambda words: int(words[0]))
+        reason = os.strerror(int(code)) if int(code) else detail.decode("utf-8", "replace")
+        raise _not_started(programs[int(number)], stage, int(code), reason)
 
 
-def _report(line: bytes) -> tuple[int, bytes, int, str]:
-    number, stage, code, detail = line.split(b" ", 3)
-    return int(number), stage, int(code), detail.decode("utf-8", "replace")
-
-
-def _not_started(program: Program, stage: bytes, code: int, detail: str) -> NotStarted:
-    reason = os.strerror(code) if code else detail
+def _not_started(program: Program, stage: bytes, code: int, reason: str) -> NotStarted:
     if stage == b"c":
-        return NotStarted(
-            f"the directory {program.cwd!r} cannot be entered: {reason}",
-            "submit from a directory that the compute nodes share",
-        )
+        seen = f"the directory {program.cwd!r} cannot be entered: {reason}"
+        return NotStarted(seen, "submit from a directory that the compute nodes share")
     return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
 
 

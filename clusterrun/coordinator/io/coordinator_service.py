@@ -101,7 +101,7 @@ class CoordinatorService:
         self._loop.every(_SUPERSEDED_LOOK, self._state_writer.look)
         self._loop.every(_REFUSALS_TOLD, self._tell_refusals)
         for action in self._driver.actions():
-            _CARRY_OUT[type(action)](self, action)
+            _CARRY_OUT.get(type(action), CoordinatorService._to_scheduler)(self, action)
         self._state_writer.finish(self._deleted())
         if self._slurm:
             self._slurm.finish()
@@ -216,8 +216,7 @@ class CoordinatorService:
         return self._gone_since is not None and steady() - self._gone_since >= _NOTHING_SECONDS
 
     def _tell_refusals(self) -> None:
-        fresh = self._server.refused - self._refusals_told
-        if fresh:
+        if fresh := self._server.refused - self._refusals_told:
             self._refusals_told = self._server.refused
             self._note(f"{fresh} connections were refused, the last one: {self._server.last_refusal}")
 
@@ -232,7 +231,9 @@ class CoordinatorService:
         if epoch < 0:
             self._happened(events.Superseded(order.after + 1))
             return
-        self._begin_log(epoch)
+        self._state_writer.epoch = epoch
+        self._state_writer.keep_room()
+        self._log.begin(epoch)
         if order.after >= 0:
             self._happened(events.EpochClaimed(epoch))
             return
@@ -255,9 +256,8 @@ class CoordinatorService:
             return
         if not until:
             self._note(f"{why}; it is tried again for {_CLAIM_SECONDS:g} s")
-        self._loop.after(
-            run_files.RETRY_SECONDS, lambda: self._claim(order, until or steady() + _CLAIM_SECONDS)
-        )
+        until = until or steady() + _CLAIM_SECONDS
+        self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(order, until))
 
     def _claimed(self, after: int, highest: int) -> int:
         """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""
@@ -267,11 +267,6 @@ class CoordinatorService:
                 return -1
             epoch += 1
         return epoch
-
-    def _begin_log(self, epoch: int) -> None:
-        self._state_writer.epoch = epoch
-        self._state_writer.keep_room()
-        self._log.begin(epoch)
 
 
 def _now() -> machine_events.Now:
@@ -290,13 +285,8 @@ _CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
     actions.SaveBeside: lambda self, order: self._reports.beside(order),
     actions.ReadProgress: lambda self, order: self._happened(self._reports.progress(order.epoch)),
     actions.WriteNotice: lambda self, order: self._reports.notice(order),
-    actions.Resubmit: CoordinatorService._to_scheduler,
-    actions.AskJob: CoordinatorService._to_scheduler,
-    actions.QueueNext: CoordinatorService._to_scheduler,
-    actions.ExcludeNext: CoordinatorService._to_scheduler,
-    actions.DropNext: CoordinatorService._to_scheduler,
-    actions.Requeue: CoordinatorService._to_scheduler,
     actions.Announce: CoordinatorService._announce,
     machine_events.Note: lambda self, order: self._note(order.text),
     actions.Finish: lambda self, order: self._driver.end(order.code),
 }
+"""All others are the scheduler's."""

@@ -44,8 +44,8 @@ class ReportFiles:
 
     def report(self, order: SaveReport) -> None:
         """``preflight.json``; and again where the cluster's findings are kept, if there are any."""
-        data = json.dumps(encode(order.report)).encode() + b"\n"
-        self._write(self._paths.attempt(order.epoch).preflight, data)
+        values = encode(order.report)
+        self._write_values(self._paths.attempt(order.epoch).preflight, values)
         folder = self._orders.preflight.findings
         if folder and order.keep:
             try:
@@ -53,7 +53,7 @@ class ReportFiles:
             except OSError as error:
                 self._note(f"the findings cannot be kept in {folder}: {error.strerror}")
                 return
-            self._write(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), data)
+            self._write_values(os.path.join(folder, f"{self._orders.run_id}.{order.epoch}.json"), values)
 
     def beside(self, order: SaveBeside) -> None:
         if not _NAME.fullmatch(order.name):
@@ -61,6 +61,9 @@ class ReportFiles:
             return
         path = self._paths.attempt(order.epoch).beside(order.name)
         self._write(path, order.text.encode("utf-8", "backslashreplace"))
+
+    def _write_values(self, path: str, values: Any) -> None:
+        self._write(path, json.dumps(values).encode() + b"\n")
 
     def _write(self, path: str, data: bytes) -> None:
         try:
@@ -76,10 +79,10 @@ class ReportFiles:
         return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
 
     def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
-        self._write(self._paths.successor, _job(job_id, excluded))
+        self._write_values(self._paths.successor, {"job_id": job_id, "excluded": excluded})
 
     def next(self, job_id: str, excluded: tuple[str, ...]) -> None:
-        self._write(self._paths.next, _job(job_id, excluded))
+        self._write_values(self._paths.next, {"job_id": job_id, "excluded": excluded})
 
     def no_next(self) -> None:
         remove(self._paths.next)
@@ -95,8 +98,8 @@ class ReportFiles:
             self.successor(job_id, ())  # of several jobs the run's own is this one
 
     def notice(self, order: WriteNotice) -> None:
-        text = json.dumps({"why": order.why, "at": time.time(), "until": order.until})
-        self._write(self._paths.attempt(order.epoch).notice, text.encode() + b"\n")
+        values = {"why": order.why, "at": time.time(), "until": order.until}
+        self._write_values(self._paths.attempt(order.epoch).notice, values)
 
     def asks(self) -> Iterator[tuple[str, str]]:
         """Name and text of every question that was left since the last look."""
@@ -111,10 +114,6 @@ class ReportFiles:
             if text is not None:
                 self._asked.add(name)
                 yield name, text
-
-
-def _job(job_id: str, excluded: tuple[str, ...]) -> bytes:
-    return json.dumps({"job_id": job_id, "excluded": excluded}).encode() + b"\n"
 
 
 def _values(path: str) -> dict[str, Any]:
