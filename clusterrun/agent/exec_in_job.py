@@ -79,7 +79,11 @@ def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
             continue
         if rank in (-1, int(environment["RANK"])):
             found.append((-int(epoch), int(environment["RANK"]), pid))
-    return _model_of(min(found)[2]) if found else None
+    try:
+        pid = min(found)[2]
+        return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
+    except (ValueError, OSError):  # none was found, or it has just ended
+        return None
 
 
 def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
@@ -90,23 +94,14 @@ def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
     return proc.environment(process.parent).get("RANK") != environment["RANK"]
 
 
-def _model_of(pid: int) -> Model | None:
-    try:
-        return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
-    except OSError:
-        return None
-
-
 def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:
     """The rank's environment with this terminal.
 
     Under Slurm the command carries the run's mark, so that it is swept when the run ends; on the
     user's own machine it is the user's to end.
     """
-    environment = {**model.environment}
-    for name in ("TERM", "COLUMNS", "LINES"):
-        if name in own:
-            environment[name] = own[name]
+    terminal = {name: own[name] for name in ("TERM", "COLUMNS", "LINES") if name in own}
+    environment = {**model.environment, **terminal}
     if model.pid:
         environment[contract.RANK_PID_VARIABLE] = str(model.pid)
     if not beside_slurm:
@@ -117,18 +112,16 @@ def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> di
 def _enter_container(pid: int) -> bool:
     """Go where ``pid`` is: its user and mount namespaces, root and folder; False if that is forbidden."""
     try:
-        names = [f"ns/{kind}" for kind in ("user", "mnt")]
-        others = [
-            name for name in names if os.readlink(f"/proc/{pid}/{name}") != os.readlink(f"/proc/self/{name}")
+        there, here = f"/proc/{pid}/", "/proc/self/"
+        names = [
+            name for name in ("ns/user", "ns/mnt") if os.readlink(there + name) != os.readlink(here + name)
         ]
-        opened = [os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in others]
-        root, folder = (
-            os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("root", "cwd")
+        *namespaces, root, folder = (
+            os.open(there + name, os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "root", "cwd")
         )
         libc = ctypes.CDLL(None, use_errno=True)
-        for namespace in opened:
-            if libc.setns(namespace, 0):
-                return False
+        if any(libc.setns(namespace, 0) for namespace in namespaces):
+            return False
         os.fchdir(root)
         os.chroot(".")
         os.fchdir(folder)

@@ -199,7 +199,7 @@ class OrphanedJob:
         self._commands = CommandRunner(self._loop, environment)
         self._over = self._hurried = self._waits = False
         self._loop.catch((*contract.TERMINATE_SIGNALS, signal.SIGCHLD), self._signalled)
-        self._loop.watch(shim, lambda mask: self._on_shim_ended())
+        self._loop.watch(shim, self._on_shim_ended)
 
     def run(self) -> None:
         """Wait until the job is taken care of, or give it back; ends soon after a TERM or its shim's end."""
@@ -226,7 +226,7 @@ class OrphanedJob:
     def _leave(self) -> None:
         self._over = True
 
-    def _on_shim_ended(self) -> None:
+    def _on_shim_ended(self, mask: int) -> None:
         self._loop.forget(self._shim)
         self.skip_turn()
 

@@ -49,12 +49,8 @@ class RunStateKeeper:
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
         """An attempt begins; ``cause`` is that of the schema of ``status --json``."""
         attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
-        started_at = self.state.started_at
-        self._set(
-            epoch=epoch,
-            attempts=(*self.state.attempts, attempt),
-            started_at=now.wall if started_at is None else started_at,
-        )
+        started_at = now.wall if self.state.started_at is None else self.state.started_at
+        self._set(epoch=epoch, attempts=(*self.state.attempts, attempt), started_at=started_at)
 
     def formed(self, nodes: tuple[str, ...], spares: tuple[str, ...]) -> None:
         self._amend(nodes=nodes)
@@ -85,10 +81,10 @@ class RunStateKeeper:
     def take_back(self, beginning: str) -> bool:
         """Drop the warnings that begin like this; whether there were any."""
         kept = tuple(one for one in self.state.warnings if not one.startswith(beginning))
-        dropped = kept != self.state.warnings
-        if dropped:
-            self._set(warnings=kept)
-        return dropped
+        if kept == self.state.warnings:
+            return False
+        self._set(warnings=kept)
+        return True
 
     def was_late(self, now: Now, seconds: float) -> None:
         """Record that this process was suspended for ``seconds``, which ``now`` does not count."""

@@ -51,18 +51,14 @@ class Encoder:
 
 def read_to_agent(body: bytes) -> ToAgent:
     """The message in a body that came from the coordinator. Raises ``WireError``."""
-    if body[:1] == b"a":
-        return Ack(*_unpacked(_ACK, body, "an acknowledgement"))
-    message: ToAgent = _read_json(body, _KINDS_TO_AGENT)
-    return message
+    is_ack = body[:1] == b"a"
+    return Ack(*_unpacked(_ACK, body, "an acknowledgement")) if is_ack else _read(body, _KINDS_TO_AGENT)
 
 
 def read_to_coordinator(body: bytes) -> ToCoordinator:
     """The message in a body that came from an agent. Raises ``WireError``."""
-    if body[:1] == b"b":
-        return Beat(*_unpacked(_BEAT, body, "a heartbeat"))
-    message: ToCoordinator = _read_json(body, _KINDS_TO_COORDINATOR)
-    return message
+    is_beat = body[:1] == b"b"
+    return Beat(*_unpacked(_BEAT, body, "a heartbeat")) if is_beat else _read(body, _KINDS_TO_COORDINATOR)
 
 
 def _unpacked(form: struct.Struct, body: bytes, what: str) -> tuple[Any, ...]:
@@ -79,7 +75,7 @@ def read_document(cls: type[Any], data: bytes) -> Any:
     return _decoded(cls, _json_object(data))
 
 
-def _read_json(body: bytes, kinds: dict[str, type[Any]]) -> Any:
+def _read(body: bytes, kinds: dict[str, type[Any]]) -> Any:
     data = _json_object(body)
     if len(data) != 1:
         raise WireError(f"a message with {len(data)} kinds")

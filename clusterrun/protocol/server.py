@@ -144,17 +144,14 @@ class Server:
             guest.greeted = guest.greeted or bool(answer)
             guest.link.send(answer)
             if guest.end.hello:
-                self._welcome(guest, guest.end.hello)
+                self._forget_unproven(guest)
+                self._names += 1
+                guest.name = self._names
+                self._agents[guest.name] = guest
+                self.joined(guest.name, guest.end.hello)
         for message in messages:
             if guest.name in self._agents:
                 self.heard(guest.name, message)
-
-    def _welcome(self, guest: _Guest, hello: Hello) -> None:
-        self._forget_unproven(guest)
-        self._names += 1
-        guest.name = self._names
-        self._agents[guest.name] = guest
-        self.joined(guest.name, hello)
 
     def _forget_unproven(self, guest: _Guest) -> None:
         if self._unproven.pop(id(guest), None):
