@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 
 from clusterrun import proc
@@ -21,7 +20,7 @@ from clusterrun.model import contract
 from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.kill_tree import KillTarget, below, everywhere, send, sweep
 from clusterrun.runtime.machine_events import OVERSLEPT_SECONDS
-from clusterrun.runtime.processes import become_subreaper, ended_children
+from clusterrun.runtime.processes import become_subreaper, ended_children, exit_with
 from clusterrun.runtime.stderr import say
 
 _ANY_EPOCH = 10**9
@@ -47,27 +46,13 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(heard)
         os.close(living)
-        _as_agent(lambda: agent(lease, shim))
+        become_subreaper()
+        exit_with(lambda: agent(lease, shim))
     os.close(lease)
     os.close(shim)
     guard = _Guard(node, pid, heard)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return guard.run()
-
-
-def _as_agent(agent: Callable[[], int]) -> None:
-    """Run the agent in the child; never returns into the shim's code."""
-    code = 1
-    try:
-        become_subreaper()
-        code = agent()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 (a bug of ours: shown, then the shim sweeps)
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 class _Guard:

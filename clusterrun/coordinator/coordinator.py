@@ -39,17 +39,8 @@ from clusterrun.model.orders import Orders
 from clusterrun.model.states import State
 from clusterrun.protocol import messages
 from clusterrun.protocol.bootstrap import Timeouts
-from clusterrun.runtime.machine_events import (
-    OVERSLEPT_SECONDS,
-    Action,
-    Event,
-    Note,
-    Now,
-    SignalCame,
-    StoodStill,
-    Tick,
-    earliest,
-)
+from clusterrun.runtime import machine_events
+from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
 SWEEP_SECONDS = 0.5
 """How often silence is looked for."""
@@ -127,7 +118,7 @@ class Coordinator:
             return
         late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
-        if late > OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
+        if late > machine_events.OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
             return  # what came meanwhile is read first
         # A node that is checked has no ranks to fence: it may stand still for as long as its lease lasts.
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines

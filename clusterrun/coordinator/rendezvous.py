@@ -63,7 +63,7 @@ class Rendezvous(RunPart):
         self._relaunches = 0
         self.ended_others = False
         self._without: dict[int, str] = {}
-        self._left: dict[int, str] = {}
+        self.left: dict[int, str] = {}
         self._hoped: tuple[int, ...] = ()
         self._said: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ class Rendezvous(RunPart):
         self._without, self._hoped = without, hoped
         self._least, self.does_without = self._orders.nodes, True
         self._relaunches = 0
-        self._left.clear()
+        self.left.clear()
         beside = self._membership.launcher_lives and self._relaunch
         self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
         if (
@@ -122,7 +122,7 @@ class Rendezvous(RunPart):
         looks = self._relaunch and self.does_without and self._membership.names_known
         self._look_at = now.steady + LOOK_AFTER_SECONDS if looks else None
         self._again_at = None
-        self._left.clear()
+        self.left.clear()
         self._said = ()
         self._due_at = now.steady + self._join_seconds
         here = [member.node for member in self._membership.linked() if member.present]
@@ -144,11 +144,7 @@ class Rendezvous(RunPart):
 
     @property
     def _here(self) -> int:
-        return self._membership.present - len(self._left)
-
-    @property
-    def lost_some(self) -> bool:
-        return bool(self._left)
+        return self._membership.present - len(self.left)
 
     def present(self, now: Now) -> Outcome | None:
         self._away.reached()
@@ -197,7 +193,8 @@ class Rendezvous(RunPart):
             self._dismiss(self._leave_out(now, self._membership.missing()))
             self._end_launcher(now)
             return None
-        words = f"{self._late()} of {self._nodes} did not join within {self._join_seconds:g} s"
+        late = self._named(self._membership.missing())
+        words = f"{late} of {self._nodes} did not join within {self._join_seconds:g} s"
         return no_ranks(now, FailureKind.LAUNCHER, "", f"{words}; what the launcher said is in job.out")
 
     def _gathered(self, now: Now) -> Outcome | None:
@@ -261,10 +258,7 @@ class Rendezvous(RunPart):
 
     def _unnamed(self) -> list[int]:
         missing = [node for node in self._membership.missing() if node not in self._without]
-        return [node for node in missing if not self._words_on(node)]
-
-    def _words_on(self, node: int) -> list[str]:
-        return words_on(self._membership.name_of(node), self._said)
+        return [node for node in missing if not words_on(self._membership.name_of(node), self._said)]
 
     def _leave_out(self, now: Now, nodes: Sequence[int]) -> list[Member]:
         """From now on these are done without, and all others are to join anew."""
@@ -281,9 +275,6 @@ class Rendezvous(RunPart):
         return [node for node in nodes if self._membership.name_of(node) in said]
 
     # --- those who do not come ---
-
-    def left(self, member: Member, why: str) -> None:
-        self._left[member.node] = why
 
     def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
         """All agents ended, or one of them: nobody, or one less, is on the way. ``words`` say so."""
@@ -318,18 +309,16 @@ class Rendezvous(RunPart):
     def _named(self, nodes: Sequence[int]) -> str:
         return failures.nodes_in_words(self._membership.called(nodes))
 
-    def _late(self) -> str:
-        return self._named(self._membership.missing())
-
     def _ended_early(self, now: Now, code: int, words: str) -> NoRanks:
         lost = self._unfulfilled()
         if not lost or held(self._said):
-            return no_ranks(now, _kind_of_end(code), "", f"{words} (before {self._late()} had joined)")
-        name = self._membership.name_of(lost[0])
+            late = self._named(self._membership.missing())
+            return no_ranks(now, _kind_of_end(code), "", f"{words} (before {late} had joined)")
         if len(lost) > 1:  # what they share may be at fault
-            words = f"{self._named(lost)} were lost and did not come back: {words}"
-            return no_ranks(now, FailureKind.NODE, "", words)
-        words = f"{name} (node {lost[0]}) was lost and did not come back: {words}"
+            name, words = "", f"{self._named(lost)} were lost and did not come back: {words}"
+        else:
+            name = self._membership.name_of(lost[0])
+            words = f"{name} (node {lost[0]}) was lost and did not come back: {words}"
         return no_ranks(now, FailureKind.NODE, name, words)
 
     def _none_beside(self, now: Now, code: int, words: str) -> Outcome | None:
@@ -372,19 +361,19 @@ class Rendezvous(RunPart):
         return no_ranks(now, FailureKind.NODE, name, f"{name} (node {node}) did not come back: {why}")
 
     def _unfulfilled(self) -> list[int]:
-        missing = {*self._membership.missing(), *self._left}
+        missing = {*self._membership.missing(), *self.left}
         return [node for node in self._hoped if node in missing]
 
     def absent(self, now: Now) -> list[tuple[int, str, str]]:
-        nodes = sorted({*self._membership.missing(), *self._left})
+        nodes = sorted({*self._membership.missing(), *self.left})
         return [(node, self._membership.name_of(node), self._why(now, node)) for node in nodes]
 
     def _why(self, now: Now, node: int) -> str:
         if node in self._without:
             return self._without[node]
-        if node in self._left:
-            return f"its agent was lost before the others had joined: {self._left[node]}"
-        said, seconds = self._words_on(node), now.steady - self._began
+        if node in self.left:
+            return f"its agent was lost before the others had joined: {self.left[node]}"
+        said, seconds = words_on(self._membership.name_of(node), self._said), now.steady - self._began
         return f"its agent did not join within {seconds:.0f} s" + (f" ({' / '.join(said)})" if said else "")
 
 

@@ -10,6 +10,7 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -259,6 +260,23 @@ def fork(body: Callable[[], None]) -> int:
         finally:
             os._exit(code)
     return pid
+
+
+def exit_with(body: Callable[[], int]) -> None:
+    """End a forked child with what ``body`` returns, without unwinding into the code of its parent."""
+    code = 1
+    try:
+        code = body()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the parent takes it for a failure)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # a disk behind them may be full
+            os._exit(code)
 
 
 def close_all_but(kept: Collection[int]) -> None:

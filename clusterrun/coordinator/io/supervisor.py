@@ -12,13 +12,12 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.runtime.event_loop import steady
-from clusterrun.runtime.processes import become_subreaper, ended_children
+from clusterrun.runtime.processes import become_subreaper, ended_children, exit_with
 from clusterrun.runtime.stderr import say
 
 PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
@@ -123,29 +122,23 @@ class _Supervisor:
             signal.signal(number, lambda *_: None)
         self._pid = os.fork()
         if self._pid == 0:
-            self._become_coordinator()
+            exit_with(self._become_coordinator)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         for waiting in self._waiting:
             os.kill(self._pid, waiting)
         self._waiting.clear()
 
-    def _become_coordinator(self) -> None:
-        """In the child. Never returns."""
-        code = 1
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (*PASSED_ON, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            for fd in (self._heard, self._living, self._woken, self._wakes):
-                os.close(fd)
-            news = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
-            code = self._coordinate(news)
-            news.is_done()
-        except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the run is worth another coordinator)
-            sys.excepthook(*sys.exc_info())
-        finally:
-            _flush()
-            os._exit(code)
+    def _become_coordinator(self) -> int:
+        """In the child."""
+        signal.set_wakeup_fd(-1)
+        for number in (*PASSED_ON, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for fd in (self._heard, self._living, self._woken, self._wakes):
+            os.close(fd)
+        news = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
+        code = self._coordinate(news)
+        news.is_done()
+        return code
 
     def _guard(self) -> None:
         while self._code is None:
@@ -213,14 +206,6 @@ class _Supervisor:
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         return code if code > 0 else 128 - code
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:  # a full disk behind them
-        pass
 
 
 def _children_of(pid: int) -> list[int]:
