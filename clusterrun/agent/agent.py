@@ -144,13 +144,10 @@ class Agent:
         if self._lease.acknowledged(now.steady, ack) and self._lease.ends_at is not None:
             self._actions.append(RenewLease(self._lease.ends_at))
             if self._answer_by is not None and self._lease.ends_at - self._early > self._answer_by:
-                self._answered(now)
-
-    def _answered(self, now: Now) -> None:
-        self._answer_by = None
-        if self._held is not None:
-            order, self._held = self._held, None
-            self._start_ranks(now, order)
+                self._answer_by = None
+                order, self._held = self._held, None
+                if order is not None:
+                    self._start_ranks(now, order)
 
     def _on_message(self, now: Now, event: Told) -> None:
         if self._linked:
@@ -179,7 +176,10 @@ class Agent:
             if self._decide_at is not None and now.steady >= self._decide_at:
                 self._end_by_signal(now)
             self._ranks.kill_when_due(now)
-            self._observe_when_due(now)
+            if self._observe_at is not None and now.steady >= self._observe_at:
+                self._observe_at = None
+                if self._ranks.stage is RankStage.RUNNING:
+                    self._sidecars.observe(self._ranks.epoch)
 
     # --- ranks and sidecars ---
 
@@ -203,13 +203,6 @@ class Agent:
         if self._observed and self._ranks.stage is RankStage.RUNNING and event.epoch == self._ranks.epoch:
             self._observe_at = now.steady + OBSERVE_AFTER_SECONDS
 
-    def _observe_when_due(self, now: Now) -> None:
-        if self._observe_at is None or now.steady < self._observe_at:
-            return
-        self._observe_at = None
-        if self._ranks.stage is RankStage.RUNNING:
-            self._sidecars.observe(self._ranks.epoch)
-
     # --- ending ---
 
     def _stop_ranks(self, now: Now, order: messages.StopRanks) -> None:
@@ -224,8 +217,7 @@ class Agent:
             return
         self._ranks.got_signal = True
         if not self._linked:
-            if self._leaving is None:
-                self._leaving = 128 + event.number
+            self._leaving = 128 + event.number if self._leaving is None else self._leaving
             self._end_by_signal(now)
         elif self._decide_at is None:
             self._decide_at = now.steady + DECIDE_SECONDS

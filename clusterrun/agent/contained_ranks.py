@@ -114,11 +114,10 @@ class ContainedRanks(RankProcesses):
         self.loop.after(_LOOK_SECONDS, lambda: self._look(box))
 
     def _heard(self, said: dict[str, Any]) -> None:
-        if "pids" in said:
-            if said["space"] != os.readlink("/proc/self/ns/pid"):
-                why = "the container numbers its processes by itself; let it share the host's process ids"
-                self._tell(StartFailed(self._epoch, why))
-                return
+        if "pids" in said and said["space"] != os.readlink("/proc/self/ns/pid"):
+            why = "the container numbers its processes by itself; let it share the host's process ids"
+            self._tell(StartFailed(self._epoch, why))
+        elif "pids" in said:
             self._spawned = True
             self._tell(self._begun(self._order, said["pids"]))
         elif "failed" in said:
@@ -145,9 +144,8 @@ class ContainedRanks(RankProcesses):
         found = super().reap(wall)
         self._reaping = False
         ends, self._ends = self._ends, []
-        ended = [
-            self._ended(self._ranks.pop(pid), pid, code, wall) for pid, code in ends if pid in self._ranks
-        ]
+        known = [(pid, code) for pid, code in ends if pid in self._ranks]
+        ended = [self._ended(self._ranks.pop(pid), pid, code, wall) for pid, code in known]
         if ended:
             self.note_growth(wall)
         news, self._news = self._news, []

@@ -182,17 +182,14 @@ class Ranks:
         if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:
             self._gone(event.stuck)
         elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
-            self._cleaned(self._start, event.stuck, objection)
-
-    def _cleaned(self, order: messages.StartRanks, stuck: tuple[str, ...], why: str) -> None:
-        if stuck:
-            why = "what an older attempt left cannot be killed: " + ", ".join(stuck)
-        if not self._ending and not why:
-            self._spawn(order)
-            return
-        if not self._ending:
-            self._actions.append(Tell(messages.StartFailed(order.epoch, why)))
-        self._gone(stuck)
+            left = f"what an older attempt left cannot be killed: {', '.join(event.stuck)}"
+            why = left if event.stuck else objection
+            if not self._ending and not why:
+                self._spawn(self._start)
+                return
+            if not self._ending:
+                self._actions.append(Tell(messages.StartFailed(self.epoch, why)))
+            self._gone(event.stuck)
 
     def _gone(self, stuck: tuple[str, ...]) -> None:
         self.stage = RankStage.IDLE

@@ -192,7 +192,8 @@ class SidecarProcesses:
             pid = start_all([self._program(epoch, name, (questions, answers, log))])[0]
         except (NotStarted, OSError) as error:
             _close(fds)
-            self.happened(SidecarEnded(epoch, name, _in_words(error)))
+            why = f"{error.seen}; {error.remedy}" if isinstance(error, NotStarted) else str(error.strerror)
+            self.happened(SidecarEnded(epoch, name, why))
             return
         _close((questions, answers, log))
         sidecar = self._living[name] = Sidecar(self._loop, pid, epoch, (ours, theirs))
@@ -254,7 +255,3 @@ def _kin(pid: int, name: str) -> list[proc.Process]:
 def _close(fds: Iterable[int]) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _in_words(error: NotStarted | OSError) -> str:
-    return f"{error.seen}; {error.remedy}" if isinstance(error, NotStarted) else str(error.strerror)

@@ -142,7 +142,6 @@ class Launcher:
             self._older.discard(child.pid)
             if not self._living and not self._older:
                 self._all_ended()
-            return
         if child.pid not in self._living:
             return
         self._living.discard(child.pid)
