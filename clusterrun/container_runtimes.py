@@ -98,11 +98,7 @@ def _bind(one: Mount) -> str:
 TABLE = {
     "pyxis": ContainerRuntime((), ("squashfs", "name"), _pyxis, ":,"),
     "apptainer": ContainerRuntime(
-        ("apptainer", "singularity"),
-        ("sif", "squashfs", "folder", "url"),
-        _apptainer,
-        ":,\\",
-        host_path=True,
+        ("apptainer", "singularity"), ("sif", "squashfs", "folder", "url"), _apptainer, ":,\\", host_path=True
     ),
     "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
     "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),

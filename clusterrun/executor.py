@@ -52,11 +52,7 @@ class ClusterrunJob(core.Job[Any]):
     """A result is read whole: a larger one is not, unless somebody raises this."""
 
     def __init__(
-        self,
-        folder: str | Path,
-        job_id: str,
-        tasks: Sequence[int] = (0,),
-        context: Context | None = None,
+        self, folder: str | Path, job_id: str, tasks: Sequence[int] = (0,), context: Context | None = None
     ) -> None:
         """``job_id`` is the run id; ``folder`` counts for nothing, the run directory has everything."""
         self._context: Context | None = context or Context()

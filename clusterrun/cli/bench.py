@@ -67,11 +67,7 @@ def bench() -> None:
     "words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=files
 )
 def scaling(
-    script: str | None,
-    words: tuple[str, ...],
-    profile: str | None,
-    plot: str | None,
-    **given: Any,
+    script: str | None, words: tuple[str, ...], profile: str | None, plot: str | None, **given: Any
 ) -> int:
     """Run a script at several world sizes and strategies, and show what they gained.
 

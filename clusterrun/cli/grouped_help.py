@@ -95,10 +95,5 @@ def _show_all(context: click.Context, option: click.Parameter, value: bool) -> N
 
 
 _HELP_ALL = click.Option(
-    [ALL],
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_show_all,
-    help="Show every option.",
+    [ALL], is_flag=True, expose_value=False, is_eager=True, callback=_show_all, help="Show every option."
 )

@@ -119,11 +119,7 @@ _add(
 _add(
     "slow",
     "Limit what a host may send and get, with all others or with one.",
-    (
-        "n0003 --rate 50mbit",
-        "n0003 --to n0005 --rate 5mbit",
-        "n[0001-0002] --to n[0003-0006] --rate 5mbit",
-    ),
+    ("n0003 --rate 50mbit", "n0003 --to n0005 --rate 5mbit", "n[0001-0002] --to n[0003-0006] --rate 5mbit"),
     HOST,
     _option("--to", "Only what goes between it and this host, both ways."),
     _option("--rate", "For instance 50mbit.", required=True),

@@ -177,13 +177,7 @@ def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
     if status.state.ended:
         return [*why, ("logs", "logs"), ("errors", "logs --stream err"), *report]
     why = why if status.phase is Phase.TRAINING else []
-    return [
-        ("follow", "logs -f"),
-        *why,
-        ("wait", "wait"),
-        ("cancel", "cancel"),
-        *report,
-    ]
+    return [("follow", "logs -f"), *why, ("wait", "wait"), ("cancel", "cancel"), *report]
 
 
 def lineage(attempts: Sequence[Attempt], check: Callable[[int], str]) -> list[str]:
