@@ -54,7 +54,6 @@ def sync_names(folder: str) -> None:
 
 
 def write_all(handle: int, data: bytes) -> None:
-    """Write all of ``data``, however little the system takes at once."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]

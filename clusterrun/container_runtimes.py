@@ -108,7 +108,6 @@ TABLE = {
 
 
 def form(image: str, is_folder: bool) -> str:
-    """What kind of image a word names."""
     if "://" in image:
         return "url"
     if image.endswith(".sif"):

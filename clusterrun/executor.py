@@ -87,7 +87,6 @@ class ClusterrunJob(core.Job[Any]):
         return self._status().state.value
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
-        """The state and its reason."""
         status = self._status()
         return {"jobState": status.state.value, "reason": status.reason}
 
@@ -100,7 +99,6 @@ class ClusterrunJob(core.Job[Any]):
         return not self.run.record.spec.restarts and self.paths.result_pickle.exists()
 
     def cancel(self, check: bool = True) -> None:
-        """End the run."""
         self.run.cancel()
         self._watch = None  # what was seen before is old
 
@@ -117,7 +115,6 @@ class ClusterrunJob(core.Job[Any]):
         return _loaded(path, self.max_result_size_gb)
 
     def submission(self) -> utils.DelayedSubmission:
-        """The call that was submitted."""
         check_ours(self.paths.submitted_pickle)
         return utils.DelayedSubmission.load(self.paths.submitted_pickle)
 

@@ -36,7 +36,6 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """The process ``pid``, or None if there is none."""
     # A name may hold spaces and parentheses: only the last one closes it.
     head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
     name, words = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
@@ -118,7 +117,6 @@ def _descendants_by_parent(root: int) -> list[Process]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """The chain of parents above ``pid``."""
     chain: list[int] = []
     process = read(pid)
     while process and process.parent > 0:
@@ -212,7 +210,6 @@ def content(path: str) -> bytes:
 
 
 def text(path: str) -> str:
-    """The same as text."""
     return content(path).decode("utf-8", "replace")
 
 

@@ -56,7 +56,6 @@ def advise(as_json: bool, **given: Any) -> int:
 
 
 def _question(given: dict[str, Any]) -> Any:
-    """What is asked, the options before the measurement. Raises ``BadInput``."""
     from clusterrun.bench import sizes
     from clusterrun.bench.advice import AdviceQuestion
 
@@ -84,7 +83,6 @@ def _question(given: dict[str, Any]) -> Any:
 
 
 def _measured(name: str) -> dict[str, float]:
-    """What a study of bench scaling knows: parameters, bandwidth of its largest world, a step of one."""
     from clusterrun.bench import study_results as book
     from clusterrun.bench.result import build_table
     from clusterrun.config import settings

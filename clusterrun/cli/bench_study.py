@@ -48,8 +48,6 @@ class LocalMachine:
 
 
 class Study:
-    """One study: what to measure, where it is kept, and the runs of this call."""
-
     def __init__(
         self,
         context: Context,
@@ -71,7 +69,6 @@ class Study:
         self.runner = Runner(subject, self.path, known, context, say)
 
     def left(self) -> list[tuple[Cell, int]]:
-        """The runs that are still to be made."""
         return self.runner.left(self.cells, self.repeats)
 
     def crowded(self) -> str:
@@ -84,7 +81,6 @@ class Study:
         return f"{need} are more than the {self.here.cores} cores of this machine, which they would share"
 
     def measure(self, tell: Tell) -> None:
-        """Run what is not measured yet."""
         if not self.left():
             tell(f"everything was measured before: {self.path} (--fresh measures anew)")
             return
@@ -103,7 +99,6 @@ class Study:
         return replace(spec_of(plain, Cell(AS_IS, worlds[-1])), name="all-reduce")
 
     def table(self) -> Table:
-        """What is known by now."""
         spec = self.subject.spec
         return build_table(
             self.runner.results,
@@ -114,7 +109,6 @@ class Study:
         )
 
     def shown(self, as_json: bool) -> int:
-        """Print each configuration and its command, for a dry run."""
         crowded = self.crowded()
         if crowded:
             say(f"notice: {crowded}")
@@ -138,7 +132,6 @@ class Study:
 def prepared(
     context: Context, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
 ) -> Study:
-    """The study that was asked for. Raises ``BadInput``."""
     command = _command(script, words)
     reference = _is_reference(command[0], spec.cwd)
     here = _local_machine(context, spec)

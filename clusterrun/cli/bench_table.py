@@ -30,7 +30,6 @@ SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 
 def show(study: Study, table: Table) -> None:
-    """The table and what has to be known to read it, on stdout."""
     print_table(HEADS, [_cells(row, study, table) for row in table.rows], SPARE)
     print("\n" + "\n".join(legend(study, table)))
 
@@ -54,12 +53,10 @@ def _cells(row: ResultRow, study: Study, table: Table) -> list[str]:
 
 
 def failure(row: ResultRow) -> str:
-    """Why there is no figure."""
     return f"failed: {row.failed.removeprefix('FAILED: ')}"
 
 
 def where(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
-    """Nodes, devices and how they share what there is."""
     laid, spec = row.laid, study.subject.spec
     kind = "GPU" if spec.gpus else "rank"
     size = (
@@ -78,7 +75,6 @@ def sharing(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
 
 
 def legend(study: Study, table: Table) -> list[str]:
-    """What was measured, on what, and how the numbers come about."""
     if table.baseline is None:
         return [f"nothing was measured of {study.runner.results.subject}"]
     return [
@@ -92,7 +88,6 @@ def legend(study: Study, table: Table) -> list[str]:
 
 
 def _noise_warning(table: Table) -> list[str]:
-    """A warning where the repeats differ so much that the rows cannot be told apart."""
     worst = max(row.spread for row in table.rows)
     if worst <= NOISY_SPREAD:
         return []
@@ -110,7 +105,6 @@ def _work(table: Table) -> str:
 
 
 def machine(study: Study, table: Table) -> str:
-    """Device, torch and cluster, as far as they are known."""
     probed = table.probed
     place = "this machine" if study.here.local else "Slurm"
     if probed is None or probed.failed:
@@ -120,7 +114,6 @@ def machine(study: Study, table: Table) -> str:
 
 
 def prediction(table: Table) -> str:
-    """The inputs of the predictions, or which of them is missing."""
     probed = table.probed
     if probed is None or probed.failed:
         return "predicted: not without the all-reduce that the short job measures"
@@ -142,12 +135,10 @@ def prediction(table: Table) -> str:
 
 
 def title(study: Study) -> str:
-    """The heading of the picture."""
     return f"{study.runner.results.subject}: {study.subject.growth.value} scaling"
 
 
 def caption(study: Study, table: Table) -> str:
-    """Under the picture: on what it was measured."""
     shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
     return f"{machine(study, table)} · {shared}" + (
         f"{study.repeats} runs each, bars from the slowest to the fastest"
@@ -196,7 +187,6 @@ def _row(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, 
 
 
 def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
-    """On what a row was measured; null where it is not known."""
     known = probed if probed and not probed.failed else MachineInfo()
     return {
         "cluster": "local" if study.here.local else "slurm",

@@ -179,7 +179,6 @@ def _make_selftest(spec: JobSpec, path: str, anonymous: bool, otherwise: bool) -
 
 
 def _read_selftest(path: str) -> int:
-    """Show what a file of a self-test says."""
     try:
         with open(path, encoding="utf-8") as file:
             made = json.loads(file.read(MOST_BYTES))
@@ -194,7 +193,6 @@ def _read_selftest(path: str) -> int:
 
 
 def _show_selftest(made: dict[str, Any]) -> int:
-    """Print the findings; the exit code says the worst."""
     print("\n".join(visible(line) for line in selftest_findings.lines(made)))
     found = selftest_findings.grade(made)
     return {Grade.FAIL: ExitCode.UNFIT, Grade.UNDETERMINED: ExitCode.FAILED}.get(found, ExitCode.DONE)

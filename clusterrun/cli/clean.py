@@ -159,7 +159,6 @@ def _freed(count: int, going: tuple[Ended, ...]) -> str:
 
 
 def _holds(context: Context, planned: CleanPlan, removed: Removed | None = None) -> str:
-    """How much the home holds now."""
     left, gone = planned.holds, 0
     if removed is not None:
         left, gone = planned.holds - removed.left_by, len(removed.gone)

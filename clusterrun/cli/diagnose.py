@@ -50,7 +50,6 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> int:
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
-    """What ``--json`` prints."""
     return {
         "run_id": run_id,
         "verdict": diagnosis.verdict.value,
@@ -63,7 +62,6 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    """The diagnosis for people: the verdict first."""
     told = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
     told += _part(
         "culprit" if len(diagnosis.culprits) == 1 else "culprits", [_culprit(c) for c in diagnosis.culprits]
@@ -82,7 +80,6 @@ def _culprit(one: Culprit) -> str:
 
 
 def _stack(group: Stacks) -> list[str]:
-    """A group of ranks and where they stand, the user's own lines with their text."""
     count = len(unfolded(group.ranks))
     heading = f"rank {group.ranks}" if count == 1 else f"{count} ranks: {group.ranks}"
     if not group.stack:

@@ -14,7 +14,6 @@ KWH = 3.6e6
 
 
 def lines(found: EndReport) -> list[tuple[str, str]]:
-    """The lines of the report, each with its heading."""
     known = (
         ("time", _time(found)),
         ("goodput", _goodput(found)),

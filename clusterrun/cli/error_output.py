@@ -23,7 +23,6 @@ class ErrorOptions:
 
 
 def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
-    """Run ``program`` and print its errors as text; returns its exit code."""
     wishes = ErrorOptions()
     try:
         return _run(program, wishes)

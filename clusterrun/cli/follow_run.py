@@ -55,14 +55,12 @@ def follow_to_end(
 
 
 def exit_code(status: RunStatus) -> ExitCode:
-    """What a command exits with that saw this end."""
     if status.state is State.COMPLETED:
         return ExitCode.DONE
     return ExitCode.UNFIT if unfit(status) else ExitCode.FAILED
 
 
 def _stay_for_check(context: Context, run_id: str) -> RunStatus:
-    """Show how the check goes, and say what it found; the status after it."""
     from clusterrun.cli.progress import past_preflight, show_until
     from clusterrun.reports.text_report import headline
 
@@ -80,13 +78,11 @@ def _stay_for_check(context: Context, run_id: str) -> RunStatus:
 
 
 def detached(run_id: str, verb: str) -> int:
-    """Say that the run continues without us, and how to come back to it."""
     say(f"\ndetached: the run continues. To come back:\n  clusterrun {verb} {run_id}")
     return ExitCode.INTERRUPTED
 
 
 def print_end(context: Context, status: RunStatus) -> None:
-    """Print how a run ended on stderr: the first failure with its output, and what to type next."""
     took = ""
     if status.started_at and status.ended_at:
         took = f" after {spoken(max(0.0, status.ended_at - status.started_at))}"
@@ -104,7 +100,6 @@ def print_end(context: Context, status: RunStatus) -> None:
 
 
 def print_usage(context: Context, status: RunStatus) -> None:
-    """Print how a run that was followed to its end used its time and resources."""
     from clusterrun.cli import end_report
     from clusterrun.operations.end_report import end_report as gathered
 
@@ -135,7 +130,6 @@ def _print_unfit(context: Context, status: RunStatus) -> bool:
 
 
 def _explain(context: Context, status: RunStatus) -> None:
-    """Explain the errors of a failed run, or that the ranks of a successful one trained separately."""
     from clusterrun.operations.diagnose import of_ended
 
     if status.state is State.CANCELLED or unfit(status):

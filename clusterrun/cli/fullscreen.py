@@ -45,7 +45,6 @@ class Keys:
             tty.setcbreak(self._fd, termios.TCSANOW)
 
     def restore(self) -> None:
-        """Restore the terminal."""
         if self._before is not None:
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
 

@@ -39,7 +39,6 @@ class GroupedOption(click.Option):
 
 
 def grouped(*names: str, group: str = "output", **more: Any) -> Callable[[F], F]:
-    """A ``GroupedOption`` of this group."""
     return click.option(*names, cls=GroupedOption, group=group, **more)
 
 
@@ -47,11 +46,9 @@ class GroupedCommand(click.Command):
     """A command with many options: ``--help`` shows the common ones, ``--help-all`` every one."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """With ``--help-all``, beside ``--help``."""
         return [*super().get_params(ctx), _HELP_ALL]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options by group, the common ones first, their texts in one column."""
         every = bool(ctx.meta.get(ALL))
         params = self.get_params(ctx)
         grouped = [one for one in params if isinstance(one, GroupedOption) and not one.hidden]

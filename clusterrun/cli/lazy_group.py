@@ -43,11 +43,9 @@ class LazyGroup(click.Group):
         self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order of a user's day."""
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
@@ -56,12 +54,10 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the entries alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands that begin with what was typed."""
         from click.shell_completion import CompletionItem  # for a TAB alone
 
         fitting = [(name, entry) for name, entry in self._entries.items() if name.startswith(incomplete)]

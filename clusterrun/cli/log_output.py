@@ -14,7 +14,6 @@ from clusterrun.operations.logs import RunLogs
 
 
 def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter | None = None) -> None:
-    """Print what the ranks print, to the end of the run, each piece as soon as it is there."""
     line_filter = line_filter or LineFilter()
     for data in _shown(line_filter(logs.following(exact=line_filter.exact)), logs, fold, line_filter.as_is):
         sys.stdout.buffer.write(data)

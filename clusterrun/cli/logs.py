@@ -123,7 +123,6 @@ def _follow(context: Context, logs: RunLogs, run_id: str, fold: bool, line_filte
 
 
 def _nothing(context: Context, logs: RunLogs, run_id: str) -> None:
-    """Say that nothing was printed, and what is known instead."""
     status = logs.watch.look()
     reason = f": {status.reason}" if status.reason else ""
     if status.state.ended:

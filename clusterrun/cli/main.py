@@ -49,7 +49,6 @@ COMMANDS = {
 
 
 def host_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For a TAB: the hosts of the configuration that begin with what was typed."""
     from clusterrun.cli import shell_complete
 
     return shell_complete.host_names(incomplete)

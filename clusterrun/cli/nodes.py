@@ -53,7 +53,6 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
 
 
 def _here(context: Context) -> str:
-    """The cluster that a submission from here would go to."""
     return "local" if context.client().why_not() else context.client().cluster_name()
 
 

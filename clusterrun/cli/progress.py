@@ -25,7 +25,6 @@ BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
 
 
 def ended(status: RunStatus) -> bool:
-    """Whether the run has ended."""
     return status.state.ended
 
 
@@ -53,7 +52,6 @@ def _nothing() -> Iterator[Show]:
 
 @contextmanager
 def _display(budget: float) -> Iterator[Show]:
-    """One line that changes in place and is gone at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
     from rich.table import Column

@@ -86,7 +86,6 @@ def _late(seconds: float) -> str:
 
 
 def _doubts(one: ShapeForecast) -> list[str]:
-    """What the forecast does not know."""
     said = []
     if one.hidden:
         said.append(f"{one.partition}: {one.hidden} nodes run jobs that Slurm does not show you: left out")

@@ -40,7 +40,6 @@ def command_of(*words: str) -> click.Command:
 
 
 def _options(words: str) -> Iterator[str]:
-    """Every option of a command, under the heads of its help."""
     command = command_of(*words.split())
     for group, head in option_table.GROUPS.items():
         own = [one for one in _options_of(command) if getattr(one, "group", "output") == group]
@@ -100,7 +99,6 @@ def _command(words: tuple[str, ...]) -> Iterator[str]:
 
 
 def _variables(_: str) -> Iterator[str]:
-    """The environment variable and the key of each option that may stand in a configuration."""
     yield from ("| key | variable | kind |", "|---|---|---|")
     for option in option_table.CONFIGURABLE.values():
         kind = " \\| ".join(option.choices) or option.kind
@@ -108,7 +106,6 @@ def _variables(_: str) -> Iterator[str]:
 
 
 def _schema(name: str) -> Iterator[str]:
-    """Every field of a JSON document, by its path."""
     with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), encoding="utf-8") as file:
         schema = json.load(file)
     yield from (_cell(schema["description"]), "", "| field | type | says |", "|---|---|---|")

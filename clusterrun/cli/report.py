@@ -28,7 +28,6 @@ READABLE = 0o644
 
 
 def outputs(command: F) -> F:
-    """The options that say in which forms a report is wanted."""
     for names, about in (
         (("--json", "as_json"), {"is_flag": True, "help": "Print one JSON document."}),
         (("--html",), {"help": "Write a page for a browser, self-contained."}),
@@ -63,7 +62,6 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
 
 
 def put(report: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:
-    """Write the files that are wanted, then print the report on stdout."""
     if html:
         from clusterrun.reports.page import page
 
@@ -86,7 +84,6 @@ def _write(path: str, text: str) -> None:
 
 
 def painted(report: Report) -> list[str]:
-    """The report as lines for stdout, coloured where that is wanted."""
     from clusterrun.reports.text_report import screen
 
     width = columns() if sys.stdout.isatty() else WIDTH

@@ -134,7 +134,6 @@ def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
 
 
 def _what(spec: JobSpec, job_id: str) -> str:
-    """Name, place and size in words."""
     size = (
         f"{spec.nodes} nodes, one process each"
         if spec.per_node

@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 
 def show(context: Context, status: RunStatus) -> None:
-    """Print ``status`` and what the run directory adds to it."""
     record = _readable(context.store.read, status.run_id)
     state = _readable(context.store.state, status.run_id)
     lines = [f"{name:<10} {value}" for name, value in _facts(context, status, record, state) if value]
@@ -95,7 +94,6 @@ def _facts(
 
 
 def _coordinator_news(context: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
-    """What the coordinator reported besides the reason, and how long ago."""
     if state is None:
         return []
     ago = spoken(max(0.0, context.clock.now() - state.updated_at))
@@ -109,7 +107,6 @@ def _coordinator_news(context: Context, status: RunStatus, state: RunState | Non
 
 
 def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
-    """The warning of a successful run whose ranks trained separately."""
     if status.state is not State.COMPLETED:
         return ()
     from clusterrun.operations.postmortem_input import left_alone  # with it comes all that diagnoses
@@ -118,7 +115,6 @@ def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunSta
 
 
 def _logs(context: Context, run_id: str) -> str:
-    """Where the files of the newest attempt are."""
     paths = context.store.paths(run_id)
     try:
         known = attempts(paths.attempts)
@@ -128,7 +124,6 @@ def _logs(context: Context, run_id: str) -> str:
 
 
 def _check(context: Context, run_id: str, epoch: int) -> str:
-    """What the pre-flight check of an attempt found, in a line; '' where there was none."""
     try:
         report = context.store.report(run_id, epoch)
     except ClusterrunError as error:
@@ -144,7 +139,6 @@ def _size(status: RunStatus) -> str:
 
 
 def _use(status: RunStatus) -> str:
-    """What a live run on this machine takes of it."""
     pid = status.job_id.partition(".")[0]
     if status.cluster != Cluster.LOCAL.value or status.state is not State.RUNNING or not pid:
         return ""
@@ -162,7 +156,6 @@ def _use(status: RunStatus) -> str:
 
 
 def _used(context: Context, record: RunRecord | None, state: RunState | None) -> str:
-    """What the newest attempt's samples say of the time since it started."""
     if record is None or state is None or not state.attempts:
         return ""
     attempt = context.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
@@ -217,6 +210,5 @@ def _times(attempt: Attempt) -> str:
 
 
 def progress_text(step: int, checkpoint: int) -> str:
-    """How far a script came, as far as it reports that."""
     said = (("step", step), ("checkpoint", checkpoint))
     return ", ".join(f"{name} {number}" for name, number in said if number >= 0)

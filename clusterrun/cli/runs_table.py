@@ -16,7 +16,6 @@ _PAINT = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", 
 
 
 def _size(status: RunStatus, now: float) -> str:
-    """Nodes, and ranks on each."""
     return f"{status.nodes}×{status.world_size // status.nodes if status.nodes else 0}"
 
 
@@ -28,7 +27,6 @@ def reason_of(status: RunStatus, now: float) -> str:
 
 
 def _time(status: RunStatus, now: float) -> str:
-    """How long it has run, or has waited."""
     began = status.started_at or status.submitted_at
     ended = status.ended_at or now
     return spoken(max(0.0, ended - began)) if began else ""
@@ -49,7 +47,6 @@ SPARE = ("PHASE", "JOB", "NODES", "TIME")
 
 
 def plain(statuses: Sequence[RunStatus], now: float) -> list[str]:
-    """A table for a pipe: every line whole."""
     return aligned(_rows(statuses, now))
 
 
@@ -61,7 +58,6 @@ def fitted(statuses: Sequence[RunStatus], now: float, width: int, colours: bool)
 
 
 def show(statuses: Sequence[RunStatus], now: float) -> None:
-    """Print the table, as suits where stdout goes."""
     table = sys.stdout.isatty()
     lines = fitted(statuses, now, columns(), coloured(sys.stdout)) if table else plain(statuses, now)
     print("\n".join(lines))

@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names and ids of the newest runs that begin with what was typed."""
     if context.meta.get(HOST):
         return []  # runs of another machine: a TAB asks nobody there
     return _named(Store(settings.home(os.environ)), incomplete)
 
 
 def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names and ids of the sweeps that begin with what was typed."""
     if context.meta.get(HOST):
         return []
     from clusterrun.runs.sweep_records import Sweeps
@@ -50,24 +48,20 @@ def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The shell's own completion of files."""
     from click.shell_completion import CompletionItem  # for a TAB alone
 
     return [CompletionItem(incomplete, type="file")]
 
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The states that a filter knows, as people write them."""
     return _beginning([*(state.value.lower() for state in State), "live", "ended"], incomplete.lower())
 
 
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The profiles of the configuration files that begin with what was typed."""
     return _beginning((name for one in _configurations() for name, _ in one.profiles), incomplete)
 
 
 def host_names(incomplete: str) -> list[str]:
-    """The hosts of the configuration files that begin with what was typed."""
     return _beginning((host.name for one in _configurations() for host in one.hosts), incomplete)
 
 

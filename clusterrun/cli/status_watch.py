@@ -50,7 +50,6 @@ class StatusWatch:
 
     @property
     def over(self) -> bool:
-        """Whether all runs that were named have ended."""
         return bool(self._listing.named) and all(status.state.ended for status in self.found)
 
 

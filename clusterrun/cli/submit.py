@@ -161,7 +161,6 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
 
 
 def _details(plan: Plan) -> Iterator[str]:
-    """What ranks get, and what the run survives."""
     from clusterrun.script.containers import description
     from clusterrun.script.requeue_options import described
 
@@ -209,7 +208,6 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
 
 
 def _what(spec: JobSpec) -> str:
-    """Name, place and size in words."""
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
     if spec.shapes:
         size = f"{' or '.join(spec.shape_words)}, whichever starts first"
@@ -221,7 +219,6 @@ def _what(spec: JobSpec) -> str:
 
 
 def _planned(plan: Plan) -> dict[str, Any]:
-    """What only a dry run shows."""
     survival = {"max_restarts": plan.orders.max_restarts, **fields(plan.orders.survival)}
     python = fields(plan.orders.interpreter)
     container = {"container": encode(plan.orders.container)} if plan.orders.container.image else {}

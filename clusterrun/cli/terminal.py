@@ -34,7 +34,6 @@ _FIRST_ODD = "\u0300"
 
 
 def width_of(text: str) -> int:
-    """The columns that ``text`` takes on a terminal."""
     if max(text, default="") < _FIRST_ODD:
         return len(text)
     import unicodedata
@@ -56,7 +55,6 @@ def size_words(nodes: int, each: int, gpu_type: str, gpus: int, least: int = 0) 
 
 
 def padded(text: str, width: int) -> str:
-    """``text`` filled up to ``width`` columns."""
     return text + " " * (width - width_of(text))
 
 
@@ -92,7 +90,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[s
 
 
 def columns() -> int:
-    """The width of the terminal that stdout is."""
     return os.get_terminal_size(sys.stdout.fileno()).columns or 80
 
 
@@ -150,5 +147,4 @@ def iso(moment: float | None) -> str | None:
 
 
 def local_time(moment: float | None) -> str:
-    """Seconds since the epoch for people, in their own zone."""
     return "" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment))

@@ -49,7 +49,6 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
 
 
 def _unqueued(context: Context, wanted: tuple[str, ...]) -> Iterator[ExitCode]:
-    """Report sweeps with points that were never queued as failed."""
     for found in filter(None, map(Sweeps(context.store).find, wanted)):
         if found.waiting:
             say(f"{len(found.waiting)} points are not queued: clusterrun sweep continue {found.name}")

@@ -99,313 +99,257 @@ def _sbatch(name: str, help_: str, metavar: str, kind: str = "text", **more: Any
     return Option(name, kind, help_, metavar, **asked)
 
 
+def _text(name: str, help_: str, metavar: str, **more: Any) -> Option:
+    return Option(name, "text", help_, metavar, **more)
+
+
+def _number(name: str, help_: str, metavar: str, default: int, **more: Any) -> Option:
+    return Option(name, "number", help_, metavar, default, **more)
+
+
+def _seconds(name: str, help_: str, default: str, **more: Any) -> Option:
+    return Option(name, "seconds", help_, "TIME", default, **more)
+
+
 def _of(group: str, *found: Option) -> tuple[Option, ...]:
     return tuple(replace(option, group=group) for option in found)
 
 
-RESOURCES = (
-    *_of(
-        "resources",
-        Option(
-            "nodes",
-            "nodes",
-            "Nodes that train; MIN-MAX: what is free.",
-            "N",
-            1,
-            common=True,
-            short="-N",
-            least=1,
-        ),
-        Option(
-            "gpus",
-            "gpus",
-            "GPUs per node, one rank each: 8, or h100:8.",
-            "[TYPE:]G",
-            0,
-            common=True,
-            also=("--gpus-per-node",),
-        ),
-        _choice(
-            "gpus-from",
-            "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
-            ("slurm", "node"),
-            "slurm",
-            here=IGNORED,
-        ),
-        Option(
-            "ranks-per-node",
-            "number",
-            "Ranks per node without GPUs.",
-            "R",
-            0,
-            common=True,
-            otherwise="1",
-            shaped=True,
-        ),
-        Option(
-            "cpus-per-rank",
-            "number",
-            "CPU cores per rank.",
-            "C",
-            0,
-            common=True,
-            otherwise="the GPU's share, else 1",
-            shaped=True,
-        ),
-        _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
-        _sbatch(
-            "time",
-            "Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes.",
-            "TIME",
-            "time",
-            common=True,
-            otherwise="the partition's",
-            short="-t",
-            here="",
-        ),
-        _sbatch(
-            "time-min",
-            "Start where less than --time is left before other jobs, but at least so much.",
-            "TIME",
-            "time",
-            otherwise="--time",
-        ),
-        Option("spares", "number", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
+_SIZE = (
+    Option(
+        "nodes", "nodes", "Nodes that train; MIN-MAX: what is free.", "N", 1, common=True, short="-N", least=1
     ),
-    *_of(
+    Option(
+        "gpus",
+        "gpus",
+        "GPUs per node, one rank each: 8, or h100:8.",
+        "[TYPE:]G",
+        0,
+        common=True,
+        also=("--gpus-per-node",),
+    ),
+    _choice(
+        "gpus-from",
+        "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
+        ("slurm", "node"),
         "slurm",
-        _sbatch(
-            "partition",
-            "Slurm partition.",
-            "NAME",
-            common=True,
-            otherwise="the cluster's",
-            short="-p",
-            here=REFUSED,
-        ),
-        _sbatch(
-            "account",
-            "Slurm account.",
-            "NAME",
-            common=True,
-            otherwise="your default one",
-            short="-A",
-            here=REFUSED,
-        ),
-        _sbatch(
-            "qos", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q", here=REFUSED
-        ),
-        _sbatch("reservation", "Slurm reservation.", "NAME", here=REFUSED),
-        _sbatch("constraint", "Features that nodes must have.", "LIST", short="-C", here=REFUSED),
-        _sbatch("exclude", "Nodes to exclude.", "NODES", short="-x", queued=False, shaped=False),
-        _sbatch(
-            "nodelist",
-            "Nodes that the job must have.",
-            "NODES",
-            short="-w",
-            queued=False,
-            shaped=False,
-            here=REFUSED,
-        ),
-        Option(
-            "name",
-            "text",
-            "Name of the run.",
-            "NAME",
-            common=True,
-            otherwise="the script's",
-            short="-J",
-            also=("--job-name",),
-        ),
-        _list(
-            "sbatch",
-            "Any other sbatch option: nice=10.",
-            "KEY[=VALUE]",
-            common=True,
-            queued=True,
-            here=REFUSED,
-        ),
-        _list("srun", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]", here=REFUSED),
-        Option(
-            "template",
-            "text",
-            "Your own sbatch template.",
-            "FILE",
-            otherwise="the shipped one",
-            queued=True,
-            here=IGNORED,
-        ),
-        _choice(
-            "cluster",
-            "Where to run; auto: Slurm where its programs are, else this machine.",
-            ("auto", "slurm", "local"),
-            "auto",
-            queued=True,
-        ),
+        here=IGNORED,
     ),
-    *_of(
-        "environment",
-        _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
-        _list("env", "Variable for the ranks; KEY alone: as it is here.", "KEY[=VALUE]", common=True),
-        Option(
-            "python",
-            "text",
-            "The ranks' interpreter.",
-            "PATH",
-            otherwise="what --setup activates, else the active environment's, else ours",
-        ),
-        Option("container", "text", "Container image that ranks run in.", "IMAGE", otherwise="none"),
-        _list("mount", "With --container: a folder to mount there.", "SRC[:DST[:ro]]"),
-        _choice(
-            "container-runtime",
-            "What starts it: pyxis, apptainer, charliecloud, podman or slurm.",
-            RUNTIMES,
-            metavar="NAME",
-            otherwise="what is here and takes the image",
-        ),
+    _number(
+        "ranks-per-node", "Ranks per node without GPUs.", "R", 0, common=True, otherwise="1", shaped=True
+    ),
+    _number(
+        "cpus-per-rank",
+        "CPU cores per rank.",
+        "C",
+        0,
+        common=True,
+        otherwise="the GPU's share, else 1",
+        shaped=True,
+    ),
+    _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
+    _sbatch(
+        "time",
+        "Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes.",
+        "TIME",
+        "time",
+        common=True,
+        otherwise="the partition's",
+        short="-t",
+        here="",
+    ),
+    _sbatch(
+        "time-min",
+        "Start where less than --time is left before other jobs, but at least so much.",
+        "TIME",
+        "time",
+        otherwise="--time",
+    ),
+    _number("spares", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
+)
+_SLURM = _of(
+    "slurm",
+    _sbatch(
+        "partition",
+        "Slurm partition.",
+        "NAME",
+        common=True,
+        otherwise="the cluster's",
+        short="-p",
+        here=REFUSED,
+    ),
+    _sbatch(
+        "account",
+        "Slurm account.",
+        "NAME",
+        common=True,
+        otherwise="your default one",
+        short="-A",
+        here=REFUSED,
+    ),
+    _sbatch("qos", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q", here=REFUSED),
+    _sbatch("reservation", "Slurm reservation.", "NAME", here=REFUSED),
+    _sbatch("constraint", "Features that nodes must have.", "LIST", short="-C", here=REFUSED),
+    _sbatch("exclude", "Nodes to exclude.", "NODES", short="-x", queued=False, shaped=False),
+    _sbatch(
+        "nodelist",
+        "Nodes that the job must have.",
+        "NODES",
+        short="-w",
+        queued=False,
+        shaped=False,
+        here=REFUSED,
+    ),
+    _text(
+        "name",
+        "Name of the run.",
+        "NAME",
+        common=True,
+        otherwise="the script's",
+        short="-J",
+        also=("--job-name",),
+    ),
+    _list(
+        "sbatch", "Any other sbatch option: nice=10.", "KEY[=VALUE]", common=True, queued=True, here=REFUSED
+    ),
+    _list("srun", "Any other srun option: cpu-bind=cores.", "KEY[=VALUE]", here=REFUSED),
+    _text(
+        "template",
+        "Your own sbatch template.",
+        "FILE",
+        otherwise="the shipped one",
+        queued=True,
+        here=IGNORED,
+    ),
+    _choice(
+        "cluster",
+        "Where to run; auto: Slurm where its programs are, else this machine.",
+        ("auto", "slurm", "local"),
+        "auto",
+        queued=True,
     ),
 )
+_ENVIRONMENT = _of(
+    "environment",
+    _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
+    _list("env", "Variable for the ranks; KEY alone: as it is here.", "KEY[=VALUE]", common=True),
+    _text(
+        "python",
+        "The ranks' interpreter.",
+        "PATH",
+        otherwise="what --setup activates, else the active environment's, else ours",
+    ),
+    _text("container", "Container image that ranks run in.", "IMAGE", otherwise="none"),
+    _list("mount", "With --container: a folder to mount there.", "SRC[:DST[:ro]]"),
+    _choice(
+        "container-runtime",
+        "What starts it: pyxis, apptainer, charliecloud, podman or slurm.",
+        RUNTIMES,
+        metavar="NAME",
+        otherwise="what is here and takes the image",
+    ),
+)
+RESOURCES = (*_SIZE, *_SLURM, *_ENVIRONMENT)
 """Options of every command that asks for nodes."""
 
 PREFLIGHT = _of(
     "check",
-    Option("preflight-budget", "seconds", "Time that the pre-flight check may take.", "TIME", "60s"),
+    _seconds("preflight-budget", "Time that the pre-flight check may take.", "60s"),
     _list(
         "preflight-limit",
         "A limit of the pre-flight check, as clusterrun help preflight names them.",
         "NAME=NUMBER",
     ),
     _switch("avoid-bad", "Exclude nodes that were lately found unfit.", queued=True, here=IGNORED),
-    Option(
-        "bad-since",
-        "seconds",
-        "How old a finding may be to count for --avoid-bad.",
-        "TIME",
-        "7d",
-        queued=True,
-    ),
+    _seconds("bad-since", "How old a finding may be to count for --avoid-bad.", "7d", queued=True),
 )
 """Options of every command that starts with a pre-flight check."""
 
-SUBMISSION = (
-    *_of(
-        "resources",
-        Option(
-            "shapes",
-            "text",
-            "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
-            "LIST",
-            queued=True,
-        ),
-        _switch("per-node", "Start COMMAND once per node, not once per rank."),
-        _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer.", queued=True),
+_FORM = (
+    _text(
+        "shapes",
+        "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
+        "LIST",
+        queued=True,
     ),
-    *_of(
-        "environment",
-        _switch("snapshot", "Copy the code into the run directory, and run the copy in that directory."),
-        _list(
-            "snapshot-include",
-            "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
-            "PATH",
-        ),
-    ),
-    *_of(
-        "check",
-        _choice(
-            "preflight",
-            "Check the nodes first: full, quick or off.",
-            ("full", "quick", "off"),
-            metavar="LEVEL",
-            common=True,
-            otherwise="full for several nodes, else quick",
-        ),
-        _choice(
-            "on-unfit",
-            "With too few fit nodes: end, or queue the run again without the unfit ones.",
-            ("fail", "resubmit"),
-            "fail",
-            queued=True,
-            here=IGNORED,
-        ),
-    ),
-    *_of(
-        "restarts",
-        Option(
-            "max-restarts",
-            "number",
-            "Restarts after failures that got no further.",
-            "N",
-            -1,
-            common=True,
-            otherwise="0; 3 with --spares or --requeue",
-        ),
-        _switch(
-            "requeue",
-            "Continue in a new job after time limit or preemption.",
-            common=True,
-            queued=True,
-            here=IGNORED,
-        ),
-        _choice(
-            "requeue-by",
-            "How to continue: Slurm queues the job again, or the next one is queued when this one starts.",
-            contract.REQUEUE_WORDS,
-            otherwise="requeue",
-            queued=True,
-        ),
-        Option(
-            "max-preemptions",
-            "number",
-            "With --requeue: how many preemptions are survived.",
-            "N",
-            20,
-            queued=True,
-        ),
-        Option(
-            "max-time-limits",
-            "number",
-            "With --requeue: how many time limits are survived.",
-            "N",
-            20,
-            queued=True,
-        ),
-        Option(
-            "notice",
-            "seconds",
-            "With --requeue: how long before its end the job is told.",
-            "TIME",
-            "120s",
-            least=30,
-            queued=True,
-        ),
-        Option(
-            "no-progress",
-            "number",
-            "End after K failed attempts in a row that got no further; 0: never.",
-            "K",
-            3,
-        ),
-        Option(
-            "hang-after",
-            "seconds",
-            "Time without any progress that counts as a hang; off: hangs are not looked for.",
-            "TIME",
-            "10m",
-        ),
-        _choice(
-            "on-hang",
-            "When a run hangs: report the cause, restart all ranks, or end the run.",
-            ("report", "restart", "kill"),
-            "report",
-        ),
-    ),
-    *_of(
-        "output",
-        _switch("follow", "Show what the ranks print, until the run has ended.", common=True, short="-f"),
-        _switch("wait", "Return when the run has ended, with its exit code."),
-        Option("on-event", "text", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
+    _switch("per-node", "Start COMMAND once per node, not once per rank."),
+    _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer.", queued=True),
+)
+_CODE = _of(
+    "environment",
+    _switch("snapshot", "Copy the code into the run directory, and run the copy in that directory."),
+    _list(
+        "snapshot-include",
+        "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
+        "PATH",
     ),
 )
+_CHECK = _of(
+    "check",
+    _choice(
+        "preflight",
+        "Check the nodes first: full, quick or off.",
+        ("full", "quick", "off"),
+        metavar="LEVEL",
+        common=True,
+        otherwise="full for several nodes, else quick",
+    ),
+    _choice(
+        "on-unfit",
+        "With too few fit nodes: end, or queue the run again without the unfit ones.",
+        ("fail", "resubmit"),
+        "fail",
+        queued=True,
+        here=IGNORED,
+    ),
+)
+_RESTARTS = _of(
+    "restarts",
+    _number(
+        "max-restarts",
+        "Restarts after failures that got no further.",
+        "N",
+        -1,
+        common=True,
+        otherwise="0; 3 with --spares or --requeue",
+    ),
+    _switch(
+        "requeue",
+        "Continue in a new job after time limit or preemption.",
+        common=True,
+        queued=True,
+        here=IGNORED,
+    ),
+    _choice(
+        "requeue-by",
+        "How to continue: Slurm queues the job again, or the next one is queued when this one starts.",
+        contract.REQUEUE_WORDS,
+        otherwise="requeue",
+        queued=True,
+    ),
+    _number("max-preemptions", "With --requeue: how many preemptions are survived.", "N", 20, queued=True),
+    _number("max-time-limits", "With --requeue: how many time limits are survived.", "N", 20, queued=True),
+    _seconds(
+        "notice", "With --requeue: how long before its end the job is told.", "120s", least=30, queued=True
+    ),
+    _number("no-progress", "End after K failed attempts in a row that got no further; 0: never.", "K", 3),
+    _seconds(
+        "hang-after", "Time without any progress that counts as a hang; off: hangs are not looked for.", "10m"
+    ),
+    _choice(
+        "on-hang",
+        "When a run hangs: report the cause, restart all ranks, or end the run.",
+        ("report", "restart", "kill"),
+        "report",
+    ),
+)
+_OUTPUT = _of(
+    "output",
+    _switch("follow", "Show what the ranks print, until the run has ended.", common=True, short="-f"),
+    _switch("wait", "Return when the run has ended, with its exit code."),
+    _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
+)
+SUBMISSION = (*_FORM, *_CODE, *_CHECK, *_RESTARTS, *_OUTPUT)
 """Options of ``submit`` alone that can stand in a configuration."""
 
 EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
@@ -417,13 +361,7 @@ TRUST = _list(
 
 SITE = (
     TRUST,
-    Option(
-        "slurm-every",
-        "number",
-        "Seconds for which one answer of squeue serves all of a user's commands.",
-        "S",
-        2,
-    ),
+    _number("slurm-every", "Seconds for which one answer of squeue serves all of a user's commands.", "S", 2),
 )
 """What a site may set that is no option of a command."""
 

@@ -137,5 +137,4 @@ class AttemptPaths:
         return os.path.join(self.folder, f"node-{node:04d}.{companion}.log")
 
     def beside(self, name: str) -> str:
-        """Another file of this attempt."""
         return os.path.join(self.folder, name)

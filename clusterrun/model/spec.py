@@ -143,7 +143,6 @@ class JobSpec:
         self._check_survival()
 
     def _check_table(self) -> None:
-        """What the table of options says of numbers and choices."""
         for field, option in _NUMBERS:
             value = getattr(self, field)
             if value < option.least and value != option.default:
@@ -157,7 +156,6 @@ class JobSpec:
                 )
 
     def _check_room(self) -> None:
-        """What lets a job start in less than it asks for."""
         if self.min_nodes > self.nodes:
             raise BadInput(
                 f"--nodes {self.min_nodes}-{self.nodes}: the least comes first", "give --nodes 1-4"
@@ -199,14 +197,12 @@ class JobSpec:
 
     @property
     def restarts(self) -> int:
-        """How often ranks are started again after failures."""
         if self.max_restarts != UNSAID:
             return self.max_restarts
         return RESTARTS if self.spares or self.goes_on else 0
 
     @property
     def level(self) -> Level:
-        """How much is checked before ranks start."""
         return Level(self.preflight or ("full" if self.nodes > 1 or self.alone else "quick"))
 
     @property
@@ -216,16 +212,13 @@ class JobSpec:
 
     @property
     def said_by_shapes(self) -> tuple[str, ...]:
-        """The fields that some shape says."""
         return tuple({name: "" for _, said in shapes.read(self.shapes) for name, _ in said})
 
     def shaped(self, shape: int) -> JobSpec:
-        """This spec in the shape of that number."""
         return replace(self, **dict(shapes.read(self.shapes)[shape][1]))
 
     @property
     def fits_holes(self) -> bool:
-        """Whether the job may begin with less than it asks for."""
         return bool(self.min_nodes or self.time_min)
 
     @property
@@ -245,7 +238,6 @@ class JobSpec:
 
     @property
     def gpus_asked(self) -> str:
-        """The GPUs of a node, ``8`` or ``h100:8``; empty for none."""
         return gpu_request.said(self.gpus, self.gpu_type)
 
     @property

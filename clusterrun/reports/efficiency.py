@@ -96,7 +96,6 @@ class _Stretch:
 
     @property
     def job_id(self) -> str:
-        """The job it was made in."""
         return self.measured.attempt.job_id
 
 
@@ -149,7 +148,6 @@ def _stretch(one: MeasuredAttempt, ended_at: float | None) -> _Stretch:
 
 
 def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:
-    """The seconds in steps, and in those that counted."""
     told = [(one.measured.marks, one) for one in stretches if one.measured.marks is not None]
     if not told or not all(_sound(marks, one.begin, one.end) for marks, one in told):
         return None, None
@@ -250,7 +248,6 @@ def asked_memory(text: str) -> int | None:
 
 
 def _advised(found: EndReport, spec: JobSpec, state: State, longest: float) -> EndReport:
-    """With the options that would have been enough for a run that ended well."""
     if state is not State.COMPLETED or (found.ranks or 0.0) < ENOUGH_SECONDS:
         return found
     said = []

@@ -50,7 +50,6 @@ class Rates:
     median_product: float | None
 
     def share(self, rate: float | None) -> float | None:
-        """``rate`` as a part of the median, where both are known."""
         return rate / self.median if rate is not None and self.median else None
 
     def was_timed(self, name: str) -> bool:

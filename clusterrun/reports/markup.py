@@ -32,7 +32,6 @@ def tag(name: str, *content: Content, **attributes: Content | None) -> Markup:
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
-    """One after the other."""
     return Markup("".join(parts))
 
 

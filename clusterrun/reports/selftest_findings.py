@@ -18,7 +18,6 @@ LEAST_FALL = 0.9
 
 
 def lines(document: dict[str, Any]) -> list[str]:
-    """The findings as text, each part at least once."""
     found = findings(document)
     ranked = sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
     marks = {Grade.PASS: "ok", Grade.WARN: "WARN", Grade.FAIL: "FAIL", Grade.UNDETERMINED: "unknown"}

@@ -70,7 +70,6 @@ def colour_of(link: LinkRate, rates: Rates) -> str:
 
 
 def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
-    """One line about a link."""
     said = []
     if link.rate is not None:
         share = rates.share(link.rate)
@@ -130,7 +129,6 @@ def matrix(rates: Rates) -> Markup:
 
 
 def nodes_in_a_square(rates: Rates) -> int:
-    """How many nodes share a row of the map."""
     return math.ceil(len(rates.nodes) / MOST_SQUARES)
 
 
@@ -253,7 +251,6 @@ def _bar(left: float, wide: float, group: Sequence[Known], rates: Rates, top: fl
 
 
 def meter(share: float, colour: str) -> Markup:
-    """A bar as long as a share, at most one."""
     return tag(
         "span", tag("i", style=f"width:{min(1.0, max(share, 0.01)):.0%}", class_=colour), class_="meter"
     )

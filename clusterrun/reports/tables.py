@@ -19,7 +19,6 @@ WORST_OUTCOME = {"failed": 0, "void": 1, "passed": 2}
 
 
 def stragglers(rates: Rates) -> Markup:
-    """The slowest nodes, by their network and by a matrix product, each against the median."""
     timed = [name for name in rates.nodes if rates.was_timed(name)]
     slowest = sorted(timed, key=rates.behind)[:MOST_STRAGGLERS]
     rows = [_straggler(name, rates) for name in slowest]
@@ -62,7 +61,6 @@ def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
 
 
 def tests(report: Report) -> Markup:
-    """Every test that was made, failures first, folded away."""
     ordered = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
     rows = [_test(test) for test in ordered[:MOST_TESTS]]
     table = _table("round:n|test|nodes|outcome|s:n|GB/s:n|", rows)

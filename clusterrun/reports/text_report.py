@@ -27,7 +27,6 @@ class ReportLine:
 
 
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
-    """``report`` in lines of at most ``width`` columns."""
     blocks = blamed(report, _between)
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
@@ -44,7 +43,6 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
 
 
 def headline(report: Report) -> str:
-    """The verdict and its reason in one sentence."""
     reasons = list(_reasons(report))
     return f"{report.verdict.value.upper()}: {'; '.join(reasons)}"
 
@@ -85,7 +83,6 @@ def _named(report: Report, grade: Grade) -> list[str]:
 
 
 def _between(link: LinkReport) -> str:
-    """The two ends in the direction that the finding is about."""
     if link.direction == "b->a":
         return f"{link.b} -> {link.a}"
     return f"{link.a} -> {link.b}" if link.direction == "a->b" else f"{link.a} - {link.b}"

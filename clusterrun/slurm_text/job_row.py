@@ -22,7 +22,6 @@ def job_of(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def question(job_id: str, fields: Sequence[str]) -> tuple[str, ...]:
-    """The argument list that asks for so many fields of one job."""
     return ("squeue", "-h", "-t", "all", "-j", job_id, "-O", ",".join(f"{name}:|" for name in fields))
 
 

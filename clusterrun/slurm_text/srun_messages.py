@@ -28,7 +28,6 @@ def step_on(words: Sequence[str], nodes: Sequence[str], seconds: int) -> list[st
 
 
 def words_on(name: str, said: Sequence[str]) -> list[str]:
-    """The lines that speak of the node of this name."""
     return [line for line in said if name in line or name in _named(line)[0]]
 
 

@@ -28,8 +28,6 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
 
 @dataclass(frozen=True, order=True)
 class CheckpointFile:
-    """A checkpoint file, by its name."""
-
     step: int
     attempt: int
     name: str
@@ -59,12 +57,10 @@ class ChecksummedFile:
             raise
 
     def flush(self) -> None:
-        """Hand what is buffered to the system."""
         self._file.flush()
 
     @property
     def digest(self) -> str:
-        """As it stands in a file's name."""
         return self._sum.hexdigest()[:DIGEST]
 
 
@@ -131,7 +127,6 @@ def objection(folder: str, found: CheckpointFile) -> str:
 
 
 def digest_of(path: str) -> str:
-    """The checksum of a file's content."""
     summed = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(PIECE):

@@ -33,32 +33,26 @@ class CallPaths(utils.JobPaths):
 
     @property
     def folder(self) -> Path:
-        """The run directory."""
         return self._run_dir
 
     @property
     def submission_file(self) -> Path:
-        """The batch script."""
         return self._run_dir / "script.sh"
 
     @property
     def submitted_pickle(self) -> Path:
-        """The function and its arguments."""
         return self._run_dir / CALL
 
     @property
     def result_pickle(self) -> Path:
-        """What the rank returned or raised in this attempt."""
         return self._of_rank("result.pkl")
 
     @property
     def stdout(self) -> Path:
-        """What the rank printed."""
         return self._of_rank("out")
 
     @property
     def stderr(self) -> Path:
-        """What it printed as errors."""
         return self._of_rank("err")
 
     def _of_rank(self, ending: str) -> Path:
@@ -71,8 +65,6 @@ class CallPaths(utils.JobPaths):
 
 
 class ClusterrunJobEnvironment(job_environment.JobEnvironment):
-    """Where a function runs, as submitit tells it."""
-
     _env = {
         "job_id": "CLUSTERRUN_RUN_ID",
         "num_tasks": "WORLD_SIZE",
@@ -84,7 +76,6 @@ class ClusterrunJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def paths(self) -> CallPaths:
-        """The files of this rank in this attempt."""
         place = here().place
         return CallPaths(place.run_dir, self.raw_job_id, place.rank, place.attempt)
 

@@ -40,7 +40,6 @@ class MessageWriter:
         self._thread = threading.Thread(target=self._serve, name="clusterrun-training", daemon=True)
 
     def open(self) -> None:
-        """Begin."""
         self.look()
         self._thread.start()
 

@@ -92,7 +92,6 @@ class Script:
         return agreement.rank(self.place.rank) == 0
 
     def should_stop(self, every: int) -> bool:
-        """Whether this script is to save and end."""
         self._listen()
         if not self.stopping and self._stop.answer(every):
             self.stopping = True

@@ -26,7 +26,6 @@ class Surroundings:
 
     @property
     def folder(self) -> str:
-        """The files of this attempt."""
         return os.path.join(self.run_dir, "attempts", f"{self.attempt:03d}")
 
     @property
