@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from clusterrun.cli.terminal import table
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 
 
@@ -31,7 +30,7 @@ from clusterrun.model.errors import BadInput
     "--from", "measured", metavar="NAME", help="Use what bench scaling measured: a study's name or file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def advise(as_json: bool, **given: Any) -> int:
+def advise(as_json: bool, **given: Any) -> None:
     """Say whether single, ddp or fsdp fits a model, and what scaling to expect, with the arithmetic.
 
     It counts weights, gradients and the optimizer's state. Activations depend on the model: measure
@@ -50,9 +49,8 @@ def advise(as_json: bool, **given: Any) -> int:
     advice = answer(asked)
     if as_json:
         print(json.dumps({"asked": encode(asked), **encode(advice)}))
-        return ExitCode.DONE
-    _show(asked, advice)
-    return ExitCode.DONE
+    else:
+        _show(asked, advice)
 
 
 def _question(given: dict[str, Any]) -> Any:

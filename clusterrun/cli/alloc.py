@@ -15,7 +15,6 @@ from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.model import option_table
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _OPTIONS = tuple(
 @profile_option
 @dry_run_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
-def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> int:
+def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> None:
     """Open a shell in an allocation, in which `clusterrun run` starts ranks as often as wanted.
 
     It is salloc underneath: the exit code is the shell's, and the allocation is given back when the shell
@@ -54,9 +53,9 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
     say(*notices)
     if dry_run:
         print(shlex.join(argv))
-        return ExitCode.DONE
+        return
     say(f"{shlex.join(argv)}\n  run     clusterrun run COMMAND, in the shell; its end gives the nodes back")
-    return become(argv, context)
+    become(argv, context)
 
 
 def become(argv: tuple[str, ...], context: Context) -> NoReturn:

@@ -12,13 +12,12 @@ import click
 
 from clusterrun.cli.error_output import confirmed, say
 from clusterrun.cli.shell_complete import files
-from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
-from clusterrun.config import settings
+from clusterrun.cli.submit_options import defaults, options, profile_option, settled, to_spec
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 
 SIZED_BY_CELLS = ("nodes", "name", "spares")
-"""Resource options that a study decides for itself."""
+"""Resource options that a study decides for itself: a profile's are for other runs."""
 
 
 @click.group()
@@ -91,7 +90,7 @@ def scaling(
         picture.check(plot)
     values = settled(given, profile)
     context = Context()
-    spec = to_spec(("study",), {**values, **_unsized(values)}, preflight="off")
+    spec = to_spec(("study",), {**values, **defaults(SIZED_BY_CELLS)}, preflight="off")
     study = prepared(context, spec, script, words, given)
     if given["dry_run"]:
         return study.shown(given["as_json"])
@@ -105,16 +104,6 @@ def scaling(
         say(f"  {shlex.join(['clusterrun', *sys.argv[1:]])}")
         return ExitCode.INTERRUPTED
     return _show(study, given["as_json"], plot)
-
-
-def _unsized(values: dict[str, settings.Setting]) -> dict[str, settings.Setting]:
-    """The defaults of what a study decides: a profile's size is for other runs."""
-    defaults = {option.name: option.default for option in option_table.RESOURCES}
-    return {
-        name: settings.Setting(name, defaults[name], settings.DEFAULT)
-        for name in SIZED_BY_CELLS
-        if name in values
-    }
 
 
 def _wanted(crowded: str) -> bool:

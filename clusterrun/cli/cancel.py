@@ -33,12 +33,8 @@ def cancel(wanted: tuple[str, ...]) -> int:
         if before.state.ended:
             print(f"{status.run_id} had already ended: {status.state.value}")
             if older := _live_runs(context, words[status.run_id], ids):
-                lives = (
-                    "an older run of that name is live"
-                    if len(older) == 1
-                    else "older runs of that name are live"
-                )
-                say(f"{lives}: clusterrun cancel {' '.join(older)}")
+                lives = "an older run of that name is" if len(older) == 1 else "older runs of that name are"
+                say(f"{lives} live: clusterrun cancel {' '.join(older)}")
                 code = ExitCode.FAILED
         elif status.state.ended:
             print(f"{status.run_id} {status.state.value}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.report import outputs, put
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import dry
-from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config.settings import DEFAULT, Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
@@ -24,61 +25,37 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
 from clusterrun.reports import selftest_findings
 
-COMMAND = ("check",)
 MOST_BYTES = 64 << 20
 MARGIN_SECONDS = 600
 """Asked of the scheduler beyond the budget, for agents to start and end: a short job starts sooner."""
 SECONDS_PER_NODE = 4
 """More for a check of all pairs, which takes a round for every node."""
 
+_more = partial(grouped, group="check")
+_common = partial(_more, common=True)
+_file = partial(_more, metavar="FILE", shell_complete=files)
+
 
 @click.command(cls=GroupedCommand)
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
-@grouped(
+@_common(
     "--level",
     type=click.Choice(["full", "quick"]),
     default="full",
     help="quick: pairs only if something is wrong.",
     holds="full",
-    group="check",
-    common=True,
 )
-@grouped(
-    "--all-pairs",
-    is_flag=True,
-    help="Test every pair of nodes: as many rounds as nodes.",
-    group="check",
-    common=True,
-)
-@grouped(
+@_common("--all-pairs", is_flag=True, help="Test every pair of nodes: as many rounds as nodes.")
+@_common(
     "--selftest-gpu",
     is_flag=True,
     help="Prove the whole way on GPUs in two minutes, and write a file for a report.",
-    group="check",
-    common=True,
 )
-@grouped(
-    "--selftest-file",
-    metavar="FILE",
-    shell_complete=files,
-    help="Where --selftest-gpu writes; otherwise here, named by its run.",
-    group="check",
-)
-@grouped(
-    "--anonymous",
-    is_flag=True,
-    help="With --selftest-gpu: no names of nodes and users in the file.",
-    group="check",
-)
-@grouped(
-    "--read",
-    metavar="FILE",
-    shell_complete=files,
-    help="Show what is not as expected in a file of --selftest-gpu.",
-    group="check",
-)
+@_file("--selftest-file", help="Where --selftest-gpu writes; otherwise here, named by its run.")
+@_more("--anonymous", is_flag=True, help="With --selftest-gpu: no names of nodes and users in the file.")
+@_file("--read", help="Show what is not as expected in a file of --selftest-gpu.")
 @dry_run_option
 @outputs
 def check(
@@ -151,10 +128,8 @@ def _found(context: Any, run_id: str) -> Report | None:
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     """The run of a check: what training would need beside its nodes is left out."""
-    defaults = {
-        option.name: Setting(option.name, option.default, DEFAULT) for option in option_table.SUBMISSION
-    }
-    spec = to_spec(COMMAND, {**values, **defaults}, preflight=level, alone=True, all_pairs=all_pairs)
+    values = {**values, **defaults(option.name for option in option_table.SUBMISSION)}
+    spec = to_spec(("check",), values, preflight=level, alone=True, all_pairs=all_pairs)
     budget = spec.preflight_budget
     if all_pairs and values["preflight-budget"].origin == DEFAULT:
         budget += SECONDS_PER_NODE * spec.allocated

@@ -110,7 +110,7 @@ def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
             "add --yes to remove without a question, or --dry-run to see what would go",
         )
     _show(planned.going, context.clock.now())
-    say(_holds(context, planned))
+    say(_holds(context, planned, Removed()))
     return confirmed(f"Remove {what} with all they hold, checkpoints too?")
 
 
@@ -158,13 +158,10 @@ def _freed(count: int, going: tuple[Ended, ...]) -> str:
     return f"{'at least ' if unsure else ''}{sized(count)}"
 
 
-def _holds(context: Context, planned: CleanPlan, removed: Removed | None = None) -> str:
-    left, gone = planned.holds, 0
-    if removed is not None:
-        left, gone = planned.holds - removed.left_by, len(removed.gone)
+def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
     more = f"; {planned.unmeasured} folders could not be measured" if planned.unmeasured else ""
-    least = "at least " if planned.unmeasured else ""
-    return f"{context.store.home} holds {least}{sized(left)} in {_runs(planned.runs - gone)}{more}"
+    held = ("at least " if planned.unmeasured else "") + sized(planned.holds - removed.left_by)
+    return f"{context.store.home} holds {held} in {_runs(planned.runs - len(removed.gone))}{more}"
 
 
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> dict[str, Any]:

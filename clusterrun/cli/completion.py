@@ -5,12 +5,10 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from clusterrun.model.contract import ExitCode
-
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> int:
+def completion(shell: str) -> None:
     """Print the completion script for SHELL; names of runs are completed too.
 
     \b
@@ -31,4 +29,3 @@ def completion(shell: str) -> int:
     if found is None:
         raise click.UsageError(f"this version of click knows no completion for {shell}")
     print(found(root, {}, "clusterrun", COMPLETION_VARIABLE).source())
-    return ExitCode.DONE

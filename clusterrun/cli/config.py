@@ -13,7 +13,7 @@ from clusterrun.cli.terminal import table
 from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting
 from clusterrun.model import option_table
-from clusterrun.model.contract import HOME_VARIABLE, ExitCode
+from clusterrun.model.contract import HOME_VARIABLE
 
 
 @click.group()
@@ -34,7 +34,7 @@ def config() -> None:
 @config.command()
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def show(profile: str | None, as_json: bool) -> int:
+def show(profile: str | None, as_json: bool) -> None:
     """Print each option's value and where it came from; "default" where nobody gave one.
 
     \b
@@ -47,11 +47,10 @@ def show(profile: str | None, as_json: bool) -> int:
     if as_json:
         entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
         print(json.dumps({"options": entries, "files": files}))
-        return ExitCode.DONE
+        return
     table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found])
     say("files read: " + (", ".join(files) or "none"))
     say(*settings.misspelt(os.environ))
-    return ExitCode.DONE
 
 
 def _home() -> Setting:

@@ -12,7 +12,6 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.diagnosis.stack_location import is_library, line_of, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
@@ -28,7 +27,7 @@ MOST_LINE = 100
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
 @click.argument("run", default="last", shell_complete=runs)
-def diagnose(run: str, as_json: bool, limit: str | None) -> int:
+def diagnose(run: str, as_json: bool, limit: str | None) -> None:
     """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
     Looks into the ranks of a live run without stopping them; of one that has ended it reads what was left.
@@ -46,7 +45,6 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> int:
         print(json.dumps(document(run_id, found), indent=1))
     else:
         print("\n".join(visible(line) for line in lines(found)))
-    return ExitCode.DONE
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
@@ -63,9 +61,8 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 
 def lines(diagnosis: Diagnosis) -> list[str]:
     told = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
-    told += _part(
-        "culprit" if len(diagnosis.culprits) == 1 else "culprits", [_culprit(c) for c in diagnosis.culprits]
-    )
+    many = "s" if len(diagnosis.culprits) > 1 else ""
+    told += _part(f"culprit{many}", [_culprit(one) for one in diagnosis.culprits])
     told += _part("evidence", list(diagnosis.evidence))
     told += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
     return told + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])

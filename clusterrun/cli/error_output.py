@@ -25,7 +25,17 @@ class ErrorOptions:
 def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
     wishes = ErrorOptions()
     try:
-        return _run(program, wishes)
+        result = program(wishes)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else ExitCode.DONE
+    except BrokenPipeError:
+        _silence_stdout()
+        return ExitCode.DONE
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted")
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        return _usage(error)
     except ClusterrunError as error:
         _trace(wishes)
         return _print_error(error.seen, error.remedy, error.code)
@@ -40,21 +50,6 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
             "please report it, with the lines above",
             ExitCode.FAILED,
         )
-
-
-def _run(program: Callable[[ErrorOptions], object], wishes: ErrorOptions) -> int:
-    try:
-        result = program(wishes)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else ExitCode.DONE
-    except BrokenPipeError:
-        _silence_stdout()
-        return ExitCode.DONE
-    except (KeyboardInterrupt, click.Abort):
-        say("interrupted")
-        return ExitCode.INTERRUPTED
-    except click.ClickException as error:
-        return _usage(error)
 
 
 _INSTEAD = {

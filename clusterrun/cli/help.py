@@ -13,7 +13,6 @@ from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.main import COMMANDS, root
 from clusterrun.cli.reference import expanded
 from clusterrun.cli.terminal import table
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.script.shipped import folder
 
@@ -26,7 +25,7 @@ def _topics(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 @click.command("help")
 @click.argument("topic", nargs=-1, shell_complete=_topics)
-def show(topic: tuple[str, ...]) -> int:
+def show(topic: tuple[str, ...]) -> None:
     """Show a page of the documentation, the help of a command, or the pages that hold a word.
 
     Without TOPIC it lists the pages. On a terminal a page is shown by your pager.
@@ -42,8 +41,7 @@ def show(topic: tuple[str, ...]) -> int:
     pages = _pages()
     if topic == ("skill",):
         print(skill(), end="")
-        return ExitCode.DONE
-    if not topic:
+    elif not topic:
         table(("TOPIC", "IS ABOUT"), [[name, _title(_read(name))] for name in pages])
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
     elif len(topic) == 1 and topic[0] in pages:
@@ -52,22 +50,20 @@ def show(topic: tuple[str, ...]) -> int:
         root.main([*topic, "--help"], "clusterrun", standalone_mode=False)
     else:
         _found(" ".join(topic), pages)
-    return ExitCode.DONE
 
 
 def _pages() -> list[str]:
     return sorted(n[:-3] for n in os.listdir(folder("docs")) if n.endswith(".md") and n != "index.md")
 
 
-def _read(name: str) -> str:
-    with open(os.path.join(folder("docs"), f"{name}.md"), encoding="utf-8") as file:
+def _read(*name: str) -> str:
+    with open(os.path.join(folder("docs"), *name) + ".md", encoding="utf-8") as file:
         return file.read()
 
 
 def skill() -> str:
     """What an assistant must know, as a file for it: the page `assistants` says what to do with it."""
-    with open(os.path.join(folder("docs"), "skill", "SKILL.md"), encoding="utf-8") as file:
-        return file.read()
+    return _read("skill", "SKILL")
 
 
 def _title(text: str) -> str:

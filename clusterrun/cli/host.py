@@ -144,14 +144,12 @@ def _fetching(
 
 def _moved(word: str, names: dict[str, str]) -> str:
     """``word`` for sh, with the name of a file that is wanted here replaced by one there."""
-    option, equals, value = word.partition("=")
     if word in names:
         return names[word]
-    return (
-        f"{option}={names[value]}"
-        if equals and option.startswith("--") and value in names
-        else shlex.quote(word)
-    )
+    option, equals, value = word.partition("=")
+    if equals and option.startswith("--") and value in names:
+        return f"{option}={names[value]}"
+    return shlex.quote(word)
 
 
 def _fetch(connection: SharedConnection, box: str, names: dict[str, str]) -> None:

@@ -83,19 +83,15 @@ def _add(
     name: str,
     about: str,
     examples: tuple[str, ...],
-    *parameters: click.Parameter,
+    *options: click.Parameter,
+    of: click.Argument = HOST,
     does: Callable[..., None] | None = None,
 ) -> None:
-    """A command; unless it ``does`` something else, it puts the fault of its name in force."""
+    """A command ``of`` one argument; unless it ``does`` something else, it puts its fault in force."""
     lines = "".join(f"  clusterrun lab fault {name} {one}".rstrip() + "\n" for one in examples)
-    command = click.Command(
-        name,
-        HELP,
-        does or partial(_apply, name),
-        params=[*parameters, NAME],
-        help=f"{about}\n\n\b\nExamples:\n{lines}",
-    )
-    fault.add_command(command)
+    about += f"\n\n\b\nExamples:\n{lines}"
+    does = does or partial(_apply, name)
+    fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=about))
 
 
 _PROCESS = _option("--process", "One process only: its id there, its name, or a part of its command line.")
@@ -110,7 +106,6 @@ _add(
         "n0002 --port 40000-60000",
         "n[0001-0004] --to n[0005-0008] --both",
     ),
-    HOST,
     _option("--to", "Only packets to this host (one way, unless --both)."),
     _option("--port", "Only TCP connections to this port, or to these: 40000-60000."),
     _option("--both", "With --to: both ways.", is_flag=True),
@@ -120,7 +115,6 @@ _add(
     "slow",
     "Limit what a host may send and get, with all others or with one.",
     ("n0003 --rate 50mbit", "n0003 --to n0005 --rate 5mbit", "n[0001-0002] --to n[0003-0006] --rate 5mbit"),
-    HOST,
     _option("--to", "Only what goes between it and this host, both ways."),
     _option("--rate", "For instance 50mbit.", required=True),
     does=_slow,
@@ -129,7 +123,6 @@ _add(
     "lose",
     "Lose packets that a host sends, at random; those to it arrive.",
     ("n0003 --share 20", "n0003 --to n0005 --share 10"),
-    HOST,
     _option("--to", "Only of what it sends to this host."),
     _option("--share", "Of the packets, in percent.", required=True),
 )
@@ -137,14 +130,12 @@ _add(
     "firewall",
     "Drop the connections that a host begins; those that others begin work.",
     ("n0003", "n0003 --to n0001"),
-    HOST,
     _option("--to", "Only of those to this host."),
 )
 _add(
     "flap",
     "Cut a host off for some seconds, again and again.",
     ("n0003 --down 4 --every 10",),
-    HOST,
     _option("--down", "Seconds for which it is cut off.", default="4", show_default=True),
     _option("--every", "Seconds from one cut to the next.", default="10", show_default=True),
 )
@@ -152,43 +143,33 @@ _add(
     "freeze",
     "Stop every process of a host (its kernel still accepts connections), or one.",
     ("n0003", "n0003 --process train.py"),
-    HOST,
     _PROCESS,
 )
-_add(
-    "thaw",
-    "Let a frozen host, or its frozen processes, go on.",
-    ("n0003",),
-    HOST,
-    does=partial(_heal, "freeze"),
-)
+_add("thaw", "Let a frozen host, or its frozen processes, go on.", ("n0003",), does=partial(_heal, "freeze"))
 _add(
     "kill",
     "Cut a host's power: every process on it is gone at once; or kill one process.",
     ("n0004", "n0004 --process slurmd"),
-    HOST,
     _PROCESS,
 )
 _add(
     "drain",
     "Drain a node, as an administrator would.",
     ("n0001 --reason 'a fan'",),
-    HOST,
     _option("--reason", "As an administrator would give it."),
 )
-_add("resume", "Give a drained node back.", ("n0001",), HOST, does=partial(_heal, "drain"))
+_add("resume", "Give a drained node back.", ("n0001",), does=partial(_heal, "drain"))
 _add(
     "controller",
     "Stop slurmctld, or start it again.",
     ("stop",),
-    click.Argument(["action"], type=click.Choice(("stop", "start"))),
+    of=click.Argument(["action"], type=click.Choice(("stop", "start"))),
     does=_controller,
 )
 _add(
     "gpu",
     "Let the GPUs of a node look ill to nvidia-smi and dmesg.",
     ("n0001 --count 7", "n0001 --xid 79 --index 3"),
-    HOST,
     _option("--count", "So many GPUs are left.", type=int),
     _option("--hang", "nvidia-smi never answers.", is_flag=True),
     _option("--driver", "nvidia-smi cannot reach the driver.", is_flag=True),
@@ -202,29 +183,27 @@ _add(
     "name",
     "Give a name the wrong address.",
     ("n0002=10.9.9.9 --host n0001",),
-    click.Argument(["line"], metavar="NAME=ADDRESS"),
     _option("--host", "In this host's hosts file only; otherwise in all."),
+    of=click.Argument(["line"], metavar="NAME=ADDRESS"),
     does=_wrong_name,
 )
 _add(
     "clock",
     "Let a host's clock be wrong.",
     ("n0003 --offset -10m",),
-    HOST,
     _option("--offset", "For instance 90s, -10m, 1h: for programs started from now on.", required=True),
 )
 _add(
     "disk-full",
     "Let a folder be on a full disk, as one host sees it: readable, but nothing more fits.",
     ("n0001 /scratch",),
-    HOST,
     PATH,
 )
-_add("read-only", "Let a folder be read-only, as one host sees it.", ("n0003 /scratch",), HOST, PATH)
+_add("read-only", "Let a folder be read-only, as one host sees it.", ("n0003 /scratch",), PATH)
 _add(
     "heal",
     "End every fault, or those on one host.",
     ("", "n0004"),
-    click.Argument(["host"], default=""),
+    of=click.Argument(["host"], default=""),
     does=partial(_heal, ""),
 )

@@ -101,10 +101,8 @@ def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:
     except BadInput as error:
         if not names:
             raise
-        raise BadInput(
-            f"there is no node {text!r} in this run",
-            f"its nodes are {', '.join(names)}; by number: --node 0,3-5",
-        ) from error
+        remedy = f"its nodes are {', '.join(names)}; by number: --node 0,3-5"
+        raise BadInput(f"there is no node {text!r} in this run", remedy) from error
 
 
 def _follow(context: Context, logs: RunLogs, run_id: str, fold: bool, line_filter: LineFilter) -> int:

@@ -14,7 +14,7 @@ import click
 
 from clusterrun import system
 from clusterrun.cli.error_output import say
-from clusterrun.model import contract
+from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import BadInput, ClusterrunError
 
 LIMIT = 120.0
@@ -31,7 +31,7 @@ An error says what was seen and what to do about it. The resource clusterrun://s
 
 @click.command("mcp")
 @click.option("--allow-changes", is_flag=True, help="Let it submit and cancel too; without, it only reads.")
-def serve(allow_changes: bool) -> int:
+def serve(allow_changes: bool) -> None:
     """Serve the commands as tools of the Model Context Protocol, over standard input and output.
 
     A program that assists you starts it: submit (shown first), status, logs, diagnose, report, cancel.
@@ -46,12 +46,11 @@ def serve(allow_changes: bool) -> int:
     except ImportError as error:
         seen = f"clusterrun mcp needs the package mcp, version 2 or newer ({error})"
         raise BadInput(seen, "pip install 'clusterrun[mcp]', with Python 3.10 or newer") from error
-    server = MCPServer("clusterrun", instructions=ABOUT, version=contract.VERSION, log_level="WARNING")
+    server = MCPServer("clusterrun", instructions=ABOUT, version=VERSION, log_level="WARNING")
     _register(server, Tools(allow_changes))
     if sys.stdin.isatty():
         say("this waits for a program that speaks the protocol on standard input; Ctrl-C ends it")
     server.run("stdio")
-    return contract.ExitCode.DONE
 
 
 def _register(server: Any, tools: Tools) -> None:
@@ -173,6 +172,5 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         left = len(text) - MOST_CHARACTERS
-        return (
-            text if left <= 0 else f"({left} characters before this are left out)\n{text[-MOST_CHARACTERS:]}"
-        )
+        head = f"({left} characters before this are left out)\n" if left > 0 else ""
+        return head + text[-MOST_CHARACTERS:]

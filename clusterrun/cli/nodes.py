@@ -10,7 +10,6 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.terminal import iso, table
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
@@ -25,7 +24,7 @@ from clusterrun.runs.node_records import clusters, findings_folder, forget, reca
 @click.option("--since", default="30d", metavar="TIME", show_default=True, help="How far back to look.")
 @click.option("--forget", "forgotten", metavar="NODES", help="Forget what was found on these nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> int:
+def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool) -> None:
     """Show the nodes and links that checks found unfit or warned about, the most frequent first.
 
     \b
@@ -37,7 +36,8 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     name, now = cluster or _here(context), context.clock.now()
     folder = findings_folder(context.store.home, name)
     if forgotten:
-        return _forget(folder, forgotten, name, now)
+        _forget(folder, forgotten, name, now)
+        return
     known = recall(folder, now - parse(since))
     for sentence in known.damaged:
         say(f"left out: {sentence}")
@@ -49,14 +49,13 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
         _show(found + between, now)
     else:
         _nothing(context, name, since)
-    return ExitCode.DONE
 
 
 def _here(context: Context) -> str:
     return "local" if context.client().why_not() else context.client().cluster_name()
 
 
-def _forget(folder: str, text: str, cluster: str, now: float) -> int:
+def _forget(folder: str, text: str, cluster: str, now: float) -> None:
     names = expand(text)
     strangers = unknown(names, recall(folder, 0.0))
     if strangers:
@@ -66,7 +65,6 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> int:
     for node in names:
         forget(folder, node, now)
     say(f"forgot what was found on {fold(names)}")
-    return ExitCode.DONE
 
 
 def _entry(one: Offender) -> dict[str, Any]:

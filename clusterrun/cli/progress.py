@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.terminal import coloured
@@ -38,16 +38,11 @@ def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool])
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     watch = RunWait(context, run_id, quiet if live else say, logs_are_shown=True)
     budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
-    with _display(float(budget)) if live else _nothing() as show:
+    with _display(float(budget)) if live else nullcontext(lambda status: None) as show:
         while not (over(status := watch.look()) or watch.in_vain):
             show(status)
             context.clock.sleep(LOOK_SECONDS)
     return status
-
-
-@contextmanager
-def _nothing() -> Iterator[Show]:
-    yield lambda status: None
 
 
 @contextmanager

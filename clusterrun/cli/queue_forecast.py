@@ -13,7 +13,6 @@ from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import iso, table
 from clusterrun.model import option_table
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time, spoken
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
-def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: Any) -> int:
+def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: Any) -> None:
     """Say when a run of this size, and of smaller ones, is expected to start; nothing is queued.
 
     Options are those of submit: --shapes compares shapes. A forecast is made from the nodes that are free,
@@ -45,11 +44,10 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
     found, now = forecasts(spec, context), context.clock.now()
     if as_json:
         print(json.dumps({"asked_at": iso(now), "shapes": [_entry(one) for one in found]}))
-        return ExitCode.DONE
+        return
     heads = ("SHAPE", "FOR", "STARTS", "IN", "NODES", "RUNS LIKE IT WAITED", "FORECASTS WERE")
     table(heads, [_row(one, now) for one in found], spare=("FOR", "NODES"))
     say(*dict.fromkeys(sentence for one in found for sentence in _doubts(one)))
-    return ExitCode.DONE
 
 
 def _row(one: ShapeForecast, now: float) -> list[str]:
@@ -102,6 +100,4 @@ def _doubts(one: ShapeForecast) -> list[str]:
 def _entry(one: ShapeForecast) -> dict[str, Any]:
     from clusterrun.model.document import encode
 
-    starts = iso(one.starts_at) if one.starts_at is not None else None
-    document: dict[str, Any] = {**encode(one), "starts_at": starts}
-    return document
+    return {**encode(one), "starts_at": iso(one.starts_at)}

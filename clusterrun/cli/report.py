@@ -6,15 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import GroupedOption
+from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.terminal import coloured, columns
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.runs.private_files import write_whole
 
@@ -28,22 +28,18 @@ READABLE = 0o644
 
 
 def outputs(command: F) -> F:
-    for names, about in (
-        (("--json", "as_json"), {"is_flag": True, "help": "Print one JSON document."}),
-        (("--html",), {"help": "Write a page for a browser, self-contained."}),
-        (("--prometheus",), {"help": "Write metrics for the textfile collector."}),
-    ):
-        of_file = {} if "is_flag" in about else {"metavar": "FILE", "shell_complete": files}
-        option = click.option(*names, cls=GroupedOption, common=True, **about, **of_file)
-        command = option(command)
-    return command
+    option = partial(grouped, common=True)
+    written = partial(option, metavar="FILE", shell_complete=files)
+    command = option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+    command = written("--html", help="Write a page for a browser, self-contained.")(command)
+    return written("--prometheus", help="Write metrics for the textfile collector.")(command)
 
 
 @click.command()
 @click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
 @outputs
 @click.argument("run", default="last", shell_complete=runs)
-def report(run: str, attempt: int | None, as_json: bool, html: str | None, prometheus: str | None) -> int:
+def report(run: str, attempt: int | None, as_json: bool, html: str | None, prometheus: str | None) -> None:
     """Show what the pre-flight check of RUN found, worst first.
 
     \b
@@ -58,7 +54,6 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
 
     context = Context()
     put(report_of(context, context.store.find(run), attempt), as_json, html, prometheus)
-    return ExitCode.DONE
 
 
 def put(report: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:

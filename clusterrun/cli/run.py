@@ -13,10 +13,10 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit, warn_misplaced
-from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
-from clusterrun.config.settings import DEFAULT, Setting
+from clusterrun.config.settings import Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
@@ -84,12 +84,7 @@ def refuse_job_options(given: dict[str, Any]) -> None:
 
 def _here(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
     """``values`` without what a configuration says of jobs that are to be queued."""
-    gone = {*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)}
-    known = option_table.CONFIGURABLE
-    return {
-        name: Setting(name, known[name].default, DEFAULT) if name in gone else setting
-        for name, setting in values.items()
-    }
+    return {**values, **defaults({*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)})}
 
 
 def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
@@ -97,10 +92,8 @@ def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
 
     made, there = planned(spec, explicit, context)
     say(*made.notices)
-    say(
-        f"would run {_what(made.plan.spec, there.job_id)}\nrun directory {made.plan.run_dir}\n"
-        "with this script:"
-    )
+    say(f"would run {_what(made.plan.spec, there.job_id)}")
+    say(f"run directory {made.plan.run_dir}", "with this script:")
     print(made.plan.script, end="")
     return ExitCode.DONE
 
@@ -134,9 +127,6 @@ def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
 
 
 def _what(spec: JobSpec, job_id: str) -> str:
-    size = (
-        f"{spec.nodes} nodes, one process each"
-        if spec.per_node
-        else size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
-    )
+    size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus)
+    size = f"{spec.nodes} nodes, one process each" if spec.per_node else size
     return f"{spec.name} in job {job_id}, {size}, on {spec.nodelist}"

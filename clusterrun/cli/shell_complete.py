@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -22,22 +22,20 @@ if TYPE_CHECKING:
 
 
 def runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    if context.meta.get(HOST):
-        return []  # runs of another machine: a TAB asks nobody there
-    return _named(Store(settings.home(os.environ)), incomplete)
+    return _named(Store, context, incomplete)
 
 
 def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    if context.meta.get(HOST):
-        return []
     from clusterrun.runs.sweep_records import Sweeps
 
-    return _named(Sweeps(Store(settings.home(os.environ))), incomplete)
+    return _named(lambda home: Sweeps(Store(home)), context, incomplete)
 
 
-def _named(known: Store | Sweeps, incomplete: str) -> list[str]:
+def _named(known: Callable[[str], Store | Sweeps], context: click.Context, incomplete: str) -> list[str]:
+    if context.meta.get(HOST):
+        return []  # runs of another machine: a TAB asks nobody there
     try:
-        ids = known.ids()[:200]
+        ids = known(settings.home(os.environ)).ids()[:200]
     except ClusterrunError:
         return []
     return _beginning(["last", *map(name_of, ids), *ids], incomplete)

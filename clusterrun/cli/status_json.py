@@ -16,9 +16,7 @@ _COUNTS = ("step", "checkpoint")
 
 def document(found: Iterable[RunStatus], context: Context | None = None) -> dict[str, Any]:
     """What ``--json`` prints; with a ``context`` each run has its attempts and its end report too."""
-    if context is None:
-        return {"runs": [_entry(status) for status in found]}
-    return {"runs": [{**_entry(status), **_more(context, status)} for status in found]}
+    return {"runs": [{**_entry(status), **(_more(context, status) if context else {})} for status in found]}
 
 
 def _more(context: Context, status: RunStatus) -> dict[str, Any]:
@@ -55,11 +53,8 @@ def _attempts(context: Context, run_id: str) -> list[dict[str, Any]]:
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
-    entry = {
-        "attempt": attempt.epoch,
-        **fields(attempt),
-        "failure": _failure(attempt.failure) if attempt.failure else None,
-    }
+    failure = _failure(attempt.failure) if attempt.failure else None
+    entry = {"attempt": attempt.epoch, **fields(attempt), "failure": failure}
     del entry["epoch"]
     return _nulls(entry)
 

@@ -147,10 +147,9 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     first = plans[0]
     say(*dict.fromkeys(notice for one in made for notice in one.notices))
     if as_json:
-        shapes = [{"shape": w, "script": one.script, "argv": one.argv} for w, one in zip(words, plans)]
-        print(
-            json.dumps({**_document(first, ""), **_planned(first), **({"shapes": shapes} if words else {})})
-        )
+        rows = [{"shape": word, "script": one.script, "argv": one.argv} for word, one in zip(words, plans)]
+        shapes = {"shapes": rows} if words else {}
+        print(json.dumps({**_document(first, ""), **_planned(first), **shapes}))
         return ExitCode.DONE
     say(f"would submit {_what(first.spec)}\nrun directory {first.run_dir}")
     say(*(() if words else _details(first)))
@@ -189,10 +188,8 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:
-    others = "".join(f", job {one}" for one in run.record.others)
-    job = (
-        f"job {run.job_id}{others}" if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
-    )
+    job = ", ".join(f"job {one}" for one in (run.job_id, *run.record.others))
+    job = job if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
     if follow:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_what(run.record.spec)}: {job}")

@@ -36,14 +36,14 @@ def options(table: Iterable[Option]) -> Callable[[F], F]:
 
 def _click(option: Option) -> Callable[[F], F]:
     name = f"--{option.name}"
-    names = [*([option.short] if option.short else []), name, *option.also, option.name.replace("-", "_")]
+    names = [*filter(None, [option.short]), name, *option.also, option.field]
     about: dict[str, Any] = {"help": option.help, "group": option.group, "common": option.common}
     if option.kind == "switch":
         switch = [f"{name}/--no-{option.name}" if one == name else one for one in names]
         return grouped(*switch, default=None, **about)
     return grouped(
         *names,
-        type=_type(option),
+        type=click.Choice(option.choices) if option.choices else int if option.kind == "number" else str,
         multiple=option.kind == "list",
         default=None,
         metavar=option.metavar or None,
@@ -64,12 +64,6 @@ def _read(option: Option) -> Callable[..., Any]:
 _gres = grouped(
     "--gres", metavar="gpu:[TYPE:]G", help="The same as --gpus, as sbatch writes it.", group="resources"
 )
-
-
-def _type(option: Option) -> Any:
-    if option.choices:
-        return click.Choice(option.choices)
-    return int if option.kind == "number" else str
 
 
 profile_option = grouped(
@@ -105,13 +99,14 @@ def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> 
     for one in read:
         if not quiet and os.path.basename(one.path) == profiles.PROJECT_FILE:
             say(f"options are read from {one.path}")
-    return settings.settle(
-        [
-            Source("command line", said),
-            *settings.from_environment(os.environ),
-            *profiles.sources(read, chosen),
-        ]
-    )
+    typed = Source("command line", said)
+    return settings.settle([typed, *settings.from_environment(os.environ), *profiles.sources(read, chosen)])
+
+
+def defaults(names: Iterable[str]) -> dict[str, Setting]:
+    """The settings of these options as if nobody had said anything."""
+    known = option_table.CONFIGURABLE
+    return {name: Setting(name, known[name].default, settings.DEFAULT) for name in names}
 
 
 def to_spec(

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.terminal import iso, table
 from clusterrun.config import settings
 from clusterrun.config.sweep_points import MOST_POINTS
 from clusterrun.model import option_table
@@ -27,6 +29,8 @@ from clusterrun.operations.context import Context
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps, SweepSearch
 
 _WITHOUT = ("follow", "wait")
+_more = partial(grouped, group="resources")
+_common = partial(_more, common=True)
 
 
 class SweepGroup(click.Group):
@@ -55,43 +59,31 @@ def sweep() -> None:
 
 
 @sweep.command("start", cls=Submit, context_settings={"allow_interspersed_args": False})
-@grouped(
+@_common(
     "--set",
     "sets",
     multiple=True,
     metavar="NAME=VALUES",
     help="Values with commas, or range(5); all combinations are run.",
-    common=True,
-    group="resources",
 )
-@grouped(
+@_common(
     "--points",
     "file",
     metavar="FILE",
     default="",
     shell_complete=files,
     help="A .csv or .toml file with a point in each row or [[point]].",
-    common=True,
-    group="resources",
 )
-@grouped(
-    "--at-most",
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="So many runs at once.",
-    common=True,
-    group="resources",
-)
-@grouped(
+@_common("--at-most", type=click.IntRange(min=1), metavar="K", help="So many runs at once.")
+@_more(
     "--optuna",
     "trials",
     type=click.IntRange(1, MOST_POINTS),
     metavar="N",
     help="Let Optuna ask for N points; spans: --set 'lr=log(1e-5,0.1)', uniform, int.",
-    group="resources",
 )
-@grouped("--by", metavar="NAME", default="", help="Optuna learns from this result.", group="resources")
-@grouped("--max", "largest", is_flag=True, help="The largest is the best.", group="resources")
+@_more("--by", metavar="NAME", default="", help="Optuna learns from this result.")
+@_more("--max", "largest", is_flag=True, help="The largest is the best.")
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -146,10 +138,7 @@ def begin(
             raise click.UsageError("--optuna asks for the points itself: give --set, not --points")
         return _search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context, dry_run, as_json)
     made = new_sweep(spec, points(sets, file), at_most or 0, context)
-    if dry_run:
-        return _dry(made, context, as_json)
-    made = start(made, context, say)
-    return _announce(made, as_json)
+    return _dry(made, context, as_json) if dry_run else _announce(start(made, context, say), as_json)
 
 
 def _search(spec: JobSpec, search: SweepSearch, context: Context, dry_run: bool, as_json: bool) -> int:
@@ -178,16 +167,14 @@ def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
     found, _, notices = checked(made, context)
     say(*dict.fromkeys(notices))
     specs = [run_spec(made, found.spec, place) for place in range(len(made.points))]
+    planned = [(spec, spec.command, point.values) for spec, point in zip(specs, made.points)]
     if as_json:
-        rows = [
-            {"name": spec.name, "point": dict(point.values), "command": list(spec.command)}
-            for spec, point in zip(specs, made.points)
-        ]
+        rows = [{"name": s.name, "point": dict(values), "command": command} for s, command, values in planned]
         print(json.dumps({"name": made.name, "points": rows}))
         return ExitCode.DONE
     say(f"would queue {len(specs)} runs:")
-    for place, (spec, point) in enumerate(zip(specs, made.points)):
-        print(f"{run_name(made, place)}  {point_text(point.values)}  {' '.join(spec.command)}")
+    for place, (_, command, values) in enumerate(planned):
+        print(f"{run_name(made, place)}  {point_text(values)}  {' '.join(command)}")
     return ExitCode.DONE
 
 
@@ -197,9 +184,8 @@ def _announce(made: SweepRecord, as_json: bool) -> int:
     say(f"sweep {made.name}: {queued} of {queued + left} runs queued")
     if as_json:
         rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
-        print(
-            json.dumps({"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id, "points": rows})
-        )
+        known = {"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id}
+        print(json.dumps({**known, "points": rows}))
     else:
         print(made.sweep_id, flush=True)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
@@ -225,7 +211,7 @@ def _named(context: Context, word: str) -> SweepRecord:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
-def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json: bool) -> int:
+def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json: bool) -> None:
     """Show what the runs of SWEEP reported, best first: the smallest, or with --max the largest.
 
     A result is what rank 0 gave to clusterrun.training.report(loss=…) last; where it gave nothing,
@@ -254,10 +240,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([found.heads, *found.rows()])
     else:
-        from clusterrun.cli.terminal import table
-
         table(found.heads, found.rows())
-    return ExitCode.DONE
 
 
 @sweep.command()
@@ -294,9 +277,8 @@ def go_on(word: str, trials: int | None) -> int:
     context = Context(tell=say)
     made = _named(context, word)
     if made.search:
-        return _go_on(
-            replace(made, search=replace(made.search, trials=trials or made.search.trials)), context, False
-        )
+        search = replace(made.search, trials=trials or made.search.trials)
+        return _go_on(replace(made, search=search), context, False)
     if trials:
         raise click.UsageError("--trials is for a sweep with --optuna: this one has all its points")
     return _queue_rest(context, made, "all its points are queued")
@@ -313,36 +295,30 @@ def _queue_rest(context: Context, made: SweepRecord, otherwise: str) -> int:
 
 @sweep.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def show_all(as_json: bool) -> int:
+def show_all(as_json: bool) -> None:
     """Show the sweeps, newest first.
 
     \b
     Examples:
       clusterrun sweep list
     """
-    from clusterrun.cli.terminal import iso, table
     from clusterrun.operations.sweep import age
     from clusterrun.operations.sweep_status import tally
 
     context = Context(tell=say)
     known = Sweeps(context.store)
-    found = [one for sweep_id in known.ids() if (one := known.find(sweep_id))]
     inquiry, now = context.inquiry(say), context.clock.now()
-    listed = []
-    for one in found:
+    listed, rows = [], []
+    for one in filter(None, map(known.find, known.ids())):
         told = tally(inquiry.statuses(one.run_ids, gone=True))
         more = f"{len(one.waiting)} not queued" if one.waiting else ""
-        runs = ", ".join(filter(None, (told, more)))
+        runs, points = ", ".join(filter(None, (told, more))), len(one.points)
         about = {"sweep_id": one.sweep_id, "name": one.name, "submitted_at": iso(one.submitted_at)}
-        listed.append({**about, "points": len(one.points), "runs": runs})
+        listed.append({**about, "points": points, "runs": runs})
+        rows.append([one.sweep_id, age(one, now), str(points), runs])
     if as_json:
         print(json.dumps({"sweeps": listed}))
-    elif found:
-        rows = [
-            [one.sweep_id, age(one, now), str(len(one.points)), str(told["runs"])]
-            for one, told in zip(found, listed)
-        ]
+    elif rows:
         table(("SWEEP", "AGE", "POINTS", "RUNS"), rows)
     else:
         say("there are no sweeps yet: clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}' starts one")
-    return ExitCode.DONE

@@ -13,7 +13,6 @@ import click
 from clusterrun.cli.fullscreen import other_screen, picture
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.terminal import aligned, coloured, iso, painted
-from clusterrun.model.contract import ExitCode
 from clusterrun.model.document import encode
 from clusterrun.model.duration import clock_time
 from clusterrun.model.size import sized
@@ -35,7 +34,7 @@ STALE_SECONDS = 30.0
 @click.option("--node", default="", metavar="NAME", help="Only this node.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line, each interval.")
 @click.argument("run", default="last", shell_complete=runs)
-def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as_json: bool) -> int:
+def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as_json: bool) -> None:
     """Show what RUN uses of its nodes, ranks and GPUs, until it ends or you type q.
 
     While somebody looks each node takes a sample every interval; otherwise one light one each 10 s.
@@ -59,7 +58,6 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
                 _on_terminal(live, context.clock, interval, ranks)
         except KeyboardInterrupt:
             pass
-    return ExitCode.DONE
 
 
 def _lines(

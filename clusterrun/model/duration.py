@@ -63,15 +63,10 @@ def slurm_form(seconds: int) -> str:
 
 
 def _refusal(text: str) -> BadInput:
+    remedy = "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS"
     if text.strip().lower() in _ENDLESS:
-        return BadInput(
-            f"{text!r} is not a duration",
-            "leave the time out (the site's default holds), or pass it on: --sbatch time=UNLIMITED",
-        )
-    return BadInput(
-        f"{text!r} is not a duration",
-        "write 90s, 90m, 2h, 1d12h, 1w, or as Slurm does: HH:MM:SS, DAYS-HH:MM:SS",
-    )
+        remedy = "leave the time out (the site's default holds), or pass it on: --sbatch time=UNLIMITED"
+    return BadInput(f"{text!r} is not a duration", remedy)
 
 
 def _people(text: str) -> int:

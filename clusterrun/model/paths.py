@@ -45,6 +45,10 @@ import os
 
 from clusterrun.model.frozen import frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _SHAPES = "shapes"
 
 
@@ -100,6 +104,11 @@ class RunPaths:
         return AttemptPaths(os.path.join(self.attempts, f"{epoch:03d}"))
 
 
+def _numbered(name: str) -> Callable[[AttemptPaths, int], str]:
+    """The file of a rank, or of a node, of that number."""
+    return lambda attempt, number: os.path.join(attempt.folder, name.format(number))
+
+
 @frozen
 class AttemptPaths:
     folder: str
@@ -111,26 +120,13 @@ class AttemptPaths:
     results = _Below("results.json")
     hooks_log = _Below("hooks.log")
 
-    def out(self, rank: int) -> str:
-        return os.path.join(self.folder, f"{rank:05d}.out")
-
-    def err(self, rank: int) -> str:
-        return os.path.join(self.folder, f"{rank:05d}.err")
-
-    def error(self, rank: int) -> str:
-        return os.path.join(self.folder, f"{rank:05d}.error.json")
-
-    def samples(self, node: int) -> str:
-        return os.path.join(self.folder, f"node-{node:04d}.samples")
-
-    def now(self, node: int) -> str:
-        return os.path.join(self.folder, f"node-{node:04d}.now")
-
-    def stacks(self, node: int) -> str:
-        return os.path.join(self.folder, f"node-{node:04d}.stacks")
-
-    def index(self, node: int) -> str:
-        return os.path.join(self.folder, f"node-{node:04d}.index")
+    out = _numbered("{:05d}.out")
+    err = _numbered("{:05d}.err")
+    error = _numbered("{:05d}.error.json")
+    samples = _numbered("node-{:04d}.samples")
+    now = _numbered("node-{:04d}.now")
+    stacks = _numbered("node-{:04d}.stacks")
+    index = _numbered("node-{:04d}.index")
 
     def sidecar_log(self, node: int, companion: str) -> str:
         """``node`` counts the nodes of the allocation."""

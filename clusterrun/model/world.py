@@ -84,26 +84,15 @@ def rank_environment(
     does), hence overwrite, never setdefault.
     """
     node, local = divmod(rank, world.ranks_per_node)
-    size, local_size, nodes = str(world.size), str(world.ranks_per_node), str(len(world.nodes))
     return {
-        **run_environment(lineage),
-        "RANK": str(rank),
+        **node_environment(world, node, meeting, lineage),
+        **dict.fromkeys(("RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(world.size)),
+        **dict.fromkeys(("LOCAL_WORLD_SIZE", "LOCAL_SIZE"), str(world.ranks_per_node)),
+        **dict.fromkeys(("GROUP_WORLD_SIZE", "CROSS_SIZE"), str(len(world.nodes))),
         "LOCAL_RANK": str(local),
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": local_size,
-        "GROUP_RANK": str(node),
-        "GROUP_WORLD_SIZE": nodes,
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": size,
-        "NODE_RANK": str(node),
-        "NNODES": nodes,
-        "NPROC_PER_NODE": local_size,
         "CROSS_RANK": str(node),
-        "CROSS_SIZE": nodes,
-        "LOCAL_SIZE": local_size,
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
+        "ROLE_NAME": "default",
         # As torchrun's: their difference is how many restarts are left. Over all jobs of a run, and with
         # a budget that is full again after progress, it is the second one that has to follow.
         "TORCHELASTIC_RESTART_COUNT": str(lineage.epoch),
@@ -135,24 +124,18 @@ def slurm_environment(world: World, task: int, tasks_per_node: int) -> dict[str,
     for srun form their world from these names.
     """
     node, local = divmod(task, tasks_per_node)
-    nodes, tasks, names = len(world.nodes), len(world.nodes) * tasks_per_node, fold(world.nodes)
-    first = node * tasks_per_node
+    nodes, tasks, first = len(world.nodes), len(world.nodes) * tasks_per_node, node * tasks_per_node
     per_node = f"{tasks_per_node}(x{nodes})" if nodes > 1 else str(tasks_per_node)
     return {
         "SLURM_PROCID": str(task),
         "SLURM_LOCALID": str(local),
         "SLURM_NODEID": str(node),
         "SLURM_GTIDS": ",".join(map(str, range(first, first + tasks_per_node))),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_NPROCS": str(tasks),
         "SLURM_NTASKS_PER_NODE": str(tasks_per_node),
-        "SLURM_TASKS_PER_NODE": per_node,
-        "SLURM_NNODES": str(nodes),
-        "SLURM_NODELIST": names,
-        "SLURM_STEP_NUM_TASKS": str(tasks),
-        "SLURM_STEP_NUM_NODES": str(nodes),
-        "SLURM_STEP_TASKS_PER_NODE": per_node,
-        "SLURM_STEP_NODELIST": names,
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), per_node),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(nodes)),
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_STEP_NODELIST"), fold(world.nodes)),
     }
 
 
