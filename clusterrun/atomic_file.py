@@ -37,7 +37,6 @@ def draft_prefix(name: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Remove a file, where there is one and it can be."""
     try:
         os.unlink(path)
     except OSError:

@@ -124,10 +124,8 @@ def foreground(argv: Sequence[str]) -> int:
         process = subprocess.Popen(list(argv))
     except FileNotFoundError as error:
         raise ProgramMissing(f"the program {argv[0]!r} was not found ({error.strerror})") from error
-    ours = {signal.SIGINT: signal.SIG_IGN}
-    passed = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, handler) for number, handler in ours.items()}
-    for number in passed:
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
         before[number] = signal.signal(number, lambda got, _: process.send_signal(got))
     try:
         code = process.wait()
@@ -151,7 +149,7 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
 
     def stop(number: int, _: object) -> None:
         stopped.append(number)
-        _end_all(process, signal.SIGTERM)
+        _end(process, signal.SIGTERM)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
@@ -161,7 +159,7 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
             return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             if stopped:
-                _end_all(process, signal.SIGKILL)
+                _end(process)
             elif not wanted():
                 stop(signal.SIGTERM, None)
 
@@ -191,7 +189,6 @@ class Piped:
 
 
 END_SECONDS = 5.0
-"""How long a program has for its own end."""
 
 
 def _named(argv: Sequence[str]) -> str:
@@ -211,11 +208,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
-def _end(process: subprocess.Popen[Any]) -> None:
-    _end_all(process, signal.SIGKILL)
-
-
-def _end_all(process: subprocess.Popen[Any], number: int) -> None:
+def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:

@@ -25,7 +25,6 @@ FIGURES = (
     *("time", "rate", "steps_per_second", "samples_per_second", "speed_up", "predicted", "efficiency"),
 )
 NOISY_SPREAD = 0.25
-"""Spread above which the table warns that its figures are noisy."""
 SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 

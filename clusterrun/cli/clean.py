@@ -22,10 +22,8 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import since, states
 
 OLD = "30d"
-"""What counts as old by default."""
 DAY = 86400
 SHOWN = 5
-"""How many of the runs that stay are named, with the reason."""
 
 
 @click.command()
@@ -87,9 +85,8 @@ def clean(
     elif dry_run or yes:
         _show(planned.going if dry_run else removed.runs, context.clock.now())
     _tell(context, planned, removed, dry_run, default)
-    return (
-        ExitCode.FAILED if removed.failures or any(one in named for one, _ in planned.kept) else ExitCode.DONE
-    )
+    refused = any(run_id in named for run_id, _ in planned.kept)
+    return ExitCode.FAILED if removed.failures or refused else ExitCode.DONE
 
 
 def _moment(age: str, now: float) -> float:

@@ -10,6 +10,9 @@ from clusterrun.model.size import gibibytes
 from clusterrun.reports.efficiency import EndReport
 
 NO_STEPS = "not measured: the script does not report its steps (clusterrun.training.progress)"
+NO_CHECKPOINTS = (
+    "not measured: it is not known which steps were repeated, for the script reports no checkpoints"
+)
 KWH = 3.6e6
 
 
@@ -30,10 +33,7 @@ def document(found: EndReport | None) -> dict[str, Any] | None:
     """The report as ``--json`` shows it: null where nothing was measured."""
     if found is None:
         return None
-    rounded = {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in fields(found).items()
-    }
-    return {**rounded, "smaller": list(found.smaller)}
+    return {name: round(one, 4) if isinstance(one, float) else one for name, one in fields(found).items()}
 
 
 def _time(found: EndReport) -> str:
@@ -41,9 +41,8 @@ def _time(found: EndReport) -> str:
     parts = [("check", found.check), ("start", found.start), ("between attempts", found.between)]
     went = [f"{name} {spoken(seconds)}" for name, seconds in parts if seconds and seconds >= 0.5]
     went += [f"ranks {spoken(found.ranks)}"] if found.ranks is not None else []
-    return f"queue {spoken(found.queue)}, allocated {spoken(found.allocated)}{nodes}" + (
-        f": {', '.join(went)}" if went else ""
-    )
+    parted = f": {', '.join(went)}" if went else ""
+    return f"queue {spoken(found.queue)}, allocated {spoken(found.allocated)}{nodes}{parted}"
 
 
 def _goodput(found: EndReport) -> str:
@@ -52,9 +51,7 @@ def _goodput(found: EndReport) -> str:
     if found.steps is None:
         return NO_STEPS
     if found.goodput is None or found.counted is None:
-        return (
-            "not measured: it is not known which steps were repeated, for the script reports no checkpoints"
-        )
+        return NO_CHECKPOINTS
     said = f"{100 * found.goodput:.0f} % of the allocated time: {spoken(found.counted)} in steps that counted"
     lost = found.steps - found.counted
     return said + (f", {spoken(lost)} in steps that were lost" if lost >= 0.5 else "")

@@ -92,7 +92,6 @@ PASSED_ON = frozenset(
 
 
 _hints: list[tuple[re.Pattern[str], str]] = []
-"""How commands in a sentence are found, and what stands in their place."""
 
 
 def hints_for(host: str, commands: Iterable[str]) -> None:

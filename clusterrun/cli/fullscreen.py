@@ -35,11 +35,9 @@ class Keys:
     """Reads keys while a picture is shown; ``q`` ends it. Reads nothing if stdin is not a terminal."""
 
     def __init__(self) -> None:
+        """Take each key as it is typed, unseen. A job in the background must not touch its terminal."""
         self._fd = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else -1
         self._before: list[Any] | None = None
-
-    def take(self) -> None:
-        """Take each key as it is typed, unseen. A job in the background must not touch its terminal."""
         if self._fd >= 0 and _in_front(self._fd):
             self._before = termios.tcgetattr(self._fd)
             tty.setcbreak(self._fd, termios.TCSANOW)
@@ -69,7 +67,6 @@ def other_screen() -> Iterator[Keys]:
     """Show the alternate screen; the terminal is restored on any end but SIGKILL."""
     wanted = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
     before, keys = {number: signal.signal(number, _leave) for number in wanted}, Keys()
-    keys.take()
     sys.stdout.write(_ENTER)
     try:
         yield keys

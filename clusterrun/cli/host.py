@@ -24,7 +24,6 @@ from clusterrun.remote.login_shell import GONE, HOME, command, place, runs
 from clusterrun.runs.private_files import write_whole
 
 CommandOf = Callable[[str], "click.Command | None"]
-"""A command by its name."""
 FETCHED = {
     "report": ("--html", "--prometheus"),
     "check": ("--html", "--prometheus", "--selftest-file"),
@@ -179,9 +178,8 @@ def _forward(connection: SharedConnection, words: Sequence[str], command_of: Com
         wanted = PortThere(*(found[name] for name in ("run_id", "node", "port", "local")))
         node = ("--rank", str(given["rank"])) if given["rank"] is not None else ("--node", given["node"])
         relay = shlex.join(("forward", "--relay", *node, wanted.run_id, str(wanted.port)))
-        forward_port(
-            connection, command(_script(connection, relay, place(connection.host.folder))), wanted, say
-        )
+        relayed = command(_script(connection, relay, place(connection.host.folder)))
+        forward_port(connection, relayed, wanted, say)
         return ExitCode.DONE
     here = f"127.0.0.1:{found['local']}"
     line = f"{here}:{found['node']}:{found['port']}"

@@ -59,9 +59,8 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> None:
     names = expand(text)
     strangers = unknown(names, recall(folder, 0.0))
     if strangers:
-        raise BadInput(
-            f"nothing is known of {fold(strangers)} on {cluster}", "clusterrun nodes --since 365d lists them"
-        )
+        seen = f"nothing is known of {fold(strangers)} on {cluster}"
+        raise BadInput(seen, "clusterrun nodes --since 365d lists them")
     for node in names:
         forget(folder, node, now)
     say(f"forgot what was found on {fold(names)}")

@@ -22,7 +22,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COLOURS = {Grade.FAIL: "red", Grade.UNDETERMINED: "magenta", Grade.WARN: "yellow", Grade.PASS: "green"}
 WIDTH = 100
-"""Columns in a pipe."""
 READABLE = 0o644
 """Files that a user names are for others too: a browser, the collector of metrics."""
 

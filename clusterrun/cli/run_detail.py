@@ -64,23 +64,19 @@ def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
 def _facts(
     context: Context, status: RunStatus, record: RunRecord | None, state: RunState | None
 ) -> list[tuple[str, str]]:
-    command = shlex.join(record.spec.command) if record else ""
     return [
         ("run", status.run_id),
         ("name", status.name),
         ("state", f"{status.state.value}, {status.phase.value}"),
         ("reason", status.reason),
-        ("command", command),
+        ("command", shlex.join(record.spec.command) if record else ""),
         ("in", record.spec.cwd if record else ""),
         ("python", state.python if state else ""),
         ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
         ("size", _size(status)),
         ("nodes", status.nodelist),
         ("progress", progress_text(status.step, status.checkpoint)),
-        *(
-            ("tracker", f"{link.tool} {link.url}")
-            for link in tracker_links(context.store.paths(status.run_id))
-        ),
+        *(("tracker", f"{one.tool} {one.url}") for one in tracker_links(context.store.paths(status.run_id))),
         ("uses", _use(status)),
         ("used", "" if status.state.ended else _used(context, record, state)),
         ("submitted", local_time(status.submitted_at or None)),
@@ -97,11 +93,11 @@ def _coordinator_news(context: Context, status: RunStatus, state: RunState | Non
     if state is None:
         return []
     ago = spoken(max(0.0, context.clock.now() - state.updated_at))
-    ago = f"{ago} ago, from its coordinator on {state.host}"
+    heard = f"{ago} ago, from its coordinator on {state.host}"
     return [
         ("left out", fold(state.excluded)),
         ("spares", fold(state.spares)),
-        ("last heartbeat", "" if status.state.ended else ago),
+        ("last heartbeat", "" if status.state.ended else heard),
         *(("warning", one) for one in (*state.warnings, *_ranks_that_trained_alone(context, status, state))),
     ]
 
@@ -174,10 +170,7 @@ def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
 
 
 def lineage(attempts: Sequence[Attempt], check: Callable[[int], str]) -> list[str]:
-    """Every attempt, oldest first; the last words of a failure only where no newer attempt failed.
-
-    ``check`` gives what the pre-flight check of an attempt found, in a line.
-    """
+    """Every attempt, oldest first; the last words of a failure only where no newer attempt failed."""
     failed = max((one.epoch for one in attempts if one.failure), default=-1)
     jobs = len({one.job_id for one in attempts}) > 1
     return [line for one in attempts for line in _lines(one, check(one.epoch), jobs, one.epoch == failed)]
@@ -190,11 +183,8 @@ def _lines(attempt: Attempt, check: str, jobs: bool, newest_failure: bool) -> li
     head = f"attempt {attempt.epoch}{f' ({reason})' if reason else ''}{job}, {_times(attempt)}{where}"
     lines = ["", head + (f": {attempt.outcome}" if attempt.outcome else "")]
     lines += [f"  pre-flight {check}"] if check else []
-    lines += (
-        [f"  reached    {progress_text(attempt.step, attempt.checkpoint)}"]
-        if max(attempt.step, attempt.checkpoint) >= 0
-        else []
-    )
+    reached = progress_text(attempt.step, attempt.checkpoint)
+    lines += [f"  reached    {reached}"] if reached else []
     if attempt.failure:
         lines += [f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}"]
         lines += failure_lines(attempt) if newest_failure else []

@@ -6,7 +6,6 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
 RUNTIMES = ("pyxis", "apptainer", "charliecloud", "podman", "slurm")
-"""What ``--container-runtime`` can be."""
 PREFIXES = ("apptainer", "charliecloud", "podman")
 """Programs that stand before a command; the others are options of srun, and the agent runs inside."""
 PYTHON = "python3"

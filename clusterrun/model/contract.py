@@ -7,13 +7,11 @@ import signal
 import sys
 
 VERSION = "0.1.0"
-"""The version of the package; the only place that says it."""
 
 FORMAT = 1
 """Version of every JSON document in a run directory; a newer one is refused, never guessed."""
 
 WIRE = 1
-"""Version of the control protocol between coordinator and agents."""
 
 BYTECODE_TAG = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}".encode()
 """The Python that compiled the bytecode of the packed program: exactly this version may run it."""

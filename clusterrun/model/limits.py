@@ -44,7 +44,6 @@ LIMITS = (
     Limit("inodes_free", 10000, "files", "that can still be made in these directories"),
     Limit("memory_free", 0.50, "share", "of a node's memory must be free, and of what others have free"),
 )
-"""One row per limit."""
 
 BY_NAME = {limit.name: limit for limit in LIMITS}
 

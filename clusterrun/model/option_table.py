@@ -24,7 +24,6 @@ GROUPS = {
     "restarts": "Restarts and hangs",
     "output": "Output",
 }
-"""The groups of a help text, in their order."""
 
 
 IGNORED = "ignored"
@@ -81,8 +80,15 @@ class Option:
         return self.otherwise or ("" if self.default in ("", (), False) else str(self.default))
 
 
+def _option(names: str, kind: str, help_: str, metavar: str = "", default: Value = "", **more: Any) -> Option:
+    """``names``: its name, then the others by which people know it."""
+    name, *others = names.split()
+    short, also = [one for one in others if len(one) == 2], [one for one in others if len(one) > 2]
+    return Option(name, kind, help_, metavar, default, short="".join(short), also=tuple(also), **more)
+
+
 def _switch(name: str, help_: str, **more: Any) -> Option:
-    return Option(name, "switch", help_, default=False, **more)
+    return _option(name, "switch", help_, default=False, **more)
 
 
 def _list(name: str, help_: str, metavar: str, **more: Any) -> Option:
@@ -96,11 +102,11 @@ def _choice(name: str, help_: str, choices: tuple[str, ...], default: str = "", 
 def _sbatch(name: str, help_: str, metavar: str, kind: str = "text", **more: Any) -> Option:
     """What sbatch is asked of a job that is still to be queued."""
     asked = {"sbatch": True, "queued": True, "shaped": True, "here": IGNORED, **more}
-    return Option(name, kind, help_, metavar, **asked)
+    return _option(name, kind, help_, metavar, **asked)
 
 
 def _text(name: str, help_: str, metavar: str, **more: Any) -> Option:
-    return Option(name, "text", help_, metavar, **more)
+    return _option(name, "text", help_, metavar, **more)
 
 
 def _number(name: str, help_: str, metavar: str, default: int, **more: Any) -> Option:
@@ -116,17 +122,14 @@ def _of(group: str, *found: Option) -> tuple[Option, ...]:
 
 
 _SIZE = (
-    Option(
-        "nodes", "nodes", "Nodes that train; MIN-MAX: what is free.", "N", 1, common=True, short="-N", least=1
-    ),
-    Option(
-        "gpus",
+    _option("nodes -N", "nodes", "Nodes that train; MIN-MAX: what is free.", "N", 1, common=True, least=1),
+    _option(
+        "gpus --gpus-per-node",
         "gpus",
         "GPUs per node, one rank each: 8, or h100:8.",
         "[TYPE:]G",
         0,
         common=True,
-        also=("--gpus-per-node",),
     ),
     _choice(
         "gpus-from",
@@ -149,13 +152,12 @@ _SIZE = (
     ),
     _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
     _sbatch(
-        "time",
+        "time -t",
         "Time limit: 90m, 2h, 1d12h, D-HH:MM:SS, or minutes.",
         "TIME",
         "time",
         common=True,
         otherwise="the partition's",
-        short="-t",
         here="",
     ),
     _sbatch(
@@ -169,46 +171,16 @@ _SIZE = (
 )
 _SLURM = _of(
     "slurm",
-    _sbatch(
-        "partition",
-        "Slurm partition.",
-        "NAME",
-        common=True,
-        otherwise="the cluster's",
-        short="-p",
-        here=REFUSED,
-    ),
-    _sbatch(
-        "account",
-        "Slurm account.",
-        "NAME",
-        common=True,
-        otherwise="your default one",
-        short="-A",
-        here=REFUSED,
-    ),
-    _sbatch("qos", "Slurm quality of service.", "NAME", otherwise="the account's", short="-q", here=REFUSED),
+    _sbatch("partition -p", "Slurm partition.", "NAME", common=True, otherwise="the cluster's", here=REFUSED),
+    _sbatch("account -A", "Slurm account.", "NAME", common=True, otherwise="your default one", here=REFUSED),
+    _sbatch("qos -q", "Slurm quality of service.", "NAME", otherwise="the account's", here=REFUSED),
     _sbatch("reservation", "Slurm reservation.", "NAME", here=REFUSED),
-    _sbatch("constraint", "Features that nodes must have.", "LIST", short="-C", here=REFUSED),
-    _sbatch("exclude", "Nodes to exclude.", "NODES", short="-x", queued=False, shaped=False),
+    _sbatch("constraint -C", "Features that nodes must have.", "LIST", here=REFUSED),
+    _sbatch("exclude -x", "Nodes to exclude.", "NODES", queued=False, shaped=False),
     _sbatch(
-        "nodelist",
-        "Nodes that the job must have.",
-        "NODES",
-        short="-w",
-        queued=False,
-        shaped=False,
-        here=REFUSED,
+        "nodelist -w", "Nodes that the job must have.", "NODES", queued=False, shaped=False, here=REFUSED
     ),
-    _text(
-        "name",
-        "Name of the run.",
-        "NAME",
-        common=True,
-        otherwise="the script's",
-        short="-J",
-        also=("--job-name",),
-    ),
+    _text("name -J --job-name", "Name of the run.", "NAME", common=True, otherwise="the script's"),
     _list(
         "sbatch", "Any other sbatch option: nice=10.", "KEY[=VALUE]", common=True, queued=True, here=REFUSED
     ),
@@ -250,7 +222,6 @@ _ENVIRONMENT = _of(
     ),
 )
 RESOURCES = (*_SIZE, *_SLURM, *_ENVIRONMENT)
-"""Options of every command that asks for nodes."""
 
 PREFLIGHT = _of(
     "check",
@@ -345,7 +316,7 @@ _RESTARTS = _of(
 )
 _OUTPUT = _of(
     "output",
-    _switch("follow", "Show what the ranks print, until the run has ended.", common=True, short="-f"),
+    _switch("follow -f", "Show what the ranks print, until the run has ended.", common=True),
     _switch("wait", "Return when the run has ended, with its exit code."),
     _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
 )
@@ -353,7 +324,6 @@ SUBMISSION = (*_FORM, *_CODE, *_CHECK, *_RESTARTS, *_OUTPUT)
 """Options of ``submit`` alone that can stand in a configuration."""
 
 EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
-"""Options of ``submit``."""
 
 TRUST = _list(
     "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"

@@ -17,7 +17,6 @@ class Grade(Word):
 
 
 WORST_FIRST = (Grade.FAIL, Grade.UNDETERMINED, Grade.WARN, Grade.PASS)
-"""The order of reports and of ``worst``."""
 
 
 def worst(grades: tuple[Grade, ...]) -> Grade:

@@ -151,15 +151,13 @@ class JobSpec:
         for field, option in _CHOICES:
             value = getattr(self, field)
             if value and getattr(value, "value", value) not in option.choices:
-                raise BadInput(
-                    f"--{option.name} must not be {value!r}", f"give {' or '.join(option.choices)}"
-                )
+                remedy = f"give {' or '.join(option.choices)}"
+                raise BadInput(f"--{option.name} must not be {value!r}", remedy)
 
     def _check_room(self) -> None:
         if self.min_nodes > self.nodes:
-            raise BadInput(
-                f"--nodes {self.min_nodes}-{self.nodes}: the least comes first", "give --nodes 1-4"
-            )
+            seen = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
+            raise BadInput(seen, "give --nodes 1-4")
         shapes.read(self.shapes)
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
@@ -179,9 +177,8 @@ class JobSpec:
         try:
             limits.chosen(self.preflight_limit)
         except ValueError as error:
-            raise BadInput(
-                f"--preflight-limit: {error}", "clusterrun help preflight says what each means"
-            ) from error
+            remedy = "clusterrun help preflight says what each means"
+            raise BadInput(f"--preflight-limit: {error}", remedy) from error
 
     def _check_survival(self) -> None:
         if self.notice > LONGEST_NOTICE:

@@ -106,8 +106,7 @@ def account(
     stretches = [_stretch(one, ended_at if one is attempts[-1] else None) for one in attempts]
     queue = max(0.0, stretches[0].begin - record.submitted_at)
     between = 0.0
-    for place, then in enumerate(stretches[1:]):
-        one = stretches[place]
+    for one, then in zip(stretches, stretches[1:]):
         gap = max(0.0, then.begin - one.end)
         if one.job_id == then.job_id:
             between += gap
@@ -133,9 +132,7 @@ def account(
         cores_asked=spec.cpus_per_rank * spec.local_size or None,
         memory_asked=asked_memory(spec.mem),
     )
-    return _advised(
-        _with_gpus(_with_cores(found, attempts), spec, attempts), spec, state, _longest(stretches)
-    )
+    return _advised(_with_use(found, spec, attempts), spec, state, _longest(stretches))
 
 
 def _stretch(one: MeasuredAttempt, ended_at: float | None) -> _Stretch:
@@ -175,9 +172,7 @@ def _sound(marks: ProgressMarks, begin: float, end: float) -> bool:
 def _counts_until(marks: ProgressMarks, then: ProgressMarks | None, state: State) -> float | None:
     """Up to when the steps of an attempt count; ``then`` is the next one that took steps."""
     if then is None:
-        if state is State.COMPLETED:
-            return marks.at
-        return marks.checkpoint_at
+        return marks.at if state is State.COMPLETED else marks.checkpoint_at
     again = then.first_step or 0
     if again >= (marks.step or 0):
         return marks.at
@@ -194,18 +189,9 @@ def _longest(stretches: Sequence[_Stretch]) -> float:
     return max(ends[job] - begins[job] for job in ends)
 
 
-def _with_cores(found: EndReport, attempts: Sequence[MeasuredAttempt]) -> EndReport:
-    every = [use.whole for one in attempts for use in one.uses if use.whole and use.whole.seconds > 0]
-    return replace(
-        found,
-        cores_mean=_mean([(one.cores, one.seconds) for one in every]),
-        cores_most=_most([one.most_cores for one in every]),
-        memory_most=_most([one.most_memory for one in every]),
-    )
-
-
-def _with_gpus(found: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
+def _with_use(found: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
     """Simulated nodes of one machine all see the same GPUs, so the first one speaks for them."""
+    timed = [use.whole for one in attempts for use in one.uses if use.whole and use.whole.seconds > 0]
     speaking = 1 if spec.cluster is Cluster.LOCAL else None
     wholes = [[use.whole for use in one.uses[:speaking] if use.whole] for one in attempts]
     every = [one for nodes in wholes for one in nodes]
@@ -214,6 +200,9 @@ def _with_gpus(found: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttem
     counted = [one for one in longest if one.idle >= 0]
     return replace(
         found,
+        cores_mean=_mean([(one.cores, one.seconds) for one in timed]),
+        cores_most=_most([one.most_cores for one in timed]),
+        memory_most=_most([one.most_memory for one in timed]),
         gpus=sum(one.gpus for one in counted) if counted else None,
         gpus_idle=sum(one.idle for one in counted) if counted else None,
         gpu_busy_mean=_share(_mean([(one.busy, one.seconds) for one in busy])),

@@ -86,12 +86,8 @@ def rates(report: Report) -> Rates:
         for name in ends:
             of_node.setdefault(name, []).append(link)
     nodes = {name: _node(of_node.get(name, ()), products.get(name, ())) for name in names}
-    return Rates(
-        nodes,
-        links,
-        _median(node.rate for node in nodes.values()),
-        _median(node.product for node in nodes.values()),
-    )
+    every = nodes.values()
+    return Rates(nodes, links, _median(one.rate for one in every), _median(one.product for one in every))
 
 
 def _names(report: Report) -> list[str]:
@@ -110,9 +106,8 @@ def _link(tests: list[Measurement], said: str) -> LinkRate:
     outcomes = [test.outcome for test in tests]
     passed, failed, void = (outcomes.count(word) for word in ("passed", "failed", "void"))
     timed = (test.gigabytes_per_second for test in tests if test.outcome == "passed")
-    return LinkRate(
-        max((rate for rate in timed if rate is not None), default=None), passed, failed, void, said
-    )
+    best = max((rate for rate in timed if rate is not None), default=None)
+    return LinkRate(best, passed, failed, void, said)
 
 
 def _node(links: Iterable[LinkRate], products: Iterable[Measurement]) -> NodeRate:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from clusterrun.model.preflight_report import WORST_FIRST, Report
 
 Sample = tuple[tuple[tuple[str, str], ...], float]
-"""Labels and value."""
 
 PREFIX = "clusterrun_preflight_"
 
@@ -81,10 +80,8 @@ def _bandwidths(report: Report) -> Iterator[Sample]:
 
 
 def _set_bandwidth(report: Report) -> Iterator[Sample]:
-    found = [
-        t.gigabytes_per_second for t in report.tests if t.test == "set" and t.gigabytes_per_second is not None
-    ]
-    if found:
+    rates = [test.gigabytes_per_second for test in report.tests if test.test == "set"]
+    if found := [rate for rate in rates if rate is not None]:
         yield (), found[-1] * 1e9
 
 

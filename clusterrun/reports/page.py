@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from clusterrun.model.preflight_report import Grade, Report
-from clusterrun.reports import svg, tables
-from clusterrun.reports.findings import NodeBlame, blamed
+from clusterrun.model.preflight_report import WORST_FIRST, Grade, Measurement, NodeReport, Report
+from clusterrun.reports import svg
+from clusterrun.reports.findings import NodeBlame, blamed, node_findings
 from clusterrun.reports.link_rates import Rates, rates
-from clusterrun.reports.markup import Markup, number, tag
+from clusterrun.reports.markup import Content, Markup, number, tag
 from clusterrun.reports.style import STYLE
 from clusterrun.reports.text_report import headline
 
@@ -20,6 +20,12 @@ AT_ONCE = 8
 """Findings that are shown unfolded; the others are folded, so that the map is not far below."""
 MOST_FINDINGS = 200
 """Findings that the page holds; of more, only the number is said."""
+MOST_STRAGGLERS = 10
+MOST_NODES = 3000
+MOST_TESTS = 1500
+OPEN_BELOW = 33
+"""So few nodes are shown at once; more when asked."""
+WORST_OUTCOME = {"failed": 0, "void": 1, "passed": 2}
 
 
 def page(report: Report) -> str:
@@ -46,9 +52,9 @@ def _sections(report: Report, seen: Rates) -> Iterator[Markup]:
     yield from _findings(report)
     yield from _bandwidth(report, seen)
     yield from _notices(report)
-    yield tables.nodes(report, seen)
+    yield _nodes(report, seen)
     if report.tests:
-        yield tables.tests(report)
+        yield _tests(report)
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.at))
     yield tag("footer", f"clusterrun pre-flight of {report.run_id}, {when}")
 
@@ -60,9 +66,8 @@ def _header(report: Report) -> Markup:
     rounds = f"{report.rounds} round{'s' if report.rounds != 1 else ''} of tests"
     tested = f"{rounds}, {report.seconds:.1f} s of {report.budget:.0f} s"
     facts = f"{report.level} check{cluster}{backend}: {len(report.nodes)} nodes{spares}, {tested}"
-    return tag(
-        "header", tag("h1", headline(report)), tag("p", facts, class_="facts"), class_=report.verdict.value
-    )
+    told = tag("p", facts, class_="facts")
+    return tag("header", tag("h1", headline(report)), told, class_=report.verdict.value)
 
 
 def _tiles(report: Report, seen: Rates) -> Markup:
@@ -111,36 +116,103 @@ def _bandwidth(report: Report, seen: Rates) -> Iterator[Markup]:
     if not seen.links:
         return
     each = svg.nodes_in_a_square(seen)
-    sharing = (
-        f" Each square stands for {each} × {each} nodes and shows the worst test in it." if each > 1 else ""
-    )
-    text = f"The best rate of each pair that was tested, as a share of the median.{sharing}"
-    yield tag(
-        "div",
-        tag(
-            "section",
-            tag("h2", "Bandwidth, node × node"),
-            tag("p", text, class_="soft"),
-            svg.matrix(seen),
-            svg.legend(seen),
-        ),
-        tag("div", *_ring(report, seen), tables.stragglers(seen)),
-        class_="two",
-    )
+    text = "The best rate of each pair that was tested, as a share of the median."
+    if each > 1:
+        text += f" Each square stands for {each} × {each} nodes and shows the worst test in it."
+    drawn = _section("Bandwidth, node × node", text, svg.matrix(seen), svg.legend(seen))
+    yield tag("div", drawn, tag("div", *_ring(report, seen), _stragglers(seen)), class_="two")
+
+
+def _section(title: str, text: str, *content: Markup) -> Markup:
+    return tag("section", tag("h2", title), tag("p", text, class_="soft"), *content)
 
 
 def _ring(report: Report, seen: Rates) -> Iterator[Markup]:
     drawn = svg.ring(seen, report.world)
     if drawn is not None:
-        sharing = (
-            " Several links share a bar, which shows the worst." if len(report.world) > svg.MOST_BARS else ""
-        )
         median = f"the line is the median, {number(seen.median or 0)} GB/s"
-        text = f"Link by link in rank order; {median}; where there is no bar, no test was made.{sharing}"
-        yield tag("section", tag("h2", "The ring that trains"), tag("p", text, class_="soft"), drawn)
+        text = f"Link by link in rank order; {median}; where there is no bar, no test was made."
+        if len(report.world) > svg.MOST_BARS:
+            text += " Several links share a bar, which shows the worst."
+        yield _section("The ring that trains", text, drawn)
 
 
 def _notices(report: Report) -> Iterator[Markup]:
     if report.notices:
         lines = tag("ul", *(tag("li", notice) for notice in report.notices), class_="plain")
         yield tag("section", tag("h2", "Notices"), lines)
+
+
+# --- tables, worst first ---
+
+
+def _stragglers(rates: Rates) -> Markup:
+    timed = [name for name in rates.nodes if rates.was_timed(name)]
+    slowest = sorted(timed, key=rates.behind)[:MOST_STRAGGLERS]
+    rows = [_straggler(name, rates) for name in slowest]
+    title = "Slowest nodes" if len(timed) > MOST_STRAGGLERS else "Nodes, slowest first"
+    text = "The rate with the best third of its partners, a matrix product, the worse of both in shares."
+    return _section(title, text, _table("node|GB/s:n|product:n|:n|", rows))
+
+
+def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
+    node, behind = rates.nodes[name], rates.behind(name)
+    product = "–" if node.product is None else f"{node.product * 1e3:.0f} ms"
+    return name, _rate(node.rate), product, f"{behind:.0%}", svg.meter(behind, svg.band(min(behind, 1.0)))
+
+
+def _nodes(report: Report, rates: Rates) -> Markup:
+    ordered = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
+    ranks = {name: str(at) for at, name in enumerate(report.world)}
+    rows = [_node(node, ranks.get(node.node, "–"), rates) for node in ordered[:MOST_NODES]]
+    table = _table("node|verdict|role|rank:n|GB/s:n|tests:n|", rows)
+    title = tag("summary", f"All {len(report.nodes)} nodes")
+    left = _left_out(len(report.nodes), MOST_NODES)
+    is_open = "" if len(report.nodes) < OPEN_BELOW else None
+    return tag("details", title, table, *left, open=is_open)
+
+
+def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
+    numbers = rates.nodes[node.node]
+    failed = f", {numbers.failed} failed" if numbers.failed else ""
+    return (
+        node.node,
+        tag("span", node.verdict.value, class_=f"chip {node.verdict.value}"),
+        node.role,
+        rank,
+        _rate(numbers.rate),
+        f"{numbers.tests}{failed}",
+        ", ".join(dict.fromkeys(finding.check for finding in node_findings(node))),
+    )
+
+
+def _tests(report: Report) -> Markup:
+    ordered = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
+    rows = [_test(test) for test in ordered[:MOST_TESTS]]
+    table = _table("round:n|test|nodes|outcome|s:n|GB/s:n|", rows)
+    left = _left_out(len(report.tests), MOST_TESTS)
+    return tag("details", tag("summary", f"All {len(report.tests)} tests"), table, *left)
+
+
+def _test(test: Measurement) -> tuple[Content, ...]:
+    names = ", ".join(test.nodes[:4]) + (f" … ({len(test.nodes)})" if len(test.nodes) > 4 else "")
+    rate = _rate(test.gigabytes_per_second)
+    return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.said[:300]
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else number(rate)
+
+
+def _left_out(count: int, most: int) -> list[Markup]:
+    return [tag("p", f"and {count - most} more in the report's JSON", class_="soft")] if count > most else []
+
+
+def _table(heads: str, rows: Iterable[tuple[Content, ...]]) -> Markup:
+    """A table; each head is its word and its column's class: ``node|rank:n`` (numbers, to the right)."""
+    columns = [(word, kind or None) for word, _, kind in (head.partition(":") for head in heads.split("|"))]
+    head = tag("tr", *(tag("th", word, class_=kind) for word, kind in columns))
+    body = [
+        tag("tr", *(tag("td", cell, class_=kind) for cell, (_, kind) in zip(row, columns))) for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")

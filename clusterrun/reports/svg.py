@@ -251,6 +251,5 @@ def _bar(left: float, wide: float, group: Sequence[Known], rates: Rates, top: fl
 
 
 def meter(share: float, colour: str) -> Markup:
-    return tag(
-        "span", tag("i", style=f"width:{min(1.0, max(share, 0.01)):.0%}", class_=colour), class_="meter"
-    )
+    wide = f"width:{min(1.0, max(share, 0.01)):.0%}"
+    return tag("span", tag("i", style=wide, class_=colour), class_="meter")

@@ -31,12 +31,9 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
     lines = [*_wrapped([headline(report)], width, "", report.verdict), *_wrapped([_facts(report)], width)]
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
-    if len(blocks) > MOST_BLOCKS:
-        rest = "; ".join(map(_title, blocks[MOST_BLOCKS:]))
-        lines += [
-            ReportLine(""),
-            *_wrapped([f"and {len(blocks) - MOST_BLOCKS} more (--json has all): {rest}"], width),
-        ]
+    if rest := blocks[MOST_BLOCKS:]:
+        told = f"and {len(rest)} more (--json has all): {'; '.join(map(_title, rest))}"
+        lines += [ReportLine(""), *_wrapped([told], width)]
     lines += _words(explained(report.tests), width)
     lines += [ReportLine(""), *_wrapped(_rest(report), width)]
     return lines
@@ -71,11 +68,8 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
     elif report.set_said and not report.links:
         yield "no node and no link is to blame"
     else:
-        yield (
-            f"all {count} nodes are fit"
-            if count > 1
-            else f"{fold([one.node for one in report.nodes])} is fit"
-        )
+        names = fold([one.node for one in report.nodes])
+        yield f"all {count} nodes are fit" if count > 1 else f"{names} is fit"
 
 
 def _named(report: Report, grade: Grade) -> list[str]:
@@ -91,9 +85,8 @@ def _between(link: LinkReport) -> str:
 def _facts(report: Report) -> str:
     by = f" by {report.backend}" if report.backend else ""
     rounds = f", {report.rounds} round{'s' if report.rounds != 1 else ''} of tests" if report.rounds else ""
-    return (
-        f"{report.level} check{by} of {report.run_id}{rounds}, {report.seconds:.1f} of {report.budget:.0f} s"
-    )
+    took = f"{report.seconds:.1f} of {report.budget:.0f} s"
+    return f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
 
 
 def _title(one: NodeBlame) -> str:
@@ -140,13 +133,6 @@ def _wrapped(
     texts: Iterable[str], width: int, indent: str = "", grade: Grade | None = None
 ) -> Iterator[ReportLine]:
     """Foreign text made harmless, in lines of at most ``width`` columns."""
+    wrapper = textwrap.TextWrapper(max(width, 40), indent, indent + "  ", break_on_hyphens=False)
     for text in texts:
-        further = indent + "  "
-        for line in textwrap.wrap(
-            visible(text),
-            max(width, 40),
-            initial_indent=indent,
-            subsequent_indent=further,
-            break_on_hyphens=False,
-        ):
-            yield ReportLine(line, grade)
+        yield from (ReportLine(line, grade) for line in wrapper.wrap(visible(text)))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from clusterrun.slurm_text.srun_messages import unreached
 
 MOST_SECONDS = 600.0
-"""How long a controller is waited for."""
 LONGEST_PAUSE = 10.0
 NO_ANSWER = "it did not answer in time"
 _WORDS = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from .checkpoints import CheckpointRefused, Checkpoints, OldAttempt, latest_checkpoint
 from .script import here as _here
+from .script import steps_of as _steps_of
 
 __all__ = [
     "CheckpointRefused",
@@ -52,9 +53,7 @@ def accumulation(global_batch: int, batch: int = 1) -> int:
 
     So the step stays the same on any number of ranks. Raises ``ValueError`` if that does not divide.
     """
-    from .batches import steps_of
-
-    return steps_of(global_batch, batch, _here().place.world)
+    return _steps_of(global_batch, batch, _here().place.world)
 
 
 def report(**values: object) -> None:

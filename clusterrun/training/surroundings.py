@@ -15,6 +15,11 @@ ATTEMPT_VARIABLES = ("CLUSTERRUN_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
 """The first that is set says how often the ranks were started before: torchrun counts too."""
 
 
+def _file(name: str) -> property:
+    """A file of this attempt."""
+    return property(lambda place: os.path.join(place.folder, name))
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """One process among the ranks; outside of clusterrun ``run_dir`` is empty."""
@@ -28,20 +33,9 @@ class Surroundings:
     def folder(self) -> str:
         return os.path.join(self.run_dir, "attempts", f"{self.attempt:03d}")
 
-    @property
-    def notice(self) -> str:
-        """Written when the run is to make room."""
-        return os.path.join(self.folder, "notice.json")
-
-    @property
-    def progress(self) -> str:
-        """Written by rank 0: how far the training is."""
-        return os.path.join(self.folder, "progress.json")
-
-    @property
-    def results(self) -> str:
-        """Written by rank 0: what the script reported."""
-        return os.path.join(self.folder, "results.json")
+    notice = _file("notice.json")
+    progress = _file("progress.json")
+    results = _file("results.json")
 
     @property
     def save_now(self) -> str:

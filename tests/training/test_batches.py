@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun import training
 from clusterrun.training import script
-from clusterrun.training.batches import steps_of
+from clusterrun.training.script import steps_of
 from clusterrun.training.surroundings import surroundings
 
 
