@@ -65,10 +65,8 @@ def _question(given: dict[str, Any]) -> Any:
     if given["step_time"]:
         known["step_seconds"] = sizes.count(given["step_time"].removesuffix("s"), "--step-time")
     if "parameters" not in known:
-        raise BadInput(
-            "how many parameters does the model have?",
-            "--parameters 7e9; python -c 'print(sum(p.numel() for p in model.parameters()))' counts them",
-        )
+        count = "python -c 'print(sum(p.numel() for p in model.parameters()))' counts them"
+        raise BadInput("how many parameters does the model have?", f"--parameters 7e9; {count}")
     return AdviceQuestion(
         optimizer=given["optimizer"],
         precision=given["precision"],

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.error_output import confirmed, say
-from clusterrun.cli.shell_complete import files
+from clusterrun.cli.shell_complete import FILE, files
 from clusterrun.cli.submit_options import defaults, options, profile_option, settled, to_spec
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
@@ -31,12 +31,7 @@ def bench() -> None:
 
 
 @bench.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--script",
-    metavar="FILE",
-    shell_complete=files,
-    help="The script to measure.  [default: the shipped train.py]",
-)
+@click.option("--script", **FILE, help="The script to measure.  [default: the shipped train.py]")
 @click.option("--worlds", metavar="1,2,…", help="World sizes.  [default: 1, 2, 4, … as the machine has]")
 @click.option("--strategies", metavar="NAME,…", help="Of train.py: single, dp, ddp, ddp-spawn, fsdp.")
 @click.option(
@@ -55,9 +50,7 @@ def bench() -> None:
 @click.option("--no-probe", is_flag=True, help="Leave out the short job that measures all-reduce.")
 @click.option("--name", "study", metavar="NAME", help="Name of the study, under which it is kept.")
 @click.option("--fresh", is_flag=True, help="Throw away what an earlier call measured.")
-@click.option(
-    "--plot", metavar="FILE", shell_complete=files, help="Draw the speed-up: .png or .svg (needs matplotlib)."
-)
+@click.option("--plot", **FILE, help="Draw the speed-up: .png or .svg (needs matplotlib).")
 @click.option("--dry-run", is_flag=True, help="Print what would be run; touch nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @options(option for option in option_table.RESOURCES if option.name not in SIZED_BY_CELLS)

@@ -100,13 +100,8 @@ class Study:
 
     def table(self) -> Table:
         spec = self.subject.spec
-        return build_table(
-            self.runner.results,
-            self.cells,
-            spec.gpus or spec.ranks_per_node,
-            max(1, spec.cpus_per_rank),
-            self.parameters,
-        )
+        devices, threads = spec.gpus or spec.ranks_per_node, max(1, spec.cpus_per_rank)
+        return build_table(self.runner.results, self.cells, devices, threads, self.parameters)
 
     def shown(self, as_json: bool) -> int:
         crowded = self.crowded()
@@ -115,9 +110,8 @@ class Study:
         say(f"would measure {len(self.left())} runs and keep them in {self.path}")
         planned = [(cell, *self._planned(cell)) for cell in self.cells]
         if as_json:
-            print(
-                json.dumps([{"configuration": c.name, "command": w, "refused": no} for c, w, no in planned])
-            )
+            rows = [{"configuration": cell.name, "command": w, "refused": no} for cell, w, no in planned]
+            print(json.dumps(rows))
         else:
             print("\n".join(f"{c.name}: {f'refused: {no}' if no else shlex.join(w)}" for c, w, no in planned))
         return ExitCode.DONE
@@ -136,13 +130,8 @@ def prepared(
     reference = _is_reference(command[0], spec.cwd)
     here = _local_machine(context, spec)
     spec = _placed(replace(spec, command=command), here, context)
-    subject = StudySubject(
-        spec,
-        Growth(own["growth"]),
-        reference,
-        _content(command[0], spec.cwd),
-        here.gpus if here.local else -1,
-    )
+    content, gpus = _content(command[0], spec.cwd), here.gpus if here.local else -1
+    subject = StudySubject(spec, Growth(own["growth"]), reference, content, gpus)
     strategies = _strategies(own["strategies"], subject)
     worlds = read_worlds(own["worlds"]) if own["worlds"] else _worlds(spec, here)
     return Study(context, here, subject, cells(strategies, worlds, spec.gpus), own)
@@ -159,9 +148,8 @@ def _command(script: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _is_reference(first: str, cwd: str) -> bool:
     """Whether it is the shipped train.py, wherever it lies."""
-    return first.endswith("train.py") and _content(first, cwd) == _content(
-        os.path.join(folder("jobs"), "train.py"), cwd
-    )
+    shipped = os.path.join(folder("jobs"), "train.py")
+    return first.endswith("train.py") and _content(first, cwd) == _content(shipped, cwd)
 
 
 def _content(first: str, cwd: str) -> str:
@@ -200,18 +188,14 @@ def _strategies(asked: str | None, subject: StudySubject) -> tuple[str, ...]:
         return ("single", "dp", "ddp") if subject.reference else (AS_IS,)
     wanted = read_strategies(asked, subject.reference)
     if not subject.reference and not names_strategy(subject.spec):
-        raise BadInput(
-            f"--strategies {asked}: the script is not told which one it runs",
-            "put {strategy} among its arguments, or in an --env NAME={strategy}",
-        )
+        seen = f"--strategies {asked}: the script is not told which one it runs"
+        raise BadInput(seen, "put {strategy} among its arguments, or in an --env NAME={strategy}")
     return wanted
 
 
 def _worlds(spec: JobSpec, here: LocalMachine) -> tuple[int, ...]:
     said = spec.gpus or spec.ranks_per_node
-    if said or here.local:
-        return worlds_up_to(said or here.cores)
-    return ON_SLURM
+    return worlds_up_to(said or here.cores) if said or here.local else ON_SLURM
 
 
 def _called(command: tuple[str, ...]) -> str:

@@ -10,21 +10,17 @@ from clusterrun.cli.bench_study import Study
 from clusterrun.cli.terminal import table as print_table
 
 HEADS = (
-    "CONFIGURATION",
-    "TIME",
-    "SPEED-UP",
-    "PREDICTED",
-    "EFFICIENCY",
-    "STEPS/S",
-    "RATE",
-    "SPREAD",
-    "RUNS",
+    *("CONFIGURATION", "TIME", "SPEED-UP", "PREDICTED", "EFFICIENCY", "STEPS/S", "RATE", "SPREAD", "RUNS"),
     "ON",
 )
 FIGURES = (
     *("time", "rate", "steps_per_second", "samples_per_second", "speed_up", "predicted", "efficiency"),
 )
 NOISY_SPREAD = 0.25
+NOISY = (
+    "repeats differ by up to {:.0%}: something else kept the machine busy, and smaller differences "
+    "between rows mean nothing; a larger --repeats adds runs to these"
+)
 SPARE = ("RUNS", "RATE", "SPREAD", "STEPS/S", "EFFICIENCY", "PREDICTED")
 
 
@@ -58,10 +54,8 @@ def failure(row: ResultRow) -> str:
 def where(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
     laid, spec = row.laid, study.subject.spec
     kind = "GPU" if spec.gpus else "rank"
-    size = (
-        f"{laid.nodes} node{'s' if laid.nodes > 1 else ''} × {laid.each} {kind}{'s' if laid.each > 1 else ''}"
-    )
-    return f"{size}{sharing(row, study, probed)}"
+    nodes, each = f"node{'s' if laid.nodes > 1 else ''}", f"{kind}{'s' if laid.each > 1 else ''}"
+    return f"{laid.nodes} {nodes} × {laid.each} {each}{sharing(row, study, probed)}"
 
 
 def sharing(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
@@ -76,23 +70,14 @@ def sharing(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
 def legend(study: Study, table: Table) -> list[str]:
     if table.baseline is None:
         return [f"nothing was measured of {study.runner.results.subject}"]
+    worst = max(row.spread for row in table.rows)
     return [
         f"{study.runner.results.subject} · {study.subject.growth.value} scaling · {machine(study, table)}",
         f"time: {_work(table)}; speed-up against {table.baseline.name}; "
         "spread: largest less smallest, over the median",
         prediction(table),
-        *_noise_warning(table),
+        *([NOISY.format(worst)] if worst > NOISY_SPREAD else []),
         f"measurements: {study.path}",
-    ]
-
-
-def _noise_warning(table: Table) -> list[str]:
-    worst = max(row.spread for row in table.rows)
-    if worst <= NOISY_SPREAD:
-        return []
-    return [
-        f"repeats differ by up to {worst:.0%}: something else kept the machine busy, and smaller differences "
-        f"between rows mean nothing; a larger --repeats adds runs to these"
     ]
 
 
@@ -124,9 +109,8 @@ def prediction(table: Table) -> str:
         f"{group.bandwidth / 1e9:.3g} GB/s and {group.latency * 1e3:.3g} ms between {group.ranks} ranks"
         for group in probed.groups
     )
-    own = (
-        "cores that ranks share, nothing hidden" if probed.device == "cpu" else "2/3 of a step hides sending"
-    )
+    shared = probed.device == "cpu"
+    own = "cores that ranks share, nothing hidden" if shared else "2/3 of a step hides sending"
     return (
         f"predicted from a step of {table.step_seconds * 1e3:.4g} ms on one, "
         f"{table.parameters:,} gradients × 4 bytes, all-reduce at {links}; {own}"
@@ -139,20 +123,17 @@ def title(study: Study) -> str:
 
 def caption(study: Study, table: Table) -> str:
     shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
-    return f"{machine(study, table)} · {shared}" + (
-        f"{study.repeats} runs each, bars from the slowest to the fastest"
-        if study.repeats > 1
-        else "one run each"
-    )
+    bars = f"{study.repeats} runs each, bars from the slowest to the fastest"
+    return f"{machine(study, table)} · {shared}{bars if study.repeats > 1 else 'one run each'}"
 
 
 def document(study: Study, table: Table) -> dict[str, Any]:
     """The whole study as JSON; seconds, work per second, shares."""
-    probed, runner = table.probed, study.runner
+    probed, elapsed, spent = table.probed, study.runner.elapsed, study.runner.spent
     return {
         "name": study.name,
         "file": study.path,
-        "subject": runner.results.subject,
+        "subject": study.runner.results.subject,
         "growth": study.subject.growth.value,
         "unit": table.unit,
         "steps": table.steps,
@@ -163,11 +144,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
             for g in (probed.groups if probed else ())
         ],
         "rows": [_row(row, study, probed) for row in table.rows],
-        "seconds": {
-            "elapsed": runner.elapsed,
-            "runs": runner.spent,
-            "overhead": runner.elapsed - runner.spent,
-        },
+        "seconds": {"elapsed": elapsed, "runs": spent, "overhead": elapsed - spent},
     }
 
 

@@ -12,7 +12,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.report import outputs, put
-from clusterrun.cli.shell_complete import files
+from clusterrun.cli.shell_complete import FILE
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.config.settings import DEFAULT, Setting
@@ -33,7 +33,7 @@ SECONDS_PER_NODE = 4
 
 _more = partial(grouped, group="check")
 _common = partial(_more, common=True)
-_file = partial(_more, metavar="FILE", shell_complete=files)
+_file = partial(_more, **FILE)
 
 
 @click.command(cls=GroupedCommand)

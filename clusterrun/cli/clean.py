@@ -68,10 +68,8 @@ def clean(
         raise click.UsageError("RUN and options that choose runs do not go together")
     ended = states(state)
     if live := [one.value for one in ended if not one.ended]:
-        raise BadInput(
-            f"--state {live[0].lower()}: clean removes only runs that have ended",
-            "clusterrun cancel ends runs",
-        )
+        seen = f"--state {live[0].lower()}: clean removes only runs that have ended"
+        raise BadInput(seen, "clusterrun cancel ends runs")
     named = tuple(dict.fromkeys(map(context.store.find, wanted)))
     default = "" if age or named or state or size or keep else OLD
     before = _moment(age or default, context.clock.now())
@@ -102,25 +100,19 @@ def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
     """Ask the user before anything is removed. Raises ``BadInput`` without a terminal."""
     what = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or as_json:
-        raise BadInput(
-            f"clean would remove {what} and cannot ask here",
-            "add --yes to remove without a question, or --dry-run to see what would go",
-        )
+        remedy = "add --yes to remove without a question, or --dry-run to see what would go"
+        raise BadInput(f"clean would remove {what} and cannot ask here", remedy)
     _show(planned.going, context.clock.now())
     say(_holds(context, planned, Removed()))
     return confirmed(f"Remove {what} with all they hold, checkpoints too?")
 
 
 def _show(going: tuple[Ended, ...], now: float) -> None:
-    rows = [
-        [
-            one.status.run_id,
-            one.status.state.value,
-            f"{spoken(max(0.0, now - one.at))} ago",
-            "?" if one.frees is None else sized(one.frees),
-        ]
-        for one in going
-    ]
+    rows = []
+    for one in going:
+        size = "?" if one.frees is None else sized(one.frees)
+        ended = f"{spoken(max(0.0, now - one.at))} ago"
+        rows.append((one.status.run_id, one.status.state.value, ended, size))
     if rows:
         table(("RUN", "STATE", "ENDED", "SIZE"), rows)
 

@@ -42,7 +42,9 @@ def show(profile: str | None, as_json: bool) -> None:
       clusterrun config show
       clusterrun config show --json
     """
-    found = [*settled({}, profile, quiet=True).values(), _home()]
+    chosen = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
+    home = Setting("home", settings.home(os.environ), chosen)
+    found = [*settled({}, profile, quiet=True).values(), home]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
         entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
@@ -51,11 +53,6 @@ def show(profile: str | None, as_json: bool) -> None:
     table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found])
     say("files read: " + (", ".join(files) or "none"))
     say(*settings.misspelt(os.environ))
-
-
-def _home() -> Setting:
-    origin = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
-    return Setting("home", settings.home(os.environ), origin)
 
 
 def _shown(setting: Setting) -> str:

@@ -45,11 +45,8 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         return _print_error(f"{where}{(error.strerror or str(error)).lower()}", "", ExitCode.FAILED)
     except Exception:  # noqa: BLE001  the boundary: what comes here is our own mistake, and it is said
         _trace(ErrorOptions(debug=True))
-        return _print_error(
-            "this is a bug of clusterrun, not of yours",
-            "please report it, with the lines above",
-            ExitCode.FAILED,
-        )
+        seen = "this is a bug of clusterrun, not of yours"
+        return _print_error(seen, "please report it, with the lines above", ExitCode.FAILED)
 
 
 _INSTEAD = {

@@ -185,10 +185,8 @@ def _forward(connection: SharedConnection, words: Sequence[str], command_of: Com
     line = f"{here}:{found['node']}:{found['port']}"
     opened = connection.control("-O", "forward", "-L", line)
     if opened.code != 0:
-        raise NotConnected(
-            f"{here} could not be opened: {opened.err.strip()}",
-            "the port may be in use here (--local PORT takes another one), or the cluster forwards none",
-        )
+        remedy = "the port may be in use here (--local PORT takes another one), or the cluster forwards none"
+        raise NotConnected(f"{here} could not be opened: {opened.err.strip()}", remedy)
     try:
         print(here, flush=True)
         say(f"http://{here} is port {found['port']} of {found['node']}; Ctrl-C ends it")

@@ -117,8 +117,12 @@ def root() -> None:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
-    if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):
-        _on_cluster_side(typed_at)
+    if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):  # over SSH, from another machine
+        from clusterrun.remote.far_end import supervise_child
+
+        if not (sys.stdout.isatty() and sys.stderr.isatty()):
+            supervise_child()
+        hints_for(typed_at, COMMANDS)
     if args is None and not (sys.stdout.encoding or "").lower().startswith("utf"):
         # What the locale has no letter for is shown as \xd7, as on stderr; stdout would raise.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -131,15 +135,6 @@ def main(args: list[str] | None = None) -> int:
     if args is None:
         exit_now(code)
     return code
-
-
-def _on_cluster_side(typed_at: str) -> None:
-    """This command came over SSH from another machine, where its user types the next one."""
-    from clusterrun.remote.far_end import supervise_child
-
-    if not (sys.stdout.isatty() and sys.stderr.isatty()):
-        supervise_child()
-    hints_for(typed_at, COMMANDS)
 
 
 def exit_now(code: int) -> NoReturn:

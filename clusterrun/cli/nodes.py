@@ -79,17 +79,11 @@ def _entry(one: Offender) -> dict[str, Any]:
 
 
 def _show(found: list[Offender], now: float) -> None:
-    rows = [
-        [
-            one.node,
-            str(one.fails),
-            str(one.warnings),
-            _ago(one.first, now),
-            _ago(one.last, now),
-            f"{one.finding.check}: {one.finding.said}",
-        ]
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        times = (_ago(one.first, now), _ago(one.last, now))
+        said = f"{one.finding.check}: {one.finding.said}"
+        rows.append((one.node, str(one.fails), str(one.warnings), *times, said))
     heads = ("NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
     table(heads, rows, spare=("FIRST", "WARNED"))
 

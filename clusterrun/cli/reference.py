@@ -48,11 +48,8 @@ def _options(words: str) -> Iterator[str]:
 
 
 def _options_of(command: click.Command) -> list[click.Option]:
-    return [
-        one
-        for one in command.params
-        if isinstance(one, click.Option) and not one.hidden and one.name != "debug"
-    ]
+    options = (one for one in command.params if isinstance(one, click.Option))
+    return [one for one in options if not one.hidden and one.name != "debug"]
 
 
 def _rows(options: Iterable[click.Option]) -> Iterator[str]:

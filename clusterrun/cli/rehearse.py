@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import files
+from clusterrun.cli.shell_complete import FILE, files
 from clusterrun.cli.submit import OptionsThenProgram
 from clusterrun.cli.terminal import coloured, folded, painted
 from clusterrun.model import duration
@@ -53,8 +53,8 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--elastic", is_flag=True, help="Also continue with one node fewer, and with one more.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable for the ranks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--junit", metavar="FILE", shell_complete=files, help="Write the results for a CI system.")
-@click.option("--html", metavar="FILE", shell_complete=files, help="Write a page with the curves.")
+@click.option("--junit", **FILE, help="Write the results for a CI system.")
+@click.option("--html", **FILE, help="Write a page with the curves.")
 @click.option(
     "--keep", metavar="FOLDER", shell_complete=files, help="Keep copies and runs in this new folder."
 )
@@ -196,9 +196,9 @@ def _show(result: Result) -> None:
         title = result.title if place == 0 else ""
         level = painted(one.level.value, STYLES[one.level.value]) if colour else one.level.value
         lines = folded(one.said, width - TITLE - 8)
-        print(f"{title:<{TITLE}}{lines[0]}  {level}" if len(lines) == 1 else f"{title:<{TITLE}}{lines[0]}")
-        for number, line in enumerate(lines[1:], 2):
-            print(" " * TITLE + line + (f"  {level}" if number == len(lines) else ""))
+        lines[-1] += f"  {level}"
+        for number, line in enumerate(lines):
+            print(f"{'' if number else title:<{TITLE}}{line}")
         for more in filter(None, (", ".join(one.lines), one.remedy)):
             for line in folded(more, width - TITLE - 2):
                 print(" " * (TITLE + 2) + line)

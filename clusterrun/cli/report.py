@@ -13,7 +13,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import grouped
-from clusterrun.cli.shell_complete import files, runs
+from clusterrun.cli.shell_complete import FILE, runs
 from clusterrun.cli.terminal import coloured, columns
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.runs.private_files import write_whole
@@ -28,10 +28,9 @@ READABLE = 0o644
 
 def outputs(command: F) -> F:
     option = partial(grouped, common=True)
-    written = partial(option, metavar="FILE", shell_complete=files)
     command = option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
-    command = written("--html", help="Write a page for a browser, self-contained.")(command)
-    return written("--prometheus", help="Write metrics for the textfile collector.")(command)
+    command = option("--html", **FILE, help="Write a page for a browser, self-contained.")(command)
+    return option("--prometheus", **FILE, help="Write metrics for the textfile collector.")(command)
 
 
 @click.command()

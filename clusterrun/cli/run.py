@@ -76,10 +76,8 @@ def refuse_job_options(given: dict[str, Any]) -> None:
     asked = [f"--{name}" for name in OF_A_JOB if given.get(name.replace("-", "_")) not in (None, ())]
     if asked:
         are = "is an option" if len(asked) == 1 else "are options"
-        raise BadInput(
-            f"{', '.join(asked)} {are} of a job that is to be queued; run starts in one that is there",
-            "leave it out, or queue a job: clusterrun submit",
-        )
+        seen = f"{', '.join(asked)} {are} of a job that is to be queued; run starts in one that is there"
+        raise BadInput(seen, "leave it out, or queue a job: clusterrun submit")
 
 
 def _here(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -49,6 +49,10 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     from click.shell_completion import CompletionItem  # for a TAB alone
 
     return [CompletionItem(incomplete, type="file")]
+
+
+FILE: dict[str, Any] = {"metavar": "FILE", "shell_complete": files}
+"""Of an option that takes the name of a file."""
 
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

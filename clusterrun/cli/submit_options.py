@@ -119,10 +119,8 @@ def to_spec(
         option, value = option_table.CONFIGURABLE[name], setting.value
         unsaid = option.kind == "number" and option.otherwise and value == option.default
         if unsaid and isinstance(value, int) and setting.origin != settings.DEFAULT:
-            raise BadInput(
-                f"--{name} must be at least {value + 1}, not {value}",
-                f"give --{name} {value + 1} or more, or leave it out",
-            )
+            seen = f"--{name} must be at least {value + 1}, not {value}"
+            raise BadInput(seen, f"give --{name} {value + 1} or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))

@@ -14,7 +14,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.lazy_group import meant
-from clusterrun.cli.shell_complete import files, sweeps
+from clusterrun.cli.shell_complete import FILE, files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
 from clusterrun.cli.terminal import iso, table
@@ -67,12 +67,7 @@ def sweep() -> None:
     help="Values with commas, or range(5); all combinations are run.",
 )
 @_common(
-    "--points",
-    "file",
-    metavar="FILE",
-    default="",
-    shell_complete=files,
-    help="A .csv or .toml file with a point in each row or [[point]].",
+    "--points", "file", **FILE, default="", help="A .csv or .toml file with a point in each row or [[point]]."
 )
 @_common("--at-most", type=click.IntRange(min=1), metavar="K", help="So many runs at once.")
 @_more(
@@ -205,9 +200,7 @@ def _named(context: Context, word: str) -> SweepRecord:
 @sweep.command()
 @click.option("--by", metavar="NAME", default="", help="Sort by this result.  [default: the first]")
 @click.option("--max", "largest", is_flag=True, help="The largest is the best.")
-@click.option(
-    "--plot", metavar="FILE", default="", shell_complete=files, help="Draw it: FILE is .png or .svg."
-)
+@click.option("--plot", **FILE, default="", help="Draw it: FILE is .png or .svg.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)

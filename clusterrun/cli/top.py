@@ -118,7 +118,7 @@ def _headline(live: LiveUsage, now: float) -> str:
 
 
 def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
-    rows = [row for use in live.uses for row in (*_node(use, now), *(_ranks(use) if ranks else ()))]
+    rows = [row for use in live.uses for row in (_node(use, now), *(_ranks(use) if ranks else ()))]
     if not rows:
         return []
     kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
@@ -127,13 +127,13 @@ def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int =
     return [painted(lines[0], "bold" if paint else ""), *lines[1:]]
 
 
-def _node(use: NodeUse, now: float) -> list[tuple[str, ...]]:
+def _node(use: NodeUse, now: float) -> tuple[str, ...]:
     name = visible(use.node)
     if now - use.at > STALE_SECONDS:
-        return [(f"{name} silent for {now - use.at:.0f} s", *[""] * (len(HEADS) - 1))]
+        return (f"{name} silent for {now - use.at:.0f} s", *[""] * (len(HEADS) - 1))
     busy = [gpu.busy for gpu in use.gpus if gpu.busy >= 0]
     held, total = (sum(max(0.0, getattr(gpu, f)) for gpu in use.gpus) for f in ("memory", "memory_total"))
-    row = (
+    return (
         name,
         "",
         f"{use.cores:.1f}/{use.cores_total}",
@@ -145,7 +145,6 @@ def _node(use: NodeUse, now: float) -> list[tuple[str, ...]]:
         _sum([gpu.watts for gpu in use.gpus]),
         f"{max(gpu.celsius for gpu in use.gpus):.0f}" if use.gpus else "",
     )
-    return [row]
 
 
 def _ranks(use: NodeUse) -> list[tuple[str, ...]]:

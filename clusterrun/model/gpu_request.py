@@ -16,19 +16,15 @@ def read(text: str, where: str = "--gpus") -> tuple[int, str]:
     """How many GPUs, and of which type ('': any), in ``8`` or ``h100:8``. Raises ``BadInput``."""
     found = _WORDS.fullmatch(text.strip())
     if found is None:
-        raise BadInput(
-            f"{where} {text!r}: not a number of GPUs",
-            "give the GPUs per node, with their type if it matters: --gpus 8, --gpus h100:8",
-        )
+        remedy = "give the GPUs per node, with their type if it matters: --gpus 8, --gpus h100:8"
+        raise BadInput(f"{where} {text!r}: not a number of GPUs", remedy)
     count = int(found["count"])
     return count, (found["kind"] or "") if count else ""
 
 
 def said(count: int, kind: str) -> str:
     """``8`` or ``h100:8``; empty for none."""
-    if not count:
-        return ""
-    return f"{kind}:{count}" if kind else str(count)
+    return f"{kind}:{count}" if count and kind else str(count or "")
 
 
 def from_gres(text: str) -> str:
@@ -42,16 +38,12 @@ def from_gres(text: str) -> str:
     several = sum(read(one, "--gres")[0] for one in gpus)
     asked = [f"--gpus {gpus[0] if len(gpus) == 1 else several}"] if gpus else []
     rest = others if len(gpus) == 1 else text
-    raise BadInput(
-        f"--gres {text}: --gres takes one kind of GPU and nothing else",
-        f"give {' '.join([*asked, f'--sbatch gres={rest}'])}",
-    )
+    remedy = f"give {' '.join([*asked, f'--sbatch gres={rest}'])}"
+    raise BadInput(f"--gres {text}: --gres takes one kind of GPU and nothing else", remedy)
 
 
 def _gpus(rest: str) -> str:
     """What stands behind ``gpu:``; Slurm takes one GPU where no number is said."""
     if not rest:
         return "1"
-    if ":" in rest or rest.isdecimal():
-        return rest
-    return f"{rest}:1"
+    return rest if ":" in rest or rest.isdecimal() else f"{rest}:1"

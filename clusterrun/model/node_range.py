@@ -13,10 +13,8 @@ def read(text: str, where: str = "--nodes") -> tuple[int, int]:
     """The most nodes, and the least (0: exactly as many), in ``4`` or ``1-4``. Raises ``BadInput``."""
     found = _WORDS.fullmatch(text.strip())
     if found is None:
-        raise BadInput(
-            f"{where} {text!r}: not a number of nodes",
-            "give how many, or the least and the most: --nodes 4, --nodes 1-4",
-        )
+        remedy = "give how many, or the least and the most: --nodes 4, --nodes 1-4"
+        raise BadInput(f"{where} {text!r}: not a number of nodes", remedy)
     least, most = int(found["least"]), int(found["most"] or found["least"])
     if found["most"] and not 0 < least <= most:
         raise BadInput(f"{where} {text!r}: the least comes first, and is 1 or more", "give --nodes 1-4")

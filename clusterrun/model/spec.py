@@ -122,21 +122,17 @@ class JobSpec:
             raise BadInput("-m needs a module", "say which: clusterrun submit -m package.module")
         self._check_table()
         if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
-            raise BadInput(
-                f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank",
-                "leave --ranks-per-node out, or use --gpus 0 for CPU ranks",
-            )
+            seen = f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank"
+            raise BadInput(seen, "leave --ranks-per-node out, or use --gpus 0 for CPU ranks")
         if self.gpus_from_node and self.gpu_type:
-            raise BadInput(
-                f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU",
-                f"name such nodes: --gpus {self.gpus} --constraint {self.gpu_type}, or --partition",
-            )
+            seen = f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU"
+            remedy = f"name such nodes: --gpus {self.gpus} --constraint {self.gpu_type}, or --partition"
+            raise BadInput(seen, remedy)
         for name, value in self.environment:
             if not _VARIABLE.fullmatch(name) or "\0" in value:
-                raise BadInput(
-                    f"--env {name!r}: not the name of a variable, or a NUL character in its value",
-                    "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY",
-                )
+                seen = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
+                remedy = "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY"
+                raise BadInput(seen, remedy)
         self._check_room()
         self._check_container()
         self._check_preflight()

@@ -116,10 +116,5 @@ def _gpu(last: GpuUse, uses: Sequence[NodeUse], weights: Sequence[float]) -> Gpu
         whole = sum(weight for weight, _ in known)
         return round(sum(weight * value for weight, value in known) / whole, 1) if whole else UNKNOWN
 
-    return replace(
-        last,
-        busy=mean("busy"),
-        watts=mean("watts"),
-        celsius=mean("celsius"),
-        memory=max(one.memory for _, one in seen),
-    )
+    memory = max(one.memory for _, one in seen)
+    return replace(last, busy=mean("busy"), watts=mean("watts"), celsius=mean("celsius"), memory=memory)

@@ -49,11 +49,8 @@ class Square:
 def legend(rates: Rates) -> Markup:
     passed = [(colour, told) for _, colour, told in BANDS] if rates.median else [(UNTIMED, "passed")]
     meanings = (*passed, (FAILED, "failed"), (VOID, "told nothing"), ("none", "not tested"))
-    return tag(
-        "ul",
-        *(tag("li", tag("i", class_=f"key {colour}"), meaning) for colour, meaning in meanings),
-        class_="legend",
-    )
+    keys = (tag("li", tag("i", class_=f"key {colour}"), meaning) for colour, meaning in meanings)
+    return tag("ul", *keys, class_="legend")
 
 
 def band(share: float | None) -> str:
@@ -152,11 +149,8 @@ def _cross(top: float, left: float, cell: float) -> Markup:
     """Red is told from blue by all, but not from orange."""
     side, arm = _inner(cell), 0.28 * _inner(cell)
     x, y, long = left + arm, top + arm, side - 2 * arm
-    return tag(
-        "path",
-        d=f"M{x:.5g} {y:.5g}l{long:.4g} {long:.4g}m0-{long:.4g}l-{long:.4g} {long:.4g}",
-        class_="cross",
-    )
+    path = f"M{x:.5g} {y:.5g}l{long:.4g} {long:.4g}m0-{long:.4g}l-{long:.4g} {long:.4g}"
+    return tag("path", d=path, class_="cross")
 
 
 def _paths(found: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:

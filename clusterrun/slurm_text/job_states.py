@@ -16,16 +16,12 @@ class JobState:
     said: str = ""
 
 
+_KEEPS_NODES = "it keeps its nodes, and continues when it is resumed"
 WORDS = (
     # The twelve base states.
     JobState("PENDING", "PD", State.PENDING),
     JobState("RUNNING", "R", State.RUNNING),
-    JobState(
-        "SUSPENDED",
-        "S",
-        State.RUNNING,
-        "suspended by Slurm: it keeps its nodes, and continues when it is resumed",
-    ),
+    JobState("SUSPENDED", "S", State.RUNNING, f"suspended by Slurm: {_KEEPS_NODES}"),
     JobState("COMPLETED", "CD", State.COMPLETED),
     JobState("CANCELLED", "CA", State.CANCELLED),
     JobState("FAILED", "F", State.FAILED),
@@ -50,12 +46,7 @@ WORDS = (
         "SPECIAL_EXIT", "SE", State.PENDING, "put back into the queue and held, after a special exit code"
     ),
     JobState("STAGE_OUT", "SO", State.RUNNING, "its files are being copied out"),
-    JobState(
-        "STOPPED",
-        "ST",
-        State.RUNNING,
-        "stopped by a signal: it keeps its nodes, and continues when it is resumed",
-    ),
+    JobState("STOPPED", "ST", State.RUNNING, f"stopped by a signal: {_KEEPS_NODES}"),
 )
 
 HALTED = ("SUSPENDED", "STOPPED")
@@ -71,6 +62,5 @@ def read(text: str) -> JobState:
     A word that stands in no row is UNKNOWN and keeps its name.
     """
     name = text.split(" ")[0].rstrip("+").upper()
-    return _BY_NAME.get(name) or JobState(
-        name, name, State.UNKNOWN, f"Slurm says {name}, which this version does not know"
-    )
+    said = f"Slurm says {name}, which this version does not know"
+    return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, said)

@@ -13,13 +13,8 @@ from . import agreement, files
 from .script import here
 
 LASTING = (
-    errno.EEXIST,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
+    *(errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
 """What waiting does not mend: a first checkpoint that fails so would have failed in a week too."""
 

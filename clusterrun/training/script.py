@@ -134,14 +134,10 @@ class Script:
         return BY_FILE if self._wanted > self._saves else 0
 
     def _tell(self, now: bool) -> None:
-        if self.place.run_dir and self.leads and self.pid == os.getpid():
-            said = {
-                "step": self.step,
-                "checkpoint": self.checkpoint,
-                "stopping": self.stopping,
-                **self._marks,
-            }
-            self._post.send(said, now)
+        if not (self.place.run_dir and self.leads and self.pid == os.getpid()):
+            return
+        said = {"step": self.step, "checkpoint": self.checkpoint, "stopping": self.stopping, **self._marks}
+        self._post.send(said, now)
 
     def _at_exit(self) -> None:
         if self.pid == os.getpid():
