@@ -10,8 +10,8 @@ from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.operations.context import Context
-from clusterrun.operations.formed import formed
 from clusterrun.operations.job_matching import SKEW_SECONDS
+from clusterrun.operations.run_files import formed
 from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMarks, account
 from clusterrun.runs import usage_files
 from clusterrun.runs.run_documents import read_document

@@ -11,8 +11,8 @@ from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.formed import spec_of
 from clusterrun.operations.live_usage import not_started
+from clusterrun.operations.run_files import spec_of
 from clusterrun.script.sbatch_options import asks_for_gpus
 
 STEP_SECONDS = 60
@@ -30,11 +30,7 @@ class ExecTarget:
 def exec_argv(
     context: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
 ) -> tuple[str, ...]:
-    """The whole argument list that runs ``command`` (none: a shell) beside the run.
-
-    ``terminal``: give it one, on a node far away too. Raises ``BadInput`` if the run has no
-    nodes, or not the wanted one.
-    """
+    """The argument list that runs ``command`` (none: a shell) beside the run, in a ``terminal`` or not."""
     record, node = where(context, run_id, wish, tell)
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
@@ -47,8 +43,7 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
         return ()
     array = "_" in record.job_id  # srun knows no task of one
     job_id = context.client().plain_number(record.job_id) if array else record.job_id
-    # Without --overlap the step would wait until the ranks end; one task on one node keeps Slurm from
-    # spreading it.
+    # Without --overlap the step would wait until the ranks end; one task on one node is not spread.
     words = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
     alone = asks_for_gpus(record.spec) and not context.client().shares_gpus()
     gpus = ("--gres=gpu:0",) if alone else ()
@@ -60,35 +55,29 @@ def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[
     """The run's record and the name of the wanted node. Raises ``BadInput`` as ``exec_argv`` does."""
     (status,) = context.inquiry(tell).statuses([run_id])
     record = context.store.read(run_id)
-    _refuse_absent(status, record)
-    if other := context.other_cluster(record):
-        raise BadInput(
-            f"{run_id} runs on the cluster {other}, this is another one",
-            f"type this on a login node of {other}",
-        )
+    _refuse_absent(context, status, record)
     record = replace(record, spec=spec_of(record, context.store))
     nodes = _nodes(context, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:
-        raise BadInput(
-            f"it is not known yet which nodes {run_id} runs on", "try again in a moment: clusterrun status"
-        )
+        seen = f"it is not known yet which nodes {run_id} runs on"
+        raise BadInput(seen, "try again in a moment: clusterrun status")
     return record, node
 
 
-def _refuse_absent(status: RunStatus, record: RunRecord) -> None:
+def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> None:
+    run_id = status.run_id
     if status.state.ended:
-        raise BadInput(
-            f"{status.run_id} has ended ({status.state.value}): there is no node to run on any more",
-            f"clusterrun logs {status.run_id} shows what it printed",
-        )
+        seen = f"{run_id} has ended ({status.state.value}): there is no node to run on any more"
+        raise BadInput(seen, f"clusterrun logs {run_id} shows what it printed")
     if status.state is State.PENDING:
         raise not_started(status)
-    elsewhere = record.cluster == Cluster.LOCAL.value and record.host not in ("", socket.gethostname())
-    if elsewhere:
-        raise BadInput(
-            f"{status.run_id} runs on {record.host}, this is another machine", f"type this on {record.host}"
-        )
+    host = record.host
+    if record.cluster == Cluster.LOCAL.value and host not in ("", socket.gethostname()):
+        raise BadInput(f"{run_id} runs on {host}, this is another machine", f"type this on {host}")
+    if other := context.other_cluster(record):
+        seen = f"{run_id} runs on the cluster {other}, this is another one"
+        raise BadInput(seen, f"type this on a login node of {other}")
 
 
 def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
@@ -105,10 +94,8 @@ def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
     spec = record.spec
     if wish.rank >= 0:
         if wish.rank >= spec.world_size:
-            raise BadInput(
-                f"there is no rank {wish.rank} in {record.run_id}",
-                f"its ranks are 0 to {spec.world_size - 1}",
-            )
+            seen = f"there is no rank {wish.rank} in {record.run_id}"
+            raise BadInput(seen, f"its ranks are 0 to {spec.world_size - 1}")
         return min(wish.rank // spec.local_size, len(nodes) - 1)
     if not wish.node:
         return 0
@@ -116,7 +103,5 @@ def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
         return nodes.index(wish.node)
     if wish.node.isdecimal() and int(wish.node) < len(nodes):
         return int(wish.node)
-    raise BadInput(
-        f"there is no node {wish.node!r} in {record.run_id}",
-        f"its nodes are {', '.join(nodes)}; by number: --node 0",
-    )
+    seen = f"there is no node {wish.node!r} in {record.run_id}"
+    raise BadInput(seen, f"its nodes are {', '.join(nodes)}; by number: --node 0")

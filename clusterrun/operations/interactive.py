@@ -35,21 +35,15 @@ def allocation(context: Context) -> Allocation:
     """The allocation that this process is in. Raises ``BadInput`` if there is none."""
     job_id = context.environ.get("SLURM_JOB_ID", "")
     if not job_id:
-        raise BadInput(
-            "this shell is in no allocation: SLURM_JOB_ID is not set",
-            "salloc makes one, or name one of yours: SLURM_JOB_ID=ID clusterrun run …; clusterrun submit"
-            " queues a job",
-        )
+        ways = "salloc makes one, or name one of yours: SLURM_JOB_ID=ID clusterrun run …; clusterrun submit"
+        raise BadInput("this shell is in no allocation: SLURM_JOB_ID is not set", f"{ways} queues a job")
     return context.client().allocation(job_id)
 
 
 def fit_to_allocation(
     spec: JobSpec, explicit: Collection[str], there: Allocation, held: Mapping[str, str] | None = None
 ) -> JobSpec:
-    """``spec`` on nodes of ``there`` that no other run has; ``held`` are run ids by node.
-
-    What is not ``explicit`` (``nodes``, ``gpus``) is the allocation's. Raises ``BadInput``.
-    """
+    """``spec`` on nodes of ``there`` not ``held`` by runs; what is not ``explicit`` is the allocation's."""
     held = held or {}
     if "gpus" not in explicit and not spec.ranks_per_node:
         spec = replace(spec, gpus=there.gpus, gpu_type="")
@@ -71,38 +65,26 @@ def fit_to_allocation(
     free = [name for name in pool if name not in held]
     if wanted > len(free):
         taken = [name for name in pool if name in held]
-        runs = dict.fromkeys(held[name] for name in taken)
-        some = f"take the others with --nodes {len(free)}, " if free else ""
-        raise BadInput(
-            f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}",
-            f"{some}wait (clusterrun wait {' '.join(runs)}), or end it: clusterrun cancel {' '.join(runs)}",
-        )
-    return replace(
-        spec,
-        cluster=Cluster.SLURM,
-        nodes=wanted - spec.spares,
-        min_nodes=0,
-        nodelist=fold(free[:wanted]),
-        exclude="",
-    )
+        runs = list(dict.fromkeys(held[name] for name in taken))
+        some, names = f"take the others with --nodes {len(free)}, " if free else "", " ".join(runs)
+        seen = f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}"
+        raise BadInput(seen, f"{some}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}")
+    nodes, nodelist = wanted - spec.spares, fold(free[:wanted])
+    return replace(spec, cluster=Cluster.SLURM, nodes=nodes, min_nodes=0, nodelist=nodelist, exclude="")
 
 
 def _pool(spec: JobSpec, there: Allocation) -> list[str]:
     """The nodes of the allocation that ``--nodelist`` and ``--exclude`` leave, in Slurm's order."""
     chosen = expand(spec.nodelist) if spec.nodelist else there.nodes
     if strange := [name for name in chosen if name not in there.nodes]:
-        raise BadInput(
-            f"--nodelist: job {there.job_id} does not have {fold(strange)}", f"it has {fold(there.nodes)}"
-        )
+        seen = f"--nodelist: job {there.job_id} does not have {fold(strange)}"
+        raise BadInput(seen, f"it has {fold(there.nodes)}")
     excluded = expand(spec.exclude) if spec.exclude else ()
     return [name for name in there.nodes if name in chosen and name not in excluded]
 
 
 def held(context: Context, there: Allocation) -> dict[str, str]:
-    """Which nodes other runs have, by their ids: a run has its nodes for itself.
-
-    A run whose job once had the number of this allocation has none of them.
-    """
+    """Which nodes other runs have, by their ids; none a run whose job once had the allocation's number."""
     found: dict[str, str] = {}
     now, jobs = context.clock.now(), context.matching([there.row])
     for record in _of_job(context, there.job_id, context.store.current(0)):
@@ -147,10 +129,8 @@ def _drafted(
         check = checked_before.earlier(planned, key, others, context)
     if check:
         ago = spoken(max(0.0, context.clock.now() - check.at))
-        notice = (
-            f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago;"
-            f" --preflight {level} makes it again"
-        )
+        passed = f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago"
+        notice = f"{passed}; --preflight {level} makes it again"
         planned = checked_before.without_own_check(planned, check, context.environ)
         made = replace(made, plan=planned, notices=(*made.notices, notice))
     asked = CheckedFor(key, check.run_id if check else "")

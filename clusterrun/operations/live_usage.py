@@ -14,7 +14,7 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase
 from clusterrun.model.usage import NodeUse
 from clusterrun.operations.context import Context
-from clusterrun.operations.formed import spec_of
+from clusterrun.operations.run_files import spec_of
 from clusterrun.runs import usage_files
 from clusterrun.runs.private_files import private_folder, write_whole
 

@@ -12,7 +12,7 @@ from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunState
 from clusterrun.operations.context import Context, Tell, quiet
-from clusterrun.operations.formed import spec_of
+from clusterrun.operations.run_files import spec_of
 from clusterrun.operations.wait import RunWait
 
 NAMES_SECONDS = 2.0

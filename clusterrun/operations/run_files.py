@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunState, RunStatus
-from clusterrun.model.spec import Cluster
+from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.runs.store import EndedRun, Store, inferred
 from clusterrun.runs.successor_jobs import SuccessorJobs
@@ -14,18 +14,15 @@ from clusterrun.runs.successor_jobs import SuccessorJobs
 ROWS_LIVE = 600.0
 """Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
 
-
 INFERRED_SECONDS = 86400.0
 """For how long an end that was only inferred is asked about again: the queue may know the job after all."""
 
 
 @frozen
 class RunFiles:
-    """One run; ``damage`` says why its state cannot be read, where it cannot.
+    """One run; ``damage``: why its state cannot be read, ``doubt``: why its jobs are not known.
 
-    ``waiting`` is the job that waits for the end of the run's own, as the run directory says
-    ('': none), ``doubt`` why the run directory does not tell which its jobs are. ``shape`` is which of
-    several the run has begun in (None: in none yet, or it has but one).
+    ``waiting`` is the job that waits for the end of the run's own, ``shape`` which of several it began in.
     """
 
     record: RunRecord
@@ -67,17 +64,30 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
         state, damage = store.state(run_id), ""
     except ClusterrunError as error:
         state, damage = None, error.seen
+    try:
+        ended = store.ended(run_id)
+    except BadDocument:  # the end is determined again
+        ended = None
     further = store.further_jobs(run_id) if record.cluster == Cluster.SLURM.value else SuccessorJobs()
     shape = store.shape(run_id) if record.spec.shapes else None
-    return RunFiles(record, state, _ended(store, run_id), damage, further.waiting, further.damage, shape)
+    return RunFiles(record, state, ended, damage, further.waiting, further.damage, shape)
 
 
-def _ended(store: Store, run_id: str) -> EndedRun | None:
-    """A damaged record of the end counts as none: the end is determined again."""
+def formed(spec: JobSpec, state: RunState | None, shape: int | None = None) -> JobSpec:
+    """``spec`` in the shape that the run began in, else the first, with the nodes of its newest world."""
+    spec = spec.shaped(shape or 0) if spec.shapes else spec
+    worlds = [attempt.nodes for attempt in state.attempts if attempt.nodes] if state else []
+    return replace(spec, nodes=len(worlds[-1]), min_nodes=0) if spec.min_nodes and worlds else spec
+
+
+def spec_of(record: RunRecord, store: Store) -> JobSpec:
+    """The spec as it was ``formed``; a state that cannot be read changes nothing."""
+    if not (record.spec.min_nodes or record.spec.shapes):
+        return record.spec
     try:
-        return store.ended(run_id)
-    except BadDocument:
-        return None
+        return formed(record.spec, store.state(record.run_id), store.shape(record.run_id))
+    except ClusterrunError:
+        return record.spec
 
 
 def damaged(files: RunFiles, run_dir: str) -> RunStatus:

@@ -1,21 +1,21 @@
 """What state a run is in, from all that was said about it; decides from values alone, asks nobody.
 
 There are four sources: the record (what was asked), the coordinator (``state.json``), the scheduler (a row of
-squeue, or a local process), and a request to cancel. They can disagree: a node
-dies with its coordinator, Slurm forgets a job after minutes, a controller does not answer.
+squeue, or a local process), and a request to cancel. They can disagree: a node dies with its coordinator,
+Slurm forgets a job after minutes, a controller does not answer.
 """
 
 from __future__ import annotations
 
 from clusterrun.model import contract
-from clusterrun.model.duration import spoken
+from clusterrun.model.duration import moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
-from clusterrun.operations import lost_nodes, queue_status
-from clusterrun.operations.formed import formed
+from clusterrun.operations import lost_nodes
+from clusterrun.operations.run_files import formed
 from clusterrun.runs.store import FORGOTTEN
 from clusterrun.slurm.queries import JobRow
 from clusterrun.slurm_text import job_states
@@ -25,6 +25,9 @@ STALE_SECONDS = 3 * contract.STATE_SECONDS
 QUEUEING_SECONDS = 300.0
 """How long a submission may go unanswered before it counts as lost: far above the search for its job."""
 
+GUESSED_SECONDS = 90 * 86400.0
+"""Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
+WILL_NEVER = "will never start"
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
 ASKED_INSIDE = "by Ctrl-C or clusterrun cancel"
@@ -46,14 +49,12 @@ CANCELLED_AT_START = (
 class RunEvidence:
     """Everything known about one run at ``now`` (seconds since the epoch).
 
-    ``answered`` tells a scheduler that does not know the job from one that was not heard; ``asked_at``
-    is when it spoke, and where it was not heard, ``row`` is what it said then. ``alive`` is whether a
-    local run's coordinator lives (None: cannot be told from here). ``elsewhere`` names the cluster
-    that holds the run's jobs, where another one was asked: its silence means nothing. ``script_error``
-    is what the batch script printed about its own end, before any coordinator. ``before`` says, where
-    the job waits in vain for another run, how that one ended. ``left`` is the newest word of agents
-    whose coordinator is gone. ``shape`` is which of several the run has begun in. ``damaged``: there is a
-    state, and it cannot be read.
+    ``answered`` tells a scheduler that does not know the job from one that was not heard: then ``row`` is
+    what it said at ``asked_at``. ``alive``: whether a local coordinator lives (None: cannot be told from
+    here). ``elsewhere`` names the cluster that holds the run's jobs where another was asked: its silence
+    means nothing. ``script_error`` is the batch script's word on its own end, ``before`` how the run ended
+    that this one waits for in vain, ``left`` the newest word of agents whose coordinator is gone.
+    ``damaged``: a state is there that cannot be read.
     """
 
     record: RunRecord
@@ -71,6 +72,11 @@ class RunEvidence:
     left: LeftBehind | None = None
     shape: int | None = None
     damaged: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the coordinator wrote a moment ago."""
+        return self.state is not None and self.now - self.state.updated_at <= STALE_SECONDS
 
 
 @frozen
@@ -135,19 +141,20 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
             lost_nodes.describe_lost_nodes(state, row) or row.explained, _did_not(state) or _why(evidence)
         )
         return _Verdict(row.state, Phase.ENDED, why, row.end)
-    if queue_status.in_queue(row, state) and not _started_since(evidence):
+    # A run that was handed over waits while the nodes of its job are cleared.
+    handed_over = row.word == "COMPLETING" and state is not None and state.state is State.PENDING
+    if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
         never = evidence.answered and explain(row.reason).never
-        why = queue_status.words(row, state, evidence.now)
-        why = f"{queue_status.NEVER}: {evidence.before}" if never and evidence.before else why
+        why = _why_queued(row, state, evidence.now)
+        why = f"{WILL_NEVER}: {evidence.before}" if never and evidence.before else why
         return _Verdict(State.PENDING, Phase.QUEUED, why, hopeless=never)
     if state and over:
         return _by_state(evidence, state)
     if row.state.ended:
         return _ended_by_row(evidence, row)
-    if row.state is State.UNKNOWN and not (state and evidence.now - state.updated_at <= STALE_SECONDS):
-        return _Verdict(
-            State.UNKNOWN, _phase(state), f"Slurm says {row.word}, which this version does not know"
-        )
+    if row.state is State.UNKNOWN and not evidence.fresh:
+        why = f"Slurm says {row.word}, which this version does not know"
+        return _Verdict(State.UNKNOWN, _phase(state), why)
     if row.word in job_states.HALTED and evidence.answered:
         return _Verdict(State.RUNNING, _phase(state), halted(row))
     return _running(evidence, _older(evidence, state, row) if state else False)
@@ -158,15 +165,38 @@ def halted(row: JobRow) -> str:
     return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
+def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:
+    """Why it waits: what ended its last job, and what Slurm says."""
+    why = _waiting(row, now)
+    if state is None:
+        return why
+    if row.reason == "Dependency":
+        why = "waits until the job before it has ended completely"
+    if state.state is State.PENDING:
+        return _joined(state.reason, why)
+    before = state.attempts[-1].job_id if state.attempts else ""
+    again = before in ("", row.job_id)
+    return f"queued again: {why}" if again else f"continues in job {row.job_id}: {why}"
+
+
+def _waiting(row: JobRow, now: float) -> str:
+    """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
+    reason = explain(row.reason)
+    help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy or reason.never else ""
+    if reason.never:
+        return f"{WILL_NEVER}: {reason.said}{help_}"
+    known = row.start is not None and now < row.start < now + GUESSED_SECONDS
+    start = row.start or 0.0
+    until = f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if known else ""
+    return (reason.said or row.explained) + help_ + until
+
+
 def _started_since(evidence: RunEvidence) -> bool:
     """The coordinator has spoken since the scheduler said that the job waits."""
-    state = evidence.state
-    spoken_at = state.updated_at if state and state.state is State.RUNNING else None
-    return (
-        evidence.asked_at is not None
-        and spoken_at is not None
-        and evidence.asked_at < spoken_at <= evidence.now
-    )
+    state, asked_at = evidence.state, evidence.asked_at
+    if asked_at is None or state is None or state.state is not State.RUNNING:
+        return False
+    return asked_at < state.updated_at <= evidence.now
 
 
 def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
@@ -179,17 +209,15 @@ def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
     if state.state.ended:
         return later
     other = bool(state.attempts and state.attempts[-1].job_id not in ("", row.job_id))
-    return (later or other) and evidence.now - state.updated_at > STALE_SECONDS
+    return (later or other) and not evidence.fresh
 
 
 def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     told = _did_not(evidence.state) or _why(evidence)
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(evidence.state), row.end)
-    nodes, given_back = (
-        lost_nodes.describe_lost_nodes(evidence.state, row),
-        lost_nodes.given_back(evidence.state, evidence.left, row),
-    )
+    nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
+    given_back = lost_nodes.given_back(evidence.state, evidence.left, row)
     if nodes or given_back:
         return _Verdict(State.NODE_FAIL, Phase.ENDED, _joined(nodes, given_back), row.end)
     if row.state is State.CANCELLED:
@@ -226,7 +254,7 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
         return _by_state(evidence, state)
     if not evidence.answered or evidence.elsewhere:
         return _without_answer(evidence)
-    if state and state.state is State.RUNNING and evidence.now - state.updated_at <= STALE_SECONDS:
+    if state and state.state is State.RUNNING and evidence.fresh:
         return _running(evidence, False)  # its coordinator wrote a moment ago: that outranks silence
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
@@ -237,19 +265,17 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
 
 def _without_answer(evidence: RunEvidence) -> _Verdict:
     state, row = evidence.state, evidence.row
-    fresh = state is not None and evidence.now - state.updated_at <= STALE_SECONDS
-    if state is not None and fresh and state.state is State.RUNNING:
+    if state is not None and evidence.fresh and state.state is State.RUNNING:
         return _running(evidence, False)
     told = []
     if state is not None:
         told.append(f"the run's last heartbeat is {spoken(evidence.now - state.updated_at)} old")
     if row is not None and evidence.asked_at:
-        why = f" ({queue_status.waiting(row, evidence.now)})" if row.state is State.PENDING else ""
+        why = f" ({_waiting(row, evidence.now)})" if row.state is State.PENDING else ""
         told.append(f"{spoken(evidence.now - evidence.asked_at)} ago it said {row.word}{why}")
     known = "; ".join(told) or "the run has sent no heartbeat"
-    why = (
-        f"its jobs are on the cluster {evidence.elsewhere}" if evidence.elsewhere else "Slurm does not answer"
-    )
+    away = evidence.elsewhere
+    why = f"its jobs are on the cluster {away}" if away else "Slurm does not answer"
     return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
 
 
@@ -262,57 +288,48 @@ def _submitting(evidence: RunEvidence) -> _Verdict:
 def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
     state = evidence.state
     row = evidence.row if evidence.answered else None
-    goes_on = evidence.record.spec.goes_on
+
+    def silent(state: RunState | None, age: float) -> str:
+        goes_on, left = evidence.record.spec.goes_on, evidence.left
+        return lost_nodes.describe_silent_run(state, row, left, age, evidence.now, goes_on) if row else ""
+
     if state is None or restarted or state.state.ended:
         age = evidence.now - row.start if row and row.start else 0.0
-        more = (
-            lost_nodes.describe_silent_run(None, row, evidence.left, age, evidence.now, goes_on)
-            if row
-            else ""
-        )
-        since = f", in {spoken(age)}" if more else ""
-        words = f"the coordinator has sent no heartbeat yet{since}"
+        more = silent(None, age)
+        words = f"the coordinator has sent no heartbeat yet{f', in {spoken(age)}' if more else ''}"
         return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
+    if evidence.fresh:
+        return _Verdict(State.RUNNING, state.phase, _why(evidence))
     age = evidence.now - state.updated_at
-    if age > STALE_SECONDS:
-        nodes = (
-            lost_nodes.describe_silent_run(state, row, evidence.left, age, evidence.now, goes_on)
-            if row
-            else ""
-        )
-        silence = f"no heartbeat from its coordinator for {spoken(age)}"
-        return _Verdict(State.RUNNING, state.phase, _joined(silence, nodes))
-    return _Verdict(State.RUNNING, state.phase, _why(evidence))
+    silence = f"no heartbeat from its coordinator for {spoken(age)}"
+    return _Verdict(State.RUNNING, state.phase, _joined(silence, silent(state, age)))
 
 
 def _local(evidence: RunEvidence) -> _Verdict:
     state = evidence.state
     if state and state.state.ended:
         return _by_state(evidence, state)
-    if not evidence.record.job_id and not evidence.alive:
-        return (
-            _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
-            if evidence.cancel_asked
-            else _submitting(evidence)
-        )
+    unborn = not evidence.record.job_id and not evidence.alive
+    if (unborn or evidence.alive is False) and evidence.cancel_asked:
+        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+    if unborn:
+        return _submitting(evidence)
     if evidence.alive is False:
-        if evidence.cancel_asked:
-            return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
         return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, "its coordinator is gone"))
-    if evidence.alive is None:
-        return _elsewhere(evidence)
-    return _running(evidence, False)
+    if evidence.alive or evidence.fresh:
+        return _running(evidence, False)
+    why = "it runs on another machine and has sent no heartbeat lately"
+    return _Verdict(State.UNKNOWN, _phase(state), why)
 
 
 def _in_allocation(evidence: RunEvidence) -> _Verdict:
     """A run in an allocation of its user's, which lives on after the run, or ends under it."""
     state, row = evidence.state, evidence.row
-    fresh = state is not None and evidence.now - state.updated_at <= STALE_SECONDS
     asked = ASKED_INSIDE if evidence.cancel_asked else ""
     if state is not None and state.state.ended:
         verdict = _by_state(evidence, state)
         return replace(verdict, reason=asked) if asked and state.state is State.CANCELLED else verdict
-    if fresh or evidence.alive:
+    if evidence.fresh or evidence.alive:
         return _running(replace(evidence, row=None), False)
     told = row is not None and (evidence.answered or row.state.ended)
     over = row.state.ended if row and told else evidence.answered and not evidence.elsewhere
@@ -326,14 +343,6 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
         seen = "its coordinator is gone" if evidence.alive is False else FORGOTTEN
         return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, seen))
     return _running(replace(evidence, row=None), False) if told else _without_answer(evidence)
-
-
-def _elsewhere(evidence: RunEvidence) -> _Verdict:
-    if evidence.state and evidence.now - evidence.state.updated_at <= STALE_SECONDS:
-        return _running(evidence, False)
-    return _Verdict(
-        State.UNKNOWN, _phase(evidence.state), "it runs on another machine and has sent no heartbeat lately"
-    )
 
 
 def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from clusterrun.local.processes import alive
 from clusterrun.model.duration import spoken
@@ -30,7 +31,7 @@ class SchedulerReply:
     """What the scheduler said of each run by its id, when, and whether it answered.
 
     Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet. ``elsewhere``
-    names, by run id, the cluster that holds the jobs of a run, where it is not the one that was asked.
+    names, by run id, the cluster that holds a run's jobs where another was asked.
     """
 
     rows: Mapping[str, MatchedJob] = {}
@@ -71,25 +72,20 @@ class StatusQuery:
     ) -> list[RunStatus]:
         """The status of each run, in order; a damaged one is UNKNOWN and says why.
 
-        With ``ask`` false no program is run: only the run directories speak. An answer of Slurm
-        may be ``oldest`` seconds old, but not be from before the moment ``since``. With ``gone``,
-        runs that are there no more are left out, else they raise ``NoSuchRun``.
+        Without ``ask`` only the run directories speak. An answer of Slurm may be ``oldest`` seconds old, but
+        not from before ``since``. With ``gone``, runs that are there no more are left out, else:
+        ``NoSuchRun``.
         """
-        found = [case for one in ids if (case := self._case(one, gone))]
-        heard = (
-            self._scheduler_reply([c for c in found if isinstance(c, RunFiles)], oldest, since)
-            if ask
-            else SchedulerReply(answered=False)
-        )
+        found: list[RunFiles | RunStatus] = []
+        for one in ids:
+            try:
+                found.append(read(self._store, one))
+            except NoSuchRun:
+                if not gone:
+                    raise
+        readable = [c for c in found if isinstance(c, RunFiles)]
+        heard = self._scheduler_reply(readable, oldest, since) if ask else SchedulerReply(answered=False)
         return [self._status(c, heard) if isinstance(c, RunFiles) else c for c in found]
-
-    def _case(self, run_id: str, gone: bool) -> RunFiles | RunStatus | None:
-        try:
-            return read(self._store, run_id)
-        except NoSuchRun:
-            if gone:
-                return None
-            raise
 
     def _scheduler_reply(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         """What the scheduler says of the runs that it could say something of."""
@@ -105,7 +101,8 @@ class StatusQuery:
         news = self._jobs().jobs(oldest, since)
         queue = self._matching(news.rows)
         rows = _speaking(cases, queue)
-        away = {} if news.failure else self._elsewhere(cases, rows)
+        unknown = [c.record for c in cases if c.record.run_id not in rows and not news.failure]
+        away = {one.run_id: name for one in unknown if (name := self._other_cluster(one))}
         ours = [c for c in cases if c.record.run_id not in away]
         if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
             news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
@@ -119,10 +116,6 @@ class StatusQuery:
 
     def _matching(self, rows: Iterable[JobRow]) -> Jobs:
         return Jobs(rows, self._other_cluster, self._store.newest_of_job)
-
-    def _elsewhere(self, cases: list[RunFiles], rows: dict[str, MatchedJob]) -> dict[str, str]:
-        unknown = [c.record for c in cases if c.record.run_id not in rows]
-        return {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
 
     def _outdated(self, files: RunFiles, answered_at: float, found: MatchedJob | None) -> bool:
         """An answer must not bury a job that it should know, nor tell of one that has ended since."""
@@ -143,9 +136,10 @@ class StatusQuery:
 
         Of jobs of one number it knows the newest: the one that the ``queue`` has already told of.
         """
-        missing = [
-            c for c in cases if c.record.run_id not in rows and c.record.job_id and not _end_is_known(c)
-        ]
+        open_ = [c for c in cases if not (c.state and c.state.state.ended)]
+        asked_before = {c.record.run_id for c in open_ if c.ended and c.ended.inferred}
+        known = rows.keys() | asked_before
+        missing = [c for c in open_ if c.record.run_id not in known and c.record.job_id]
         numbers = (job for c in missing for job in (c.record.job_id, c.waiting) if job and job not in queue)
         wanted = dict.fromkeys(numbers)
         if not wanted:
@@ -169,6 +163,7 @@ class StatusQuery:
         run_dir = self._store.paths(record.run_id).run_dir
         if files.damage and (row is None or not reply.answered):
             return damaged(files, run_dir)
+        silent = files.state is None or now - files.state.updated_at > STALE_SECONDS
         status = judge(
             RunEvidence(
                 record=record,
@@ -185,13 +180,12 @@ class StatusQuery:
                 before=self._before(record) if row and row.reason == NEVER else "",
                 shape=files.shape,
                 damaged=bool(files.damage),
-                left=self._store.left_behind(record.run_id) if row and _silent(files, now) else None,
+                left=self._store.left_behind(record.run_id) if row and silent else None,
             )
         )
         if files.damage or files.doubt:
-            status = replace(
-                status, reason="; ".join(filter(None, (status.reason, files.damage, files.doubt)))
-            )
+            reasons = filter(None, (status.reason, files.damage, files.doubt))
+            status = replace(status, reason="; ".join(reasons))
         if files.damage:
             return status
         if files.ended and (not files.open(now) or files.still_inferred(status)):
@@ -228,24 +222,14 @@ class StatusQuery:
         """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
         if files.damage or (files.state and files.state.state.ended) or (row and not row.state.ended):
             return files
-        try:
+        with suppress(NoSuchRun):
             again = read(self._store, files.record.run_id)
-        except NoSuchRun:
-            return files
-        return again if isinstance(again, RunFiles) else files
+            return again if isinstance(again, RunFiles) else files
+        return files
 
 
 def _speaking(cases: Iterable[RunFiles], jobs: Jobs) -> dict[str, MatchedJob]:
     return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
-
-
-def _silent(files: RunFiles, now: float) -> bool:
-    return files.state is None or now - files.state.updated_at > STALE_SECONDS
-
-
-def _end_is_known(files: RunFiles) -> bool:
-    """Whether the accounting need not be asked about the run: its end is known, or it was asked before."""
-    return bool((files.state and files.state.state.ended) or (files.ended and files.ended.inferred))
 
 
 def _alive(record: RunRecord) -> bool | None:

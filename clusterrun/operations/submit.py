@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model.document import encode_set
@@ -53,23 +54,20 @@ OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 
 @frozen
 class SubmitFacts:
-    """What was found out before anything is planned; ``spec`` is settled, ``said`` is for the person.
-
-    ``of_launch`` is what is said of a launch by srun. ``offered`` is None if no scheduler is asked.
-    """
+    """What is known before planning: ``said`` is for the person, ``of_launch`` of a launch by srun."""
 
     spec: JobSpec
     site: MachineFacts
     said: tuple[str, ...]
     of_launch: tuple[str, ...]
     offered: Offered | None
+    """None if no scheduler is asked."""
 
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Notices about a plan that is made of it. Raises ``BadInput`` if it can never run."""
         said = (*self.said, *self.of_launch, *about_python(planned, self.site))
         said += check(planned, environ=environ)
-        if self.offered:
-            self.offered.check(planned.spec)
+        partition_limits.check(planned.spec, _partitions(self.offered))
         return said
 
 
@@ -96,11 +94,7 @@ class ShapeOfRun:
 def submit_facts(
     spec: JobSpec, context: Context, allocation: str = "", known: Offered | None = None
 ) -> SubmitFacts:
-    """What this machine and Slurm say before ``spec`` is planned. Raises ``ClusterrunError``.
-
-    ``allocation``: the job id of the allocation in which it starts at once, instead of a job of its own.
-    ``known``: what partitions offer, where that was asked already.
-    """
+    """What this machine and Slurm say before ``spec`` is planned; ``allocation``: the job it starts in."""
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
     offered = (known or Offered(context)) if site.slurm and not allocation else None
@@ -118,10 +112,7 @@ def named(spec: JobSpec, context: Context) -> tuple[str, str]:
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun | None = None) -> Draft:
-    """The whole submission of ``spec``, ``of`` a run in several shapes or alone, checked; makes no file.
-
-    Raises ``ClusterrunError``.
-    """
+    """The whole submission of ``spec``, ``of`` a run in several shapes or alone, checked; makes no file."""
     found = submit_facts(spec, context, allocation, of.offered if of else None)
     spec, site = found.spec, found.site
     chosen, token, shape = (of.run_id, of.token, of.shape) if of else (*named(spec, context), -1)
@@ -140,16 +131,11 @@ def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun 
 def allocation_argv(
     spec: JobSpec, context: Context, command: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The salloc that gives ``command`` (none: a shell) what a job of ``spec`` would get, and what to say.
-
-    Raises ``ClusterrunError``.
-    """
+    """The salloc that gives ``command`` (none: a shell) what a job of ``spec`` would get, and what to say."""
     spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
     found = submit_facts(spec, context)
-    if found.offered:
-        found.offered.check(found.spec)
-    paths, share = RunPaths(spec.cwd), found.site.cpus_per_gpu
-    wanted = sbatch_options.job_options(found.spec, "", paths, (), share)
+    partition_limits.check(found.spec, _partitions(found.offered))
+    wanted = sbatch_options.job_options(found.spec, "", RunPaths(spec.cwd), (), found.site.cpus_per_gpu)
     words = [sbatch_options.word((key, value)) for key, value in wanted if key not in OF_A_SCRIPT]
     return ("salloc", *words, *command), found.said
 
@@ -158,38 +144,22 @@ class Offered:
     """What the partitions offer; queried in a thread while the rest is prepared."""
 
     def __init__(self, context: Context) -> None:
-        self._client = context.client()
         self._found: tuple[PartitionOffer, ...] = ()
-        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread = threading.Thread(target=self._ask, args=(context.client(),), daemon=True)
         self._thread.start()
 
-    def _ask(self) -> None:
-        try:
-            self._found = self._client.partitions()
-        except SchedulerError:
-            pass  # sbatch will say what is wrong
+    def _ask(self, client: SlurmClient) -> None:
+        with suppress(SchedulerError):  # sbatch will say what is wrong
+            self._found = client.partitions()
 
-    def check(self, spec: JobSpec) -> None:
-        """Refuse what can never run; silent if no answer came in time. Raises ``BadInput``."""
-        partition_limits.check(spec, self._answer())
-
-    def cpus_per_gpu(self, spec: JobSpec) -> int:
-        """A GPU's share of its node's CPUs; 0 if that is not known."""
-        return partition_limits.cpus_per_gpu(spec, self._answer())
-
-    def nodes_for(self, spec: JobSpec) -> int:
-        """How many nodes the partition has that the job goes to; 0 if that is not known."""
-        offer = partition_limits.target_partition(spec, self._answer())
-        return offer.nodes if offer else 0
-
-    def partition_for(self, spec: JobSpec) -> str:
-        """The partition that the job goes to; '' where that is not known."""
-        offer = partition_limits.target_partition(spec, self._answer())
-        return offer.name if offer else ""
-
-    def _answer(self) -> tuple[PartitionOffer, ...]:
+    def partitions(self) -> tuple[PartitionOffer, ...]:
+        """All of them; none if no answer came in time."""
         self._thread.join(OFFER_SECONDS)
         return self._found
+
+
+def _partitions(offered: Offered | None) -> tuple[PartitionOffer, ...]:
+    return offered.partitions() if offered else ()
 
 
 def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, ...]]:
@@ -225,7 +195,8 @@ def _without_unfit_nodes(
         return spec, ()
     now = context.clock.now()
     known = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
-    return keep_off(spec, known, now, offered.nodes_for(spec))
+    target = partition_limits.target_partition(spec, offered.partitions())
+    return keep_off(spec, known, now, target.nodes if target else 0)
 
 
 def _sharing_cpus(
@@ -236,7 +207,8 @@ def _sharing_cpus(
     Slurm is asked whether it could start such a job: cores that are kept for the system, limits of a
     partition, memory that is counted by CPU stand in no list of nodes.
     """
-    share = offered.cpus_per_gpu(spec) if offered and sbatch_options.shares_cpus(spec) else 0
+    there = _partitions(offered) if sbatch_options.shares_cpus(spec) else ()
+    share = partition_limits.cpus_per_gpu(spec, there)
     if share < 2:
         return site, ()
     wider = replace(site, cpus_per_gpu=share)
@@ -249,20 +221,19 @@ def _sharing_cpus(
     if not why:
         return wider, ()
     if still := refused(site):  # not for its CPUs
-        return site, (_waits(spec, context, offered) or f"Slurm says that this job cannot start: {still}",)
+        return site, (_waits(spec, context, there) or f"Slurm says that this job cannot start: {still}",)
     said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
     return site, (f"{said}; --cpus-per-rank asks for another number",)
 
 
-def _waits(spec: JobSpec, context: Context, offered: Offered | None) -> str:
+def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> str:
     """What is said where the job only waits for nodes: ``--test-only`` calls that a job that cannot start."""
     try:
         nodes = context.client().nodes()
     except SchedulerError:
         return ""
-    away = node_calendar.away(
-        nodes, offered.partition_for(spec) if offered else "", spec.least_allocated, spec.nodelist
-    )
+    target = partition_limits.target_partition(spec, there)
+    away = node_calendar.away(nodes, target.name if target else "", spec.least_allocated, spec.nodelist)
     return f"this job waits for {fold(away)}: down, drained or reserved; see sinfo -R" if away else ""
 
 
@@ -296,45 +267,31 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
         status = context.inquiry().statuses([context.store.find(word)])[0]
         if status.state is State.COMPLETED:
             continue
+        run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
         if status.state.ended:
-            raise BadInput(
-                f"--after {word}: the run {status.run_id} has ended as {status.state.value}",
-                "leave --after out, or name a run that can still succeed",
-            )
+            seen = f"{run} has ended as {status.state.value}"
+            raise BadInput(seen, "leave --after out, or name a run that can still succeed")
         record = context.store.read(status.run_id)
         if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
-            raise BadInput(
-                f"--after {word}: the run {status.run_id} is not in Slurm's queue",
-                f"wait for it first: clusterrun wait {status.run_id}",
-            )
+            raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
         if other := context.other_cluster(record):
-            raise BadInput(
-                f"--after {word}: the run {status.run_id} is on the cluster {other}",
-                f"submit there, or wait for it first: clusterrun wait {status.run_id}",
-            )
+            raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
         if record.spec.goes_on == "chain" or record.spec.shapes:
-            raise BadInput(
-                f"--after {word}: the run {status.run_id} may end in a job that is not queued yet",
-                f"wait for it first: clusterrun wait {status.run_id}",
-            )
+            raise BadInput(f"{run} may end in a job that is not queued yet", f"wait for it first: {wait}")
         yield status.job_id
 
 
 def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     """The spec with its directory, and a script named by its whole path, inside the copy."""
-    command = tuple(
-        snapshot.inside(word, target) if os.path.isabs(word) else word for word in spec.command[:1]
-    )
-    return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=command + spec.command[1:])
+    first, *rest = spec.command
+    script = snapshot.inside(first, target) if os.path.isabs(first) else first
+    return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=(script, *rest))
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
     """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
 
-    ``files`` are put into the run directory before.
-
-    Raises ``ClusterrunError``; only after ``SchedulerUnreachable`` may a run be queued, and its
-    record stays, so that ``status`` finds out.
+    Only after ``SchedulerUnreachable`` may a run be queued: its record stays, so that ``status`` finds out.
     """
     made = draft(spec, context)
     record = prepare(made, context, files=files)
@@ -344,10 +301,8 @@ def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tupl
     try:
         context.store.save(record)
     except DiskRefused as error:
-        tell(
-            f"job {record.job_id} is queued, but its number could not be written ({error.seen}):"
-            " clusterrun status finds it"
-        )
+        seen = f"job {record.job_id} is queued, but its number could not be written ({error.seen})"
+        tell(f"{seen}: clusterrun status finds it")
     return record, dropped(context.environ)
 
 
@@ -361,29 +316,14 @@ def prepare(
     program: str = "",
     others: Sequence[Plan] = (),
 ) -> RunRecord:
-    """Everything in the run directory; nothing of it is left where that fails.
+    """Everything in the run directory, the record last; nothing of it is left where that fails.
 
-    The record comes last. It, the orders and the program outlive a crash once this has returned: the job
-    that is queued then needs them (with ``sync``). Slurm keeps a copy of the script. ``program`` is
-    what ``program_for_nodes`` gave, where it was asked before. ``others`` are the run's further shapes.
+    With ``sync`` record, orders and program outlive a crash once this has returned: the job that is queued
+    then needs them. Slurm keeps a copy of the script. ``others`` are the run's further shapes.
     """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
-    record = RunRecord(
-        run_id=planned.run_id,
-        name=planned.spec.name,
-        cluster=planned.spec.cluster.value,
-        token=planned.token,
-        spec=_without_secrets(planned.spec),
-        submitted_at=context.clock.now(),
-        host=os.uname().nodename,
-        slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
-        job_id=planned.allocation,
-        in_allocation=bool(planned.allocation),
-        must_understand=_must_understand(planned),
-        sweep=sweep,
-        point=point,
-    )
+    record = replace(_record(planned, context), sweep=sweep, point=point)
     context.store.claim(planned.run_id, sync)
     try:
         if made.snapshot:
@@ -399,9 +339,26 @@ def prepare(
     return record
 
 
-def _must_understand(planned: Plan) -> tuple[str, ...]:
-    """Without which fields a reader would take the run's jobs for others."""
-    return ("in_allocation",) if planned.allocation else ("others",) if planned.shape >= 0 else ()
+def _record(planned: Plan, context: Context) -> RunRecord:
+    return RunRecord(
+        run_id=planned.run_id,
+        name=planned.spec.name,
+        cluster=planned.spec.cluster.value,
+        token=planned.token,
+        # What people look at and send around names the variables; only the orders hold their values.
+        spec=replace(planned.spec, environment=tuple((name, "") for name, _ in planned.spec.environment)),
+        submitted_at=context.clock.now(),
+        host=os.uname().nodename,
+        slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
+        job_id=planned.allocation,
+        in_allocation=bool(planned.allocation),
+        # Without these a reader would take the run's jobs for others.
+        must_understand=("in_allocation",)
+        if planned.allocation
+        else ("others",)
+        if planned.shape >= 0
+        else (),
+    )
 
 
 def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
@@ -414,11 +371,6 @@ def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
             private_folder(own.run_dir)
         write_whole(own.orders, json.dumps(encode_set(planned.orders), indent=1) + "\n", sync=sync)
         write_whole(own.script, planned.script, 0o700, sync=False)
-
-
-def _without_secrets(spec: JobSpec) -> JobSpec:
-    """What people look at and send around names the variables; only the orders hold their values."""
-    return replace(spec, environment=tuple((name, "") for name, _ in spec.environment))
 
 
 def program_for_nodes(context: Context) -> str:

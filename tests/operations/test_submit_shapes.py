@@ -18,7 +18,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec
 from clusterrun.node.main import coordinate
-from clusterrun.operations.formed import formed
+from clusterrun.operations.run_files import formed
 from clusterrun.runs.store import Store
 from clusterrun.runtime.commands import CommandDone
 from clusterrun.runtime.run_files import claim_shape
