@@ -14,11 +14,7 @@ KEYS = (*TEXTS, "options")
 
 @frozen
 class HostEntry:
-    """A cluster as `--host` names it.
-
-    ``host`` is what ssh is given, ``python`` the interpreter that the client runs in there ('': the one that
-    is found), ``folder`` where commands run ('': the home directory), ``options`` those of ``ssh -o``.
-    """
+    """A cluster as `--host` names it: what ssh is given, the client's Python and folder there, ``ssh -o``."""
 
     name: str
     host: str

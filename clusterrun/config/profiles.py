@@ -79,10 +79,7 @@ def _upwards(folder: str) -> str:
 
 
 def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
-    """The configuration in ``path``. Raises ``BadInput`` naming file, key and the nearest known key.
-
-    Also for a file that another user may have written, unless it is or lies below one of ``trusted``.
-    """
+    """The configuration in ``path``, which only we may have written unless it is below ``trusted``."""
     data = _toml(path, trusted)
     _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")
     profiles, reached = _table(data, "profile", path), _table(data, "host", path)
@@ -159,10 +156,7 @@ def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, ki
 
 
 def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
-    """The sources in order of strength: the profile (in whichever files), then the defaults of each file.
-
-    Raises ``BadInput`` for a profile that is nowhere.
-    """
+    """The profile (in whichever files), then the defaults of each file. Raises ``BadInput``."""
     configured = list(configurations)
     chosen = [source for c in configured for name, source in c.profiles if name == profile]
     if profile and not chosen:

@@ -34,11 +34,7 @@ class Source:
 
 
 def settle(sources: Iterable[Source]) -> dict[str, Setting]:
-    """Every configurable option with its value and origin; ``sources`` strongest first.
-
-    The strongest source that has an option decides it. Lists add up, the weakest source first, so
-    that a command line adds to the ``setup`` lines or ``env`` of a profile.
-    """
+    """Every option with its value and origin; ``sources`` strongest first. Lists add up, weakest first."""
     strongest = list(sources)
     found = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
     return {**found, **_requeue_implied(found, [source.origin for source in strongest])}

@@ -21,11 +21,7 @@ WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}
 
 
 def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a spec that ``options`` mean, by name; None means that nothing was said.
-
-    A time is a number of seconds, or text as on the command line; a variable without a value has that of
-    ``environ``. Raises ``BadInput`` naming the option.
-    """
+    """The fields of a spec that ``options`` mean; variables without a value have that of ``environ``."""
     found: dict[str, Any] = {}
     for name, value in options.items():
         option = CONFIGURABLE.get(name.replace("_", "-"))

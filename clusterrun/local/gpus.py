@@ -22,10 +22,7 @@ def count_gpus(
     places: Sequence[str] = PLACES,
     amd_nodes: str = AMD_NODES,
 ) -> int:
-    """GPUs that a program started here would see: 0 if nothing says that there are any.
-
-    ``CUDA_VISIBLE_DEVICES`` in ``environment`` narrows them.
-    """
+    """GPUs that a program started here would see; ``CUDA_VISIBLE_DEVICES`` narrows them."""
     path = [*environment.get("PATH", os.defpath).split(os.pathsep), *places]
     program = any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in path)
     there = _listed(run) if program else len(proc.listed(driver)) or _of_amd(amd_nodes)

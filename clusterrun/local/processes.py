@@ -40,7 +40,6 @@ def end(
     """Ask the coordinator to end its run; whether it is gone after at most ``limit`` seconds and a little.
 
     One that does not end is killed: its agents then end the ranks when their lease runs out.
-    ``slow`` is called, once, if it takes longer than ``NOTICE_AFTER``.
     """
     patience = min(limit, NOTICE_AFTER)
     if _gone_after(job_id, clock, patience, signal.SIGTERM, signal.SIGCONT):

@@ -31,10 +31,7 @@ TEN_YEARS = 10 * 366 * 86400
 
 
 def start(plan: Plan, environment: Mapping[str, str]) -> str:
-    """Start ``plan``, whose script stands in the run directory already; the id of its coordinator's process.
-
-    Raises ``SchedulerError``.
-    """
+    """Start ``plan``, whose script stands in the run directory; the id of its coordinator's process."""
     for_controller = {
         **environment,
         "SUBMITIT_LOCAL_NTASKS": "1",

@@ -106,10 +106,7 @@ def standing(line: bytes) -> bytes:
 def in_order(
     folder: str, files: list[LogFile], spans: list[tuple[int, int]], exact: bool = False
 ) -> Iterator[Piece]:
-    """What ``files`` hold between the offsets of ``spans``, all ranks merged by time.
-
-    Each node's index leads through the files of its ranks; what no index covers comes last.
-    """
+    """What ``files`` hold within ``spans``, by time as indexes tell; what none covers comes last."""
     readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
@@ -180,10 +177,7 @@ def read_at(path: str, offset: int, size: int) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """The size of a file as its server knows it now (opening asks the server, a bare stat may not).
-
-    Raises ``Unreadable``.
-    """
+    """The size of a file as its server knows it now (opening asks the server, a bare stat may not)."""
     if (handle := opened(path)) is None:
         return 0
     try:

@@ -43,10 +43,7 @@ class _Repeated:
 
 
 def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
-    """Lines headed and ended, one that several ranks write within ``WINDOW`` once, with the ranks.
-
-    A rank that repeats a line gets it shown again: only different ranks fold.
-    """
+    """Lines headed and ended; one that different ranks write within ``WINDOW`` once, with the ranks."""
     waiting: deque[_Shared] = deque()
     known: dict[tuple[str, str], _Repeated] = {}
     for piece in pieces:

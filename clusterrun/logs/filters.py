@@ -53,10 +53,7 @@ class Grep:
 
 @frozen
 class LineFilter:
-    """What of the ranks' lines is wanted: from ``begin`` on (seconds since the epoch), and what matches.
-
-    ``as_is`` wants their very bytes, the older states of bars too.
-    """
+    """Which lines are wanted: since ``begin``, matching ``grep``; ``as_is``: older states of bars too."""
 
     begin: float = 0.0
     grep: Grep | None = None
@@ -84,11 +81,7 @@ class LineFilter:
 
 
 def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Of a bar that is written below another one the last state, and one now and then while it moves.
-
-    Each state ends with a step up, so that the next one is written over it: as lines there would be
-    thousands.
-    """
+    """Of a bar below another one (each state ends with a step up) the last state, and one now and then."""
     held: dict[tuple[int, str], Piece] = {}
     for piece in pieces:
         if held and not piece.data:

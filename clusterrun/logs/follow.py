@@ -41,10 +41,7 @@ class Growing:
         return now >= self._due
 
     def new(self, now: float, longest: float = 0.0) -> bytes:
-        """The lines that came since last time; ``now`` is steady seconds.
-
-        A file that did not grow is ``due`` again ever later, at most ``longest`` seconds.
-        """
+        """The lines that came since; a silent file is ``due`` ever later, at most ``longest`` seconds."""
         data = self._read()
         self._wait = 0.0 if data or self._rest else min(longest, self._wait * 1.5 + LOOK_EVERY)
         self._due = now + self._wait
@@ -146,10 +143,7 @@ class Follower:
 def spans(
     files: list[attempt_logs.LogFile], ends: list[int], tail: int | None, begin: float = 0.0
 ) -> list[tuple[int, int]]:
-    """From where to where each file is to be shown: whole, or its last ``tail`` lines.
-
-    Nothing of a file to which nothing was added since ``begin`` (seconds since the epoch).
-    """
+    """What to show of each file: all, or ``tail`` lines; nothing if it did not grow since ``begin``."""
     return [
         (_start(file.path, end, tail) if attempt_logs.written_at(file.path) >= begin else end, end)
         for file, end in zip(files, ends)

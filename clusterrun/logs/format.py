@@ -20,10 +20,7 @@ _BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
 
 
 class Headings:
-    """What stands before a line: the node's name and the rank; ``|`` for stdout, ``!`` for stderr.
-
-    ``names`` gives the names of the nodes as far as they are known by then.
-    """
+    """The node's name and the rank before a line; ``|`` for stdout, ``!`` for stderr."""
 
     def __init__(
         self,

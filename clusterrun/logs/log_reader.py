@@ -45,11 +45,7 @@ def following(
     began: Callable[[int], None],
     exact: bool = False,
 ) -> Iterator[Piece]:
-    """What the ranks print, through every new attempt, until ``over`` says that nothing more comes.
-
-    ``began`` is told each attempt that is shown. With ``exact`` lines may come in parts. A piece
-    without data says only that time has passed.
-    """
+    """What ranks print, through every new attempt, until ``over``; without data: time has passed."""
     epoch: int | None = None
     follower: Follower | None = None
     while True:

@@ -20,10 +20,7 @@ _STREAMS = {"o": "out", "e": "err"}
 
 
 def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
-    """Each look of an agent at its files: when, and how large those were that had grown.
-
-    Times never go back. A damaged or half line is passed over.
-    """
+    """Each look of an agent: when, and how large the files were that had grown. Times never go back."""
     wall, sizes = 0.0, dict[Key, int]()
     for line in lines:
         try:

@@ -57,8 +57,8 @@ def key(plan: Plan, environ: Mapping[str, str]) -> str:
 def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Context) -> Report | None:
     """What the newest check found that says of these nodes what ``plan``'s would; None: one is to be made.
 
-    ``records`` are the other runs of the allocation, newest first. A run that failed on one of the nodes
-    after the check, unless by its program's own mistake, or that needed another start, makes that check void.
+    ``records`` are the other runs of the allocation, newest first. One that needed another start, or failed
+    on one of the nodes other than by its program's own mistake, makes the check void.
     """
     nodes = set(expand(plan.spec.nodelist))
     for record in records:

@@ -32,10 +32,7 @@ OWN = "diagnosis.json"
 
 
 def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
-    """The diagnosis of a run, live or ended. Raises ``ClusterrunError``.
-
-    ``limit`` is how many seconds a live run may take to answer; ``tell`` receives what is waited for.
-    """
+    """The diagnosis of a run, which may take ``limit`` seconds to answer where it lives."""
     (status,) = context.inquiry(tell).statuses([run_id])
     state = context.store.state(run_id)
     if status.state.ended:

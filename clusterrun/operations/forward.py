@@ -35,10 +35,7 @@ def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: 
 def relay_argv(
     context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell
 ) -> tuple[tuple[str, ...], int]:
-    """What carries connections to ``port`` of the node over its standard input and output, and its attempt.
-
-    It is a step of the user's own in the job. Raises ``BadInput``.
-    """
+    """What carries connections to ``port`` of the node over its standard streams, and its attempt."""
     record, node = where(context, run_id, wish, tell)
     front = to_node(context, record, node, terminal=False)
     attempt = context.inquiry().statuses([run_id])[0].attempt

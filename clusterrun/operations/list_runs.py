@@ -63,11 +63,7 @@ def runs_named(context: Context, words: Sequence[str]) -> list[str]:
 
 
 class RunList:
-    """The runs that a command line asks for, to be looked at once or again and again.
-
-    ``words`` are RUNs, each of which must be there; ``chosen`` filters them, or all runs where none
-    is named. Raises ``NoSuchRun``.
-    """
+    """The runs that a command line asks for: ``words`` are RUNs, ``chosen`` filters them, or all runs."""
 
     def __init__(self, context: Context, words: Sequence[str], chosen: Filter, every: bool) -> None:
         self._context = context

@@ -26,10 +26,7 @@ FIRST_SECONDS = 10.0
 
 
 class LiveUsage:
-    """The use of one run over time; ``every`` is in seconds. Used as a context: the question goes with it.
-
-    ``status`` and ``uses`` are what the last look saw, of one ``node`` alone where it is named.
-    """
+    """What the last look saw of one run (or one ``node``); used as a context: the question goes with it."""
 
     def __init__(self, context: Context, run_id: str, every: float, node: str = "") -> None:
         self._context, self.run_id, self._every, self._node = context, run_id, every, node

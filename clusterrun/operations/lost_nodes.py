@@ -25,10 +25,7 @@ def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
 def describe_silent_run(
     state: RunState | None, row: JobRow, left: LeftBehind | None, silent: float, now: float, goes_on: str
 ) -> str:
-    """What is known of a job that runs, whose coordinator is ``silent``, and what to type where nobody acts.
-
-    ``left``: the newest word of its agents; ``goes_on``: how the run continues in another job.
-    """
+    """What is known where the coordinator is ``silent``, and what to type; ``left``: its agents' word."""
     lost = describe_lost_nodes(state, row) if state else ""
     out = state is not None and bool(_nodes(row)) and _host(state) not in _nodes(row)
     if out and not lost and state is not None:

@@ -19,10 +19,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 @frozen
 class Offender:
-    """A node, or a link (``a - b``): how often it was unfit, how often there was a warning, and when.
-
-    ``first`` and ``last`` are seconds since the epoch; ``finding`` is the worst of the newest report.
-    """
+    """A node, or a link (``a - b``): how often it was unfit or warned of; the worst of the newest report."""
 
     node: str
     fails: int

@@ -36,11 +36,7 @@ class Channel:
 
 
 class Relay:
-    """One end: ``dial`` opens what the other end asks for (None: this end alone opens).
-
-    ``over`` at the end of the streams; ``greeting`` is what the other end said first, ``refused`` why its
-    last connection was not made.
-    """
+    """One end: ``dial`` opens what the other end asks for (None: this end alone opens)."""
 
     def __init__(self, incoming: int, outgoing: int, dial: Dial | None = None) -> None:
         self.over = False

@@ -98,10 +98,7 @@ def errors(
     per_node: bool = False,
     tail: int = TAIL_LINES,
 ) -> tuple[Error, ...]:
-    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time.
-
-    ``per_node``: what is started there starts ranks of its own.
-    """
+    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time."""
     pieces = so_far(paths, epoch, LogSelection(ranks, STREAMS), tail)
     texts = ((one.rank, one.stream, one.at, one.data.decode("utf-8", "surrogateescape")) for one in pieces)
     return heard(texts, per_node)

@@ -21,10 +21,7 @@ class NoReport(ClusterrunError):
 
 
 def report_of(context: Context, run_id: str, attempt: int | None = None) -> Report:
-    """The report of ``attempt``, or the newest one that the run has.
-
-    Raises ``NoReport``, which says why there is none, and what reading raises.
-    """
+    """The report of ``attempt``, or the newest that the run has. Raises ``NoReport``, which says why."""
     found = attempts_with_report(context, run_id)
     if attempt is None and found:
         attempt = found[-1]

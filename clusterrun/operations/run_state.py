@@ -407,10 +407,7 @@ def _last_word(evidence: RunEvidence) -> float | None:
 
 
 def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
-    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since.
-
-    A scheduler that does not answer takes nothing from an end that was seen.
-    """
+    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since."""
     if state is not None and state.updated_at > at:
         return now
     if not now.state.ended:

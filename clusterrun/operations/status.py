@@ -132,10 +132,7 @@ class StatusQuery:
         return f"{news.failure}: what follows is {known}"
 
     def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob], queue: Jobs) -> tuple[str, ...]:
-        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of.
-
-        Of jobs of one number it knows the newest: the one that the ``queue`` has already told of.
-        """
+        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
         open_ = [c for c in cases if not (c.state and c.state.state.ended)]
         asked_before = {c.record.run_id for c in open_ if c.ended and c.ended.inferred}
         known = rows.keys() | asked_before

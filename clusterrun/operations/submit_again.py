@@ -17,10 +17,7 @@ UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
 
 def line(spec: JobSpec) -> str:
-    """``clusterrun submit …``, quoted for a shell, after a ``cd`` where it was typed elsewhere.
-
-    A variable of ``--env`` takes its value from where the line is typed: none is recorded.
-    """
+    """``clusterrun submit …``, quoted for a shell; no value of ``--env`` is recorded."""
     words = ["clusterrun", "check" if spec.alone else "submit"]
     plain = JobSpec(spec.command, spec.cwd)
     for option in EVERY:

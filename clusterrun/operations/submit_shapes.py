@@ -27,10 +27,7 @@ def drafts(spec: JobSpec, context: Context) -> list[Draft]:
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
-    """Submit ``spec`` in all its shapes, as ``submit.send`` does one.
-
-    A shape that Slurm refuses is left out, and that is said; where it refuses all of them, so is the run.
-    """
+    """Submit ``spec`` in all its shapes but those that Slurm refuses, which is said."""
     made = drafts(spec, context)
     record = prepare(made[0], context, files=files, others=[one.plan for one in made[1:]])
     jobs: dict[int, str] = {}

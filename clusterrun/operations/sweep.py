@@ -86,11 +86,7 @@ def checked(sweep: SweepRecord, context: Context) -> tuple[submit.SubmitFacts, P
 def start(
     sweep: SweepRecord, context: Context, tell: Tell, files: Sequence[submit.Files] = (), patient: bool = True
 ) -> SweepRecord:
-    """Queue every point that waits; ``files`` are put into the run directory of each.
-
-    Unless ``patient``, it returns where a limit holds the rest back. Raises ``ClusterrunError``; what was
-    queued until then stays.
-    """
+    """Queue every point that waits; unless ``patient``, it returns where a limit holds the rest back."""
     if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
         seen = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
         raise BadInput(seen, "call them again from that program; those that were queued are ordinary runs")

@@ -21,10 +21,7 @@ def tally(statuses: Sequence[RunStatus]) -> str:
 
 
 def folded(statuses: Sequence[RunStatus], store: Store) -> list[RunStatus]:
-    """``statuses`` with the runs of each sweep in one row, where its first stands.
-
-    Runs that are not among them are no live ones.
-    """
+    """``statuses`` with the runs of each sweep in one row, where its first stands; others are not live."""
     known = Sweeps(store)
     sweeps: dict[str, list[RunStatus]] = {}
     for status in statuses:

@@ -33,9 +33,7 @@ class RunWait:
     """The state of one run over time, asked as rarely as will do."""
 
     def __init__(self, context: Context, run_id: str, tell: Tell, logs_are_shown: bool = False) -> None:
-        """With ``logs_are_shown`` it reports nothing while ranks train. Raises what reading the record
-        raises.
-        """
+        """With ``logs_are_shown`` it reports nothing while ranks train."""
         context.store.read(run_id)
         self._context = context
         self._run_id = run_id

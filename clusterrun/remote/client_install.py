@@ -100,10 +100,7 @@ def compatible(version: str) -> bool:
 
 
 def suited(machine: Machine, needs: Mapping[str, str], cluster: str) -> list[str]:
-    """The packages to carry: ``needs`` by name, without those that only a newer Python runs.
-
-    Of these the cluster has its own. Raises ``BadInput`` if it has not.
-    """
+    """The packages to carry: without those for a newer Python, of which the cluster has its own."""
     least = {name: re.search(r">=\s*(\d+)\.(\d+)", text) for name, text in needs.items()}
     newer = {name for name, one in least.items() if one and (int(one[1]), int(one[2])) > machine.version}
     absent = sorted(name for name in newer if not machine.there.get(name))

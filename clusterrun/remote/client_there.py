@@ -15,10 +15,7 @@ from clusterrun.runs.private_files import own_content, write_whole
 
 
 def prefix(connection: SharedConnection) -> str:
-    """What of sh starts clusterrun there; it is installed first where that is needed.
-
-    Raises ``ClusterrunError``.
-    """
+    """What of sh starts clusterrun there; it is installed first where that is needed."""
     mark = _mark(connection)
     note = connection.path("client")
     known = own_content(note)

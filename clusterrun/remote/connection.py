@@ -123,10 +123,7 @@ class SharedConnection:
                     return code
 
     def again(self, code: int, log: str, began: float) -> bool:
-        """Whether to try once more what ended with ``code``: another session has the only place.
-
-        Raises ``NotConnected`` if it has it for too long, and where there is no connection.
-        """
+        """Whether to try again: another session has the only place. Raises ``NotConnected`` in the end."""
         if code != LOST:
             return False
         if REFUSED not in system.text_of(log):
@@ -159,10 +156,7 @@ class SharedConnection:
 
 
 def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> SharedConnection:
-    """The open connection to ``host``: the one that is there, or from a ``terminal`` a new one.
-
-    Raises ``NotConnected``.
-    """
+    """The connection to ``host`` that is there, or from a ``terminal`` a new one. Raises ``NotConnected``."""
     ours = _place(host, environ)
     if ours.alive():
         return ours

@@ -36,10 +36,7 @@ class PortThere:
 def forward_port(
     connection: SharedConnection, command: str, wanted: PortThere, tell: Callable[[str], None]
 ) -> None:
-    """Have the port here until Ctrl-C; ``command`` is what starts its relay there.
-
-    Raises ``ClusterrunError`` if that ends by itself.
-    """
+    """Have the port here until Ctrl-C; ``command`` is what starts its relay there."""
     here = f"127.0.0.1:{wanted.local}"
     try:
         listener = socket.create_server(("127.0.0.1", wanted.local))

@@ -10,10 +10,7 @@ REFUSED = "Session open refused by peer"
 
 
 def explained(name: str, target: str, said: str) -> tuple[str, str]:
-    """What was seen and what to do, for a connection to ``target`` (called ``name``) that failed.
-
-    ``said`` are ssh's own messages; without any that is known, its last line stands for it.
-    """
+    """What was seen and what to do, where ssh ``said`` this of ``target`` (called ``name``)."""
     if changed := re.search(r"[Hh]ost key for (\S+) has changed", said):
         return _other_key(name, changed[1], said)
     for pattern, seen, remedy in _KNOWN:

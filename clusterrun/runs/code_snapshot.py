@@ -21,10 +21,7 @@ _NEVER = ("__pycache__", ".git", ".venv", "node_modules")
 
 @frozen
 class LeftOut:
-    """What git ignores and a snapshot lacks: files, bytes, and the largest; caches and the like don't count.
-
-    Counting stops after ``MOST`` files.
-    """
+    """What git ignores and a snapshot lacks, but for caches and the like; counted up to ``MOST`` files."""
 
     files: int = 0
     size: int = 0
@@ -51,10 +48,7 @@ def _bytes(size: int) -> str:
 
 @frozen
 class Snapshot:
-    """What is to be copied: ``files`` below ``root``; ``commit`` is '' outside git.
-
-    ``links`` are those that are too large to copy: the copy has links to the originals.
-    """
+    """What is copied of ``root``; ``commit`` is '' outside git, ``links`` are too large and linked to."""
 
     root: str
     files: tuple[str, ...]
@@ -77,9 +71,8 @@ class Snapshot:
 def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
     """What a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
 
-    ``include`` are paths (relative to ``cwd``) of which it has what git ignores too: copied, or linked to
-    where the whole would be too much. Raises ``BadInput`` if the code alone is more than ``LIMIT`` bytes
-    or ``MOST`` files, and for a path that is not there.
+    ``include`` are paths of which it has what git ignores too: copied, or linked to where that would be too
+    much.
     """
     wanted = [os.path.normpath(os.path.join(cwd, path)) for path in include]
     for path in wanted:
@@ -214,10 +207,7 @@ def _walk(root: str) -> Iterator[str]:
 
 
 def take(snapshot: Snapshot, target: str, record: str) -> None:
-    """Copy the files to ``target`` (a new folder), and write beside it what differs from the commit.
-
-    ``record`` is the path of the note: the commit and the diff of the working tree against it.
-    """
+    """Copy the files to ``target`` (a new folder), and write the ``note`` to the path ``record``."""
     import shutil
 
     new_folder(target)

@@ -55,10 +55,7 @@ def freed(usage: Usage) -> int:
 
 
 def measure(folders: Mapping[str, str], limit: float) -> dict[str, Usage]:
-    """What each of ``folders`` (by any name) takes, those that were measured within ``limit`` seconds.
-
-    A file system that does not answer keeps only the thread that asks it.
-    """
+    """What each of ``folders`` takes that was measured in time; one that hangs keeps its thread alone."""
     found: dict[str, Usage] = {}
     late = threading.Event()
     thread = threading.Thread(target=_measure_all, args=(dict(folders), found, late), daemon=True)

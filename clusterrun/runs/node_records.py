@@ -24,10 +24,7 @@ SLACK = 86400.0
 
 @frozen
 class NodeRecords:
-    """The reports of one cluster since some moment, oldest first, and when nodes were forgotten.
-
-    ``damaged`` says which files could not be read, and why.
-    """
+    """The reports of one cluster, oldest first, when nodes were forgotten, and which files are damaged."""
 
     cluster: str
     reports: tuple[Report, ...]

@@ -23,10 +23,7 @@ class DiskRefused(BadInput):
 
 
 def private_folder(path: str) -> None:
-    """Make ``path`` where it is missing, 0700 whatever the umask, its parents too; check it where it is not.
-
-    Raises ``DiskRefused`` if it is not ours alone to write.
-    """
+    """Make ``path`` and its parents, 0700 whatever the umask; refuse one that is not ours alone to write."""
     try:
         above = os.path.dirname(path)
         if not os.path.exists(above):
@@ -55,10 +52,7 @@ def alone(path: str, refused: Callable[[OSError], ClusterrunError]) -> Iterator[
 
 
 def new_folder(path: str, sync: bool = True) -> None:
-    """Make ``path`` to stay, 0700 whatever the umask; raises ``FileExistsError`` where something is.
-
-    Without ``sync`` it may not outlive a crash of this machine in the next seconds.
-    """
+    """Make ``path``, 0700 whatever the umask; with ``sync`` it outlives a crash of this machine."""
     os.mkdir(path, 0o700)
     try:
         os.chmod(path, 0o700)
@@ -113,10 +107,7 @@ def empty_file(path: str) -> None:
 
 
 def share(source: str, path: str) -> None:
-    """Let ``path`` be the file ``source``, which nobody ever changes: linked where it can be, else copied.
-
-    Raises ``DiskRefused``.
-    """
+    """Let ``path`` be the file ``source``, which nobody ever changes: linked where it can be, else copied."""
     try:
         os.link(source, path)
     except OSError:  # another file system, or one that links nothing

@@ -32,10 +32,7 @@ _NAME_AT = len("20261120-074500-k3f9-")
 
 
 def run_id(name: str, now: float, chance: bytes) -> str:
-    """An id that sorts by time to the millisecond (UTC), safe as a file name: ``20261120-074500-k3f9-train``.
-
-    ``now`` is seconds since the epoch, ``chance`` two random bytes.
-    """
+    """An id that sorts by time to the millisecond (UTC), a file name: ``20261120-074500-k3f9-train``."""
     part = int(now % 1 * 1024)
     tag = "".join(_SORTED_DIGITS[n % 32] for n in (part // 32, part, chance[0], chance[1]))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{tag}-{file_name(name)}"
@@ -80,10 +77,7 @@ class EndedRun:
 
 @frozen
 class CheckedFor:
-    """``checked.json``, of a run in an allocation: what its pre-flight depends on, as one ``key``.
-
-    ``by`` is the run whose check counted for this one, so that it made none ('': its own).
-    """
+    """``checked.json``: what a pre-flight depends on; ``by``: the run whose check counted ('': its own)."""
 
     key: str
     by: str = ""
@@ -142,10 +136,7 @@ class Store:
         private_files.write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
-        """The record of a run; its job is the newest that has started, where the run has queued itself again.
-
-        Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``.
-        """
+        """The record of a run, with the newest of its jobs that has started. Raises ``NoSuchRun``."""
         return self.newest_job(self._recorded(run_id))
 
     def newest_job(self, record: RunRecord) -> RunRecord:
@@ -195,11 +186,7 @@ class Store:
         return read_document(CheckedFor, self.paths(run_id).checked_for)
 
     def settle(self, status: RunStatus, now: float) -> None:
-        """Record ``status`` as the end of a run. Raises ``DiskRefused``.
-
-        Not made to outlive a crash of this machine: one that is damaged is found out again, and
-        thousands may be seen ended at once.
-        """
+        """Record the end of a run; one that a crash damages is found out again, so it is not synced."""
         private_files.write_whole(
             self.paths(status.run_id).ended, _text(encode_set(EndedRun(now, status))), sync=False
         )
@@ -241,11 +228,7 @@ class Store:
         return [one for place, one in enumerate(known) if place < recent or one in alive]
 
     def find(self, word: str) -> str:
-        """The run id that ``word`` means.
-
-        A run id, ``last``, a job id, a name (the newest), or a unique start of an id. Raises
-        ``NoSuchRun``, with the nearest names.
-        """
+        """The run of an id, a unique start of one, ``last``, a job id or a name. Raises ``NoSuchRun``."""
         known = self.ids()
         if word in known:
             return word

@@ -32,10 +32,7 @@ class SuccessorJob:
 
 @frozen
 class SuccessorJobs:
-    """The newest job that has started beside the first, and the one that waits for its end ('': none).
-
-    ``damage`` says why one of the two cannot be read.
-    """
+    """The newest job that has started beside the first, and the one that waits for its end ('': none)."""
 
     job_id: str = ""
     waiting: str = ""

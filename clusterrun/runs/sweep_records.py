@@ -31,10 +31,7 @@ class SweepPoint:
 
 @frozen
 class SweepSearch:
-    """What Optuna is asked for: ``sets`` as `--set` had them, ``trials`` points, ``at_once`` at a time.
-
-    The best has the smallest value of the result ``by``, or the ``largest``.
-    """
+    """What Optuna is asked for: ``sets`` as `--set` had them, to make ``by`` small, or ``largest``."""
 
     sets: tuple[str, ...]
     trials: int

@@ -41,10 +41,7 @@ def _has_pyxis(run: Run) -> bool:
 
 
 def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: str) -> Container:
-    """The container of the run, with the mounts that it needs beside those that were asked for.
-
-    ``here`` are the runtimes of this machine. Raises ``BadInput``.
-    """
+    """The container of the run, with its own mounts; ``here`` are the runtimes of this machine."""
     if not spec.container:
         return Container()
     image = _whole(spec.container, spec.cwd)
@@ -123,10 +120,7 @@ def description(container: Container) -> str:
 def check_image(
     spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run
 ) -> tuple[str, ...]:
-    """Notices about an image. Raises ``BadInput`` for one that surely cannot be used.
-
-    ``torch``: the ranks import it. A name is looked up on the nodes, not here.
-    """
+    """Notices about an image; ``torch``: ranks import it. A name is looked up on the nodes, not here."""
     image = orders.container.image
     sources = [mount(said).source for said in spec.mount]
     absent = [

@@ -49,11 +49,7 @@ _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
 def agent_program(cache: str) -> Path:
-    """The packed program below ``cache``, made there if this version of it is not there yet.
-
-    The name tells the content, so what lies there is never changed; a run directory gets a link, or a copy.
-    Raises ``OSError``.
-    """
+    """The packed program below ``cache``, made if need be; its name tells its content, for good."""
     sources = dict(_sources(Path(__file__).resolve().parents[1]))
     path = Path(cache) / f"agent-{_digest(sources)}.pyz"
     if not path.exists():

@@ -58,12 +58,9 @@ class MachineFacts:
 class Plan:
     """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
 
-    ``shape`` is which of several shapes of the run it is, -1 where there is but one.
-
-    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run:
-    sbatch, or on this machine and in an ``allocation`` (its job id) the script itself. ``notices``
-    are for the person who submits, ``cpus`` says how many CPUs a rank gets, and why, where Slurm is asked
-    for them.
+    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run: sbatch, or on this
+    machine and in an ``allocation`` (its job id) the script itself. ``cpus`` says how many CPUs a rank gets,
+    and why. ``shape`` is which of several shapes of the run it is, -1 where there is but one.
     """
 
     run_id: str
@@ -80,10 +77,7 @@ class Plan:
 
 
 def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
-    """The whole submission for ``spec``, in one of its shapes. ``spec.after`` holds Slurm job ids by now.
-
-    Reads a template and nothing else. Raises ``BadInput``.
-    """
+    """The whole submission for ``spec``, in one of its shapes. ``spec.after`` holds Slurm job ids by now."""
     cluster = cluster_of(spec, site)
     off = spec.level is Level.OFF
     asked = spec

@@ -20,10 +20,7 @@ _BUDGETS = ("max_preemptions", "max_time_limits", "notice")
 
 
 def settled(spec: JobSpec) -> JobSpec:
-    """``spec`` with what ``--sbatch requeue`` means for it, and with its notice inside its time limit.
-
-    Raises ``BadInput`` if what is passed on to sbatch contradicts the rest.
-    """
+    """``spec`` with what ``--sbatch requeue`` means for it, and with its notice inside its time limit."""
     if spec.alone:
         return replace(spec, requeue=False, requeue_by="")
     asked, own = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
@@ -56,10 +53,7 @@ def _notice(spec: JobSpec) -> int:
 
 
 def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
-    """The options of sbatch: whether Slurm may queue the job again, and when it gives notice of the end.
-
-    In a chain the next job waits already: one that came back beside it would be one too many.
-    """
+    """The options of sbatch: requeue (not in a chain: the next job waits), and the notice of the end."""
     requeue = ("requeue" if spec.goes_on == "requeue" else "no-requeue", "")
     return (requeue, ("signal", f"B:USR2@{spec.notice}")) if spec.goes_on else (requeue,)
 

@@ -216,10 +216,7 @@ def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
 
 
 def output_pattern(path: str) -> str:
-    """``path`` as a file name pattern of Slurm's; nowhere, where Slurm cannot name the file.
-
-    A backslash has a meaning of its own in such a pattern. The script itself writes to the file too.
-    """
+    """``path`` as a pattern of Slurm's, where a backslash has a meaning; nowhere, if that is impossible."""
     pattern = path.replace("%", "%%")
     return pattern if "\\" not in path and quoting.carries(pattern) else "/dev/null"
 
@@ -233,9 +230,8 @@ def word(option: Option) -> str:
 def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option]) -> tuple[str, ...]:
     """The srun that starts one agent on each node, with the secret on its standard input.
 
-    The loss of one node or task must not end the others: that is the coordinator's to decide.
-    Nothing is said of CPUs, memory or GPUs: so the step has all that the job has on each node. ``asked`` are
-    more options: for a container, in an allocation of the user's.
+    The loss of one node or task is the coordinator's to judge. Nothing is said of CPUs, memory or GPUs: the
+    step has all that the job has on each node. ``asked`` are more options, as for a container.
     """
     own = dict(passed(spec.srun, "--srun"))
     ours = {

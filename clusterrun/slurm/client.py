@@ -96,10 +96,7 @@ class SlurmClient:
         )
 
     def of_a_cluster(self, host: str) -> str:
-        """What shows that this machine, called ``host``, is of a cluster though its Slurm cannot be used.
-
-        Slurm's programs alone do not: they are packages that anybody may install.
-        """
+        """What shows that this machine is of a cluster; Slurm's programs do not: anybody may install them."""
         if self._environment.get("SLURM_CONF"):
             return "SLURM_CONF is set"
         if any(map(os.path.exists, MUNGE)):
@@ -107,10 +104,7 @@ class SlurmClient:
         return f"its name is {host}" if _LOGIN.search(host) else ""
 
     def jobs(self) -> tuple[JobRow, ...]:
-        """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question.
-
-        Raises ``SchedulerError``, ``SchedulerUnreachable``.
-        """
+        """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question."""
         mark = _mark()
         return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
 
@@ -122,19 +116,13 @@ class SlurmClient:
         return allocation.read(job_id, done.out)
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
-        """What the accounting knows of ``job_ids``; nothing if a site has no accounting.
-
-        Raises ``SchedulerError`` if it has one that failed to answer.
-        """
+        """What the accounting knows of ``job_ids``; nothing if a site has no accounting."""
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
     def energy(self, job_ids: Sequence[str], since: float, until: float) -> int | None:
-        """The joules that ``job_ids`` consumed on all their nodes; None if the site measures none.
-
-        Jobs that had these numbers wholly before ``since`` or after ``until`` are others.
-
-        It is asked for only where Slurm's configuration names what measures it, and waited for shortly.
+        """The joules that ``job_ids`` consumed; None if the site measures none. For before
+        and after them other jobs had these numbers.
         """
         if not job_ids or not self._measures_energy():
             return None
@@ -153,10 +141,7 @@ class SlurmClient:
         return bool(found) and not found.endswith("none")
 
     def find(self, token: str) -> str:
-        """The id of this user's job, or array of jobs, whose comment holds ``token``; '' where there is none.
-
-        Of a job that it refused Slurm keeps a row for a while, failed and without nodes: that is none.
-        """
+        """The id of this user's job, or array, whose comment holds ``token``; '' where there is none."""
         mark = _mark()
         job_id = _found(self.jobs(), token)
         if job_id:
@@ -182,10 +167,7 @@ class SlurmClient:
         return queries.read_nodes(self._ask(queries.nodes_argv(mark)), mark)
 
     def cluster_name(self) -> str:
-        """What this cluster calls itself; ``slurm`` where that cannot be found out soon.
-
-        Its configuration says so nearly everywhere; else ``scontrol`` is asked.
-        """
+        """What this cluster calls itself; ``slurm`` where that cannot be found out soon."""
         return self._cluster()[0] or UNNAMED
 
     def identity(self) -> str:
@@ -199,10 +181,7 @@ class SlurmClient:
         return _setting(text, "ClusterName"), _controller(text)
 
     def gives_whole_nodes(self) -> bool:
-        """Whether Slurm hands out nodes as a whole (``select/linear``), and none of their GPUs.
-
-        It takes a job that asks for GPUs, gives it the nodes without them, and refuses each of its steps.
-        """
+        """Whether Slurm hands out whole nodes (``select/linear``), and no GPU to any step."""
         return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
     def srun_ports(self) -> int:
@@ -235,10 +214,7 @@ class SlurmClient:
             return ""
 
     def largest_array(self) -> int:
-        """How many tasks an array may have: MaxArraySize bounds the index, max_array_tasks the number.
-
-        The configuration says it, unless other files are part of it; else ``scontrol`` is asked.
-        """
+        """How many tasks an array may have: MaxArraySize bounds the index, max_array_tasks the number."""
         paths = (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS)
         text = next(filter(None, map(system.text_of, paths)), "")
         if not text or re.search(r"(?im)^\s*include\s", text):
@@ -267,10 +243,7 @@ class SlurmClient:
         return SubmitAnswer(sbatch_errors.kind(done.err), sbatch_errors.words(done.err))
 
     def could_not_start(self, options: Sequence[str], cwd: str) -> str:
-        """Why a job with these options could never start, or that nobody knows; '' where it could.
-
-        ``sbatch --test-only`` queues nothing.
-        """
+        """Why a job with these options could never start, or that nobody knows; '' where it could."""
         argv = ("sbatch", "--test-only", *options, "--wrap=true")
         try:
             done = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)

@@ -31,10 +31,7 @@ SKEW_SECONDS = 2.0
 
 @frozen
 class JobsAnswer:
-    """What Slurm said of this user's jobs at ``at``; ``failed_at`` and why, where it was asked in vain since.
-
-    Times are seconds since the epoch; ``at`` is 0 if it has never answered.
-    """
+    """What Slurm said of this user's jobs at ``at`` (0: nothing yet), and of a question in vain since."""
 
     at: float
     rows: tuple[JobRow, ...] = ()
@@ -67,10 +64,7 @@ class SharedJobs:
         self._floor = floor
 
     def jobs(self, oldest: float = 0.0, since: float = 0.0) -> JobsAnswer:
-        """An answer at most ``oldest`` seconds old (or as the floor lets it be), from ``since`` or later.
-
-        Where Slurm does not answer, what it said before comes back with ``failure``.
-        """
+        """An answer at most ``oldest`` seconds old, from ``since`` or later; older with ``failure``."""
         wanted, began = max(self._floor, oldest), self._clock.now()
         known = self._read()
         if self._new(known, wanted, since):

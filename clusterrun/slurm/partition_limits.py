@@ -20,11 +20,7 @@ def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> Par
 
 
 def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
-    """Refuse more nodes, or more GPUs or CPUs per node, than the partition has: it might wait forever.
-
-    Silent where that cannot be seen: an unknown partition, several of them, GPUs that Slurm does
-    not count. Raises ``BadInput``.
-    """
+    """Refuse more nodes, GPUs or CPUs than the partition has, where that is known: it might wait forever."""
     offer = target_partition(spec, partitions)
     if offer is None:
         return

@@ -75,10 +75,7 @@ class JobRow:
 
 @frozen
 class PartitionOffer:
-    """What a partition offers: ``gpus`` and ``cpus`` are those of its largest node, ``memory`` in MiB.
-
-    ``kinds`` are the GPUs and CPUs of each kind of node that it has.
-    """
+    """A partition: ``gpus`` and ``cpus`` of its largest node, ``memory`` in MiB; both of all ``kinds``."""
 
     name: str
     available: str
@@ -236,10 +233,7 @@ def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
 
 
 def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tuple[str, ...]:
-    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them.
-
-    From ``since`` to ``until``, as Slurm reads times: before and after, other jobs had these numbers.
-    """
+    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them."""
     times = (f"--starttime={since}", f"--endtime={until}")
     return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}", *times)
 

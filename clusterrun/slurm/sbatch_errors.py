@@ -19,10 +19,7 @@ class SbatchAnswer(enum.Enum):
 
 @frozen
 class Refusal:
-    """A known refusal: the words it goes by, what to do, and whether the partition's offer explains it.
-
-    Where it is not ``sure``, a look at the queue shows that nothing was queued.
-    """
+    """A known refusal by its words; ``offer``: the partition explains it; ``sure``: nothing is queued."""
 
     words: str
     remedy: str
@@ -117,10 +114,7 @@ _PREFIX = re.compile(r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?
 
 
 def job_id(out: str) -> str:
-    """The job id in the answer of ``sbatch --parsable`` (``id`` or ``id;cluster``); '' where there is none.
-
-    Lines before it are what a site's wrapper or plug-in printed.
-    """
+    """The id in what ``sbatch --parsable`` said (``id`` or ``id;cluster``), after a wrapper's words."""
     found = [match for line in out.splitlines() if (match := _JOB_ID.fullmatch(line.strip()))]
     return found[-1].group(1) if found else ""
 
