@@ -42,7 +42,6 @@ def entry(name: str, table: Mapping[str, Any], origin: str) -> HostEntry:
 def checked(found: HostEntry) -> HostEntry:
     """``found``, whose host can be no option of ssh's. Raises ``BadInput``."""
     if found.host.startswith("-") or not found.host.isprintable() or " " in found.host or not found.host:
-        raise BadInput(
-            f"{found.host!r} is not a host name for ssh", "clusterrun --host NAME, as you type it after ssh"
-        )
+        seen = f"{found.host!r} is not a host name for ssh"
+        raise BadInput(seen, "clusterrun --host NAME, as you type it after ssh")
     return found

@@ -59,9 +59,8 @@ def _refuse_trust(sources: Iterable[Source], user: str) -> None:
     """A file must not vouch for itself, and a profile is chosen after the files are read."""
     for source in sources:
         if TRUST.name in dict(source.values):
-            raise BadInput(
-                f"{source.origin}: trust does not count here", f"put it in {user}, below [defaults]"
-            )
+            seen = f"{source.origin}: trust does not count here"
+            raise BadInput(seen, f"put it in {user}, below [defaults]")
 
 
 def _user_file(environ: Mapping[str, str]) -> str:
@@ -133,9 +132,8 @@ def _below(path: str, trusted: Sequence[str]) -> bool:
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
-        raise BadInput(
-            f"{path}: {name} is not a table", f"write [{name}] on a line of its own, its keys below it"
-        )
+        seen = f"{path}: {name} is not a table"
+        raise BadInput(seen, f"write [{name}] on a line of its own, its keys below it")
     return table
 
 

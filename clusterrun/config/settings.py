@@ -48,10 +48,8 @@ def _requeue_implied(found: Mapping[str, Setting], origins: list[str]) -> dict[s
     no = origins.index(whether.origin) if whether.origin in origins else len(origins)
     way = origins.index(how.origin)
     if no == way:
-        raise BadInput(
-            f"{how.origin}: requeue-by {how.value} and no requeue contradict each other",
-            "leave one of them out",
-        )
+        seen = f"{how.origin}: requeue-by {how.value} and no requeue contradict each other"
+        raise BadInput(seen, "leave one of them out")
     if no < way:
         return {"requeue-by": Setting("requeue-by", "", whether.origin)}
     return {"requeue": Setting("requeue", True, how.origin)}

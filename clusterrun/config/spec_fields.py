@@ -45,10 +45,8 @@ def command(words: Iterable[Any]) -> tuple[str, ...]:
     found = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in words)
     wrong = [word for word in found if not isinstance(word, str)]
     if wrong:
-        raise BadInput(
-            f"{wrong[0]!r} is not a word of a command",
-            'give texts one by one: submit("train.py", "--lr", "0.1")',
-        )
+        seen = f"{wrong[0]!r} is not a word of a command"
+        raise BadInput(seen, 'give texts one by one: submit("train.py", "--lr", "0.1")')
     return found
 
 
@@ -127,14 +125,12 @@ def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str,
 def _variable(environ: Mapping[str, str], name: str, value: Any) -> tuple[str, str]:
     if value is None:
         if name not in environ:
-            raise BadInput(
-                f"--env {name}: there is no variable {name} here", f"give its value: --env {name}=VALUE"
-            )
+            seen = f"--env {name}: there is no variable {name} here"
+            raise BadInput(seen, f"give its value: --env {name}=VALUE")
         return name, environ[name]
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
-        raise BadInput(
-            f"env: the value of {name} is {value!r}, not text", f"give text: env={{{name!r}: '…'}}"
-        )
+        seen = f"env: the value of {name} is {value!r}, not text"
+        raise BadInput(seen, f"give text: env={{{name!r}: '…'}}")
     return name, str(value)
 
 
@@ -143,6 +139,5 @@ def _limit(name: str, value: Any) -> tuple[str, float]:
         return name, float(value)
     except (TypeError, ValueError) as error:
         said = name if value is None else f"{name}={value}"
-        raise BadInput(
-            f"--preflight-limit {said!r} has no number", "write NAME=NUMBER: --preflight-limit slow_fail=0.4"
-        ) from error
+        seen = f"--preflight-limit {said!r} has no number"
+        raise BadInput(seen, "write NAME=NUMBER: --preflight-limit slow_fail=0.4") from error

@@ -60,9 +60,8 @@ def combined(
 
 def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
     if not found or not found[0]:
-        raise BadInput(
-            f"{where}: there is no point", "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
-        )
+        remedy = "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
+        raise BadInput(f"{where}: there is no point", remedy)
     first: dict[Point, int] = {}
     for place, point in enumerate(found):
         if [name for name, _ in point] != [name for name, _ in found[0]]:
@@ -137,15 +136,13 @@ def _axis(text: str) -> tuple[str, list[str]]:
     if not equals or not _NAME.fullmatch(name):
         raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
     if _SPAN.fullmatch(listed.strip()):
-        raise BadInput(
-            f"--set {text!r} is a span, of which points are asked for", "add --optuna 20 --by loss"
-        )
+        remedy = "add --optuna 20 --by loss"
+        raise BadInput(f"--set {text!r} is a span, of which points are asked for", remedy)
     if match := _RANGE.fullmatch(listed.strip()):
         first, second, step = (int(part) if part else None for part in match.groups())
         if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):
-            raise BadInput(
-                f"--set {text!r} is an empty range", "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
-            )
+            remedy = "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
+            raise BadInput(f"--set {text!r} is an empty range", remedy)
         if len(values) > MOST_POINTS:
             seen = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
             raise BadInput(seen, EACH)

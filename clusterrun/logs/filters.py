@@ -26,10 +26,8 @@ class Grep:
         try:
             self._find = re.compile(pattern).search
         except re.error as error:
-            raise BadInput(
-                f"--grep {pattern!r} is not a pattern: {error}",
-                "it is a regular expression of Python: write \\. for a dot, \\( for a bracket",
-            ) from error
+            remedy = "it is a regular expression of Python: write \\. for a dot, \\( for a bracket"
+            raise BadInput(f"--grep {pattern!r} is not a pattern: {error}", remedy) from error
         self._plain = plain
         self.seen = self.found = 0
 

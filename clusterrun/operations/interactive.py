@@ -48,10 +48,8 @@ def fit_to_allocation(
     if "gpus" not in explicit and not spec.ranks_per_node:
         spec = replace(spec, gpus=there.gpus, gpu_type="")
     if spec.gpus > there.gpus > 0:
-        raise BadInput(
-            f"--gpus {spec.gpus}: job {there.job_id} has {there.gpus} on each node",
-            f"give --gpus {there.gpus} or fewer",
-        )
+        remedy = f"give --gpus {there.gpus} or fewer"
+        raise BadInput(f"--gpus {spec.gpus}: job {there.job_id} has {there.gpus} on each node", remedy)
     pool = _pool(spec, there)
     wanted = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
     if spec.min_nodes:
@@ -149,9 +147,8 @@ def begin(spec: JobSpec, explicit: Collection[str], context: Context, tell: Tell
         started = start_bound(made.plan.argv, environment, made.plan.spec.cwd)
     except OSError as error:
         context.store.discard(record.run_id)
-        raise SchedulerError(
-            f"the run could not be started: {error}", "look whether /bin/bash runs"
-        ) from error
+        seen = f"the run could not be started: {error}"
+        raise SchedulerError(seen, "look whether /bin/bash runs") from error
     record = replace(record, process=processes.identity(started))
     for notice in made.notices:
         tell(notice)

@@ -120,7 +120,5 @@ def since(text: str, now: float) -> float:
     try:
         return now - parse(text)
     except BadInput as error:
-        raise BadInput(
-            f"{text!r} is neither a duration nor a date",
-            "write 90m, 2h, 1d12h, 1w, or 2026-11-20, 2026-11-20T09:30",
-        ) from error
+        seen = f"{text!r} is neither a duration nor a date"
+        raise BadInput(seen, "write 90m, 2h, 1d12h, 1w, or 2026-11-20, 2026-11-20T09:30") from error

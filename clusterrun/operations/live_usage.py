@@ -94,17 +94,13 @@ class LiveUsage:
 def refuse_absent(status: RunStatus) -> None:
     """Raises ``BadInput`` if nothing can be seen: the run has not started, or has ended."""
     if status.state.ended:
-        raise BadInput(
-            f"{status.run_id} has ended ({status.state.value})",
-            f"clusterrun status {status.run_id} says what it used on average",
-        )
+        seen = f"{status.run_id} has ended ({status.state.value})"
+        raise BadInput(seen, f"clusterrun status {status.run_id} says what it used on average")
     if status.phase is Phase.QUEUED:
         raise not_started(status)
 
 
 def not_started(status: RunStatus) -> BadInput:
     """The answer to whoever wants something of a run that still waits."""
-    return BadInput(
-        f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}",
-        f"clusterrun status --watch {status.run_id} shows when it does",
-    )
+    seen = f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}"
+    return BadInput(seen, f"clusterrun status --watch {status.run_id} shows when it does")

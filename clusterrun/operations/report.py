@@ -45,15 +45,11 @@ def _missing(context: Context, run_id: str, attempt: int | None, found: list[int
     record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
     if found:
         having = ", ".join(map(str, found))
-        return NoReport(
-            f"attempt {attempt} of {run_id} has no pre-flight report",
-            f"there is one of attempt {having}: clusterrun report {run_id} --attempt {found[-1]}",
-        )
+        remedy = f"there is one of attempt {having}: clusterrun report {run_id} --attempt {found[-1]}"
+        return NoReport(f"attempt {attempt} of {run_id} has no pre-flight report", remedy)
     if asked and asked.by:
-        return NoReport(
-            f"{run_id} made no check: {asked.by} had made it on the same nodes of the allocation",
-            f"clusterrun report {asked.by}",
-        )
+        seen = f"{run_id} made no check: {asked.by} had made it on the same nodes of the allocation"
+        return NoReport(seen, f"clusterrun report {asked.by}")
     return NoReport(*_why(record, status))
 
 

@@ -168,10 +168,8 @@ def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, .
         return spec, ()
     seen = "Slurm gives whole nodes here and none of their GPUs (SelectType=select/linear)"
     if spec.gpu_type:
-        raise BadInput(
-            f"--gpus {spec.gpus_asked}: {seen}: it cannot be asked for a type",
-            f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition",
-        )
+        remedy = f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition"
+        raise BadInput(f"--gpus {spec.gpus_asked}: {seen}: it cannot be asked for a type", remedy)
     return replace(spec, gpus_from="node"), (f"{seen}: those that each node has are used (--gpus-from node)",)
 
 
@@ -240,9 +238,8 @@ def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:
     why = "" if spec.cluster is Cluster.LOCAL else context.client().why_not()
     if why and spec.cluster is Cluster.SLURM:
-        raise SchedulerError(
-            f"Slurm cannot be used here: {why}", "run this where Slurm is, or use --cluster local"
-        )
+        seen = f"Slurm cannot be used here: {why}"
+        raise SchedulerError(seen, "run this where Slurm is, or use --cluster local")
     here = spec.cluster is Cluster.LOCAL or bool(why)
     name = Cluster.LOCAL.value if here else context.client().cluster_name()
     named = spec.python and not spec.container

@@ -30,10 +30,8 @@ def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Ca
     """Where ``cwd`` is in the copy of its code there, as a word of sh. Raises ``ClusterrunError``."""
     snapshot = look(cwd, include)
     if snapshot.links:
-        raise BadInput(
-            f"{', '.join(snapshot.links)} is too large to be sent",
-            "copy it to the cluster by hand, and let the script name it by its path there",
-        )
+        seen = f"{', '.join(snapshot.links)} is too large to be sent"
+        raise BadInput(seen, "copy it to the cluster by hand, and let the script name it by its path there")
     with tempfile.TemporaryFile() as archive:
         name = packed(snapshot, archive)
         archive.seek(0)

@@ -139,10 +139,8 @@ class SharedConnection:
     def _failed(self, log: str) -> NotConnected:
         """What a session's end without a connection means."""
         if not self.alive():
-            return NotConnected(
-                f"the connection to {self.name} was lost; what runs there continues",
-                f"open it again in a terminal, and look: {self.typed} status",
-            )
+            seen = f"the connection to {self.name} was lost; what runs there continues"
+            return NotConnected(seen, f"open it again in a terminal, and look: {self.typed} status")
         return NotConnected(*explained(self.name, self.host.host, system.text_of(log)))
 
     @contextlib.contextmanager

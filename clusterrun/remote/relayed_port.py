@@ -41,9 +41,8 @@ def forward_port(
     try:
         listener = socket.create_server(("127.0.0.1", wanted.local))
     except OSError as error:
-        raise NotConnected(
-            f"{here} could not be opened: {error.strerror}", "--local PORT takes another one"
-        ) from error
+        seen = f"{here} could not be opened: {error.strerror}"
+        raise NotConnected(seen, "--local PORT takes another one") from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     with listener:

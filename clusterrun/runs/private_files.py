@@ -73,15 +73,11 @@ def trust(path: str, links: bool = True) -> None:
         kind = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder"
         raise DiskRefused(f"{path} is {kind}", "move it away, or set CLUSTERRUN_HOME to another folder")
     if found.st_uid != os.geteuid():
-        raise DiskRefused(
-            f"{path} belongs to another user (number {found.st_uid})",
-            "set CLUSTERRUN_HOME to a folder of yours",
-        )
+        seen = f"{path} belongs to another user (number {found.st_uid})"
+        raise DiskRefused(seen, "set CLUSTERRUN_HOME to a folder of yours")
     if found.st_mode & 0o022:
-        raise DiskRefused(
-            f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})",
-            f"chmod go-w {shlex.quote(path)}",
-        )
+        seen = f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise DiskRefused(seen, f"chmod go-w {shlex.quote(path)}")
 
 
 def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = True) -> None:

@@ -29,10 +29,8 @@ def read_document(cls: type[T], path: str) -> T | None:
         found = data.get("format") if isinstance(data, dict) else None
         if not isinstance(found, int) or found <= contract.FORMAT:
             raise
-        raise BadDocument(
-            f"{path} has format {found}, of a newer clusterrun ({error.seen})",
-            "use the clusterrun that submitted the run, or a newer one",
-        ) from error
+        seen = f"{path} has format {found}, of a newer clusterrun ({error.seen})"
+        raise BadDocument(seen, "use the clusterrun that submitted the run, or a newer one") from error
 
 
 def _content(handle: int) -> bytes:
@@ -59,6 +57,5 @@ def _json(path: str) -> Any:
     except OSError as error:
         raise refusal(path, error) from error
     except (ValueError, RecursionError) as error:
-        raise BadDocument(
-            f"{path} is damaged: {error}", "its ranks may still run; squeue and scancel know the job"
-        ) from error
+        seen = f"{path} is damaged: {error}"
+        raise BadDocument(seen, "its ranks may still run; squeue and scancel know the job") from error

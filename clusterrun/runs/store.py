@@ -158,9 +158,8 @@ class Store:
     def _recorded(self, run_id: str) -> RunRecord:
         paths = self.paths(run_id)
         if not os.path.lexists(paths.run_dir):
-            raise NoSuchRun(
-                f"there is no run {run_id} in {self.runs}", "clusterrun status shows the runs there are"
-            )
+            seen = f"there is no run {run_id} in {self.runs}"
+            raise NoSuchRun(seen, "clusterrun status shows the runs there are")
         private_files.trust(paths.run_dir, links=False)
         record = read_document(RunRecord, paths.record)
         if record is None:

@@ -96,15 +96,13 @@ class Sweeps:
         """Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
         path = self._document(sweep_id)
         if not os.path.lexists(path):
-            raise NoSuchRun(
-                f"there is no sweep {sweep_id!r}", "clusterrun sweep list shows the sweeps there are"
-            )
+            seen = f"there is no sweep {sweep_id!r}"
+            raise NoSuchRun(seen, "clusterrun sweep list shows the sweeps there are")
         trust(os.path.dirname(path), links=False)
         found = read_document(SweepRecord, path)
         if found is None or found.sweep_id != sweep_id:
-            raise BadDocument(
-                f"{path} is not the record of that sweep", "its runs are known: clusterrun status"
-            )
+            seen = f"{path} is not the record of that sweep"
+            raise BadDocument(seen, "its runs are known: clusterrun status")
         return found
 
     def remove_empty(self) -> None:

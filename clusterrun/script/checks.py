@@ -87,10 +87,8 @@ def check_word(command: tuple[str, ...], cwd: str) -> None:
         raise BadInput(f"{first!r} is a folder", "name a Python script, a program, or -m and a module")
     if first.endswith(".ipynb"):
         script = shlex.quote(first.removesuffix(".ipynb") + ".py")
-        raise BadInput(
-            f"{first!r} is a notebook: no rank can run it",
-            f"make a script of it: jupyter nbconvert --to script {shlex.quote(first)}; submit {script}",
-        )
+        remedy = f"make a script of it: jupyter nbconvert --to script {shlex.quote(first)}; submit {script}"
+        raise BadInput(f"{first!r} is a notebook: no rank can run it", remedy)
 
 
 def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[str, ...]:
@@ -127,9 +125,8 @@ def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     if not os.path.isfile(path):
         raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
     if not os.access(path, os.X_OK):
-        raise BadInput(
-            f"{path!r} is not executable", f"chmod u+x {shlex.quote(path)}, or run it by its interpreter"
-        )
+        seen = f"{path!r} is not executable"
+        raise BadInput(seen, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
     return ()
 
 
@@ -139,9 +136,8 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
     if near or stays_here:
         meant = f"did you mean {near[0]}? " if near else "give its path, "
-        raise BadInput(
-            f"there is no program {program!r} on PATH", f"{meant}or add a --setup line that puts it on PATH"
-        )
+        seen = f"there is no program {program!r} on PATH"
+        raise BadInput(seen, f"{meant}or add a --setup line that puts it on PATH")
     return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
@@ -152,9 +148,8 @@ def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
     try:
         done = run((python, "-c", QUESTION), ANSWER_SECONDS)
     except (system.ProgramMissing, PermissionError) as error:
-        raise BadInput(
-            f"there is no Python {python!r} here ({error})", "name it by its whole path with --python"
-        ) from error
+        seen = f"there is no Python {python!r} here ({error})"
+        raise BadInput(seen, "name it by its whole path with --python") from error
     except system.ProgramTimeout as error:
         return (f"the Python {python!r} could not be tried: {error.seen}",)
     version, has_torch = answered(done)
@@ -162,9 +157,8 @@ def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
         said = done.err.strip()[-200:] or "it gives no version"
         raise BadInput(f"{python!r} is not a Python: {said}", "name the ranks' interpreter with --python")
     if version < LEAST_PYTHON:
-        raise BadInput(
-            f"{python!r} is Python {version[0]}.{version[1]}", "ranks need Python 3.9 or newer: --python"
-        )
+        seen = f"{python!r} is Python {version[0]}.{version[1]}"
+        raise BadInput(seen, "ranks need Python 3.9 or newer: --python")
     return _without_torch(python) if torch and not has_torch else ()
 
 

@@ -55,15 +55,11 @@ def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: 
         )
     if TABLE[runtime].forms and form not in TABLE[runtime].forms:
         known = ", ".join(TABLE[runtime].forms)
-        raise BadInput(
-            f"{runtime} starts no image like {image!r}, which is a {form}",
-            f"it starts these: {known}" + (f"; write docker://{image}" if runtime == "apptainer" else ""),
-        )
+        remedy = f"it starts these: {known}" + (f"; write docker://{image}" if runtime == "apptainer" else "")
+        raise BadInput(f"{runtime} starts no image like {image!r}, which is a {form}", remedy)
     if cluster is Cluster.LOCAL and not TABLE[runtime].programs:
-        raise BadInput(
-            f"the container runtime {runtime} is an option of srun, and the run stays on this machine",
-            "submit to Slurm, or name another one: --container-runtime",
-        )
+        seen = f"the container runtime {runtime} is an option of srun, and the run stays on this machine"
+        raise BadInput(seen, "submit to Slurm, or name another one: --container-runtime")
     own = tuple(mount(said) for said in spec.mount)
     if own and not TABLE[runtime].mounts:
         raise BadInput("--mount with Slurm's own containers", "write it into the bundle's config.json")
@@ -98,9 +94,8 @@ def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
                     "use a path without it (a symbolic link will do)",
                 )
         if one.read_only and not TABLE[runtime].read_only:
-            raise BadInput(
-                f"--mount {one.source}:{one.target}:ro: {runtime} mounts nothing read-only", "leave :ro out"
-            )
+            seen = f"--mount {one.source}:{one.target}:ro: {runtime} mounts nothing read-only"
+            raise BadInput(seen, "leave :ro out")
 
 
 def description(container: Container) -> str:
@@ -154,10 +149,8 @@ def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) ->
     if not version:
         return _not_answered(container, python, done)
     if version < LEAST_PYTHON:
-        raise BadInput(
-            f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}",
-            "ranks need Python 3.9 or newer: name another one in the image with --python",
-        )
+        seen = f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}"
+        raise BadInput(seen, "ranks need Python 3.9 or newer: name another one in the image with --python")
     if torch and not has_torch:
         return [f"{python!r} in the image {container.image!r} has no torch, and the script imports it"]
     return []
@@ -175,8 +168,6 @@ def _not_answered(container: Container, python: str, done: system.Completed) -> 
     if python.startswith("/") and python.startswith(mounted):
         return []  # it comes with a mount
     if _NO_PROGRAM.search(said):
-        raise BadInput(
-            f"the image {container.image!r} has no {python!r}: {said}",
-            "its ranks are started by a Python of 3.9 or newer: name the image's with --python",
-        )
+        remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
+        raise BadInput(f"the image {container.image!r} has no {python!r}: {said}", remedy)
     return [f"the image {container.image!r} could not be tried here: {said or 'it said nothing'}"]

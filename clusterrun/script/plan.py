@@ -285,10 +285,8 @@ def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: st
     script = render.render(values, os.path.join(spec.cwd, spec.template))
     lost = [name for name, text in {"directives": token, "agent": "agent.pyz"}.items() if text not in script]
     if lost:
-        raise BadInput(
-            f"the template {spec.template!r} does not use {' and '.join(lost)}",
-            "start from the shipped one: clusterrun help templates shows how",
-        )
+        seen = f"the template {spec.template!r} does not use {' and '.join(lost)}"
+        raise BadInput(seen, "start from the shipped one: clusterrun help templates shows how")
     return script
 
 
@@ -374,10 +372,8 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
     if asked := sbatch_options.said_in_vain(spec, REFUSED):
         raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:
-        raise BadInput(
-            f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}",
-            f"{remedy}, which starts CPU ranks in their place",
-        )
+        seen = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
+        raise BadInput(seen, f"{remedy}, which starts CPU ranks in their place")
     if site.of_a_cluster:
         raise SchedulerError(
             f"Slurm cannot be used here: {site.why}; and no ranks are started on a machine that looks like"

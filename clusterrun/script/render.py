@@ -32,9 +32,8 @@ def _render(values: Mapping[str, Any], name: str, places: list[str]) -> str:
     try:
         return _environment(places).get_template(name).render(values)
     except jinja2.TemplateNotFound as error:
-        raise BadInput(
-            f"there is no template {error.name!r}", "give its path relative to the current directory"
-        ) from error
+        seen = f"there is no template {error.name!r}"
+        raise BadInput(seen, "give its path relative to the current directory") from error
     except jinja2.TemplateSyntaxError as error:
         raise BadInput(f"{error.filename or name}, line {error.lineno}: {error.message}", _HELP) from error
     except (jinja2.TemplateError, TypeError, ValueError) as error:

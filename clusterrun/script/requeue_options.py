@@ -25,13 +25,11 @@ def settled(spec: JobSpec) -> JobSpec:
         return replace(spec, requeue=False, requeue_by="")
     asked, own = spec.requeue_by, {key for key, _ in passed(spec.sbatch, "--sbatch")}
     if "requeue" in own and spec.goes_on == "chain":
-        raise BadInput(
-            "--sbatch requeue with --requeue-by chain: the run would continue in two jobs", "leave one out"
-        )
+        seen = "--sbatch requeue with --requeue-by chain: the run would continue in two jobs"
+        raise BadInput(seen, "leave one out")
     if "no-requeue" in own and spec.goes_on == "requeue":
-        raise BadInput(
-            "--sbatch no-requeue with --requeue contradict each other", "leave one out, or --requeue-by chain"
-        )
+        seen = "--sbatch no-requeue with --requeue contradict each other"
+        raise BadInput(seen, "leave one out, or --requeue-by chain")
     spec = replace(spec, requeue_by=spec.goes_on or ("requeue" if "requeue" in own else ""))
     if spec.fits_holes and spec.requeue_by == "requeue":
         if asked == "requeue" or "requeue" in own:

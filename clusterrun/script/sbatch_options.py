@@ -53,10 +53,8 @@ def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
 def _passed(entry: str, option: str) -> Option:
     key, _, value = entry.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
-        raise BadInput(
-            f"{option} {entry!r}: {key!r} is not the name of an option",
-            f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END",
-        )
+        remedy = f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END"
+        raise BadInput(f"{option} {entry!r}: {key!r} is not the name of an option", remedy)
     if _UNPRINTABLE.search(value):
         raise BadInput(f"{option} {entry!r} has a control character", "leave it out")
     if key in REFUSED:

@@ -28,9 +28,8 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
         raise BadInput(f"--gpus {spec.gpus}: a node has at most {offer.gpus} GPUs", describe(offer))
     if 0 < offer.nodes < spec.least_allocated:
         spares = f" --spares {spec.spares}" if spec.spares else ""
-        raise BadInput(
-            f"--nodes {spec.nodes_asked}{spares}: the partition has {offer.nodes}", describe(offer)
-        )
+        seen = f"--nodes {spec.nodes_asked}{spares}: the partition has {offer.nodes}"
+        raise BadInput(seen, describe(offer))
     cpus = sbatch_options.least_cpus(spec)
     if 0 < offer.cpus < cpus and not sbatch_options.asks_for_cpus(spec):
         each = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"

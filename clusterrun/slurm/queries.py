@@ -336,7 +336,5 @@ def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str,
 
 
 def _unreadable(line: str, why: str) -> SchedulerError:
-    return SchedulerError(
-        f"Slurm's answer cannot be read ({why}): {line!r}",
-        "report this line, with the output of: sinfo --version",
-    )
+    seen = f"Slurm's answer cannot be read ({why}): {line!r}"
+    return SchedulerError(seen, "report this line, with the output of: sinfo --version")
