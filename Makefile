@@ -84,7 +84,7 @@ docs: $(VENV)/.installed-dev
 
 # What editors read of the Python functions: every option of the table, by name.
 stub: $(VENV)/.installed
-	$(BIN)/python -c 'from clusterrun import api; from clusterrun.config.python_stub import stub; \
+	$(BIN)/python -c 'from clusterrun import api; from clusterrun.config.python_options import stub; \
 	  print(stub(api.submit, api.check), end="")' > clusterrun/__init__.pyi.new
 	mv clusterrun/__init__.pyi.new clusterrun/__init__.pyi
 

@@ -69,7 +69,7 @@ def test_a_command_for_another_machine_loads_no_heavy_library(tmp_path):
     ssh.write_text("#!/bin/sh\nexit 0\n")
     ssh.chmod(0o755)
     code = (
-        "import os, json; from clusterrun.config.hosts import HostEntry; "
+        "import os, json; from clusterrun.config.profiles import HostEntry; "
         "from clusterrun.remote import client_there, connection; "
         "ours = connection._place(HostEntry('there', 'there'), os.environ); open(ours.socket, 'w').close(); "
         "known = {'mark': client_there._mark(ours), 'prefix': 'exec clusterrun'}; "

@@ -9,9 +9,9 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.log_output import print_following, print_pieces
 from clusterrun.cli.shell_complete import runs
+from clusterrun.logs.attempt_logs import numbers
 from clusterrun.logs.filters import Grep, LineFilter
 from clusterrun.logs.format import plain
-from clusterrun.logs.selection import numbers
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.record import RunState

@@ -12,13 +12,51 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clusterrun.config import hosts, ownership
-from clusterrun.config.hosts import HostEntry
+from clusterrun.config import ownership
 from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import did_you_mean
 from clusterrun.model.option_table import CONFIGURABLE, TRUST, Value
+
+TEXTS = ("host", "python", "folder")
+KEYS = (*TEXTS, "options")
+
+
+@frozen
+class HostEntry:
+    """A cluster as `--host` names it: what ssh is given, the client's Python and folder there, ``ssh -o``."""
+
+    name: str
+    host: str
+    python: str = ""
+    folder: str = ""
+    options: tuple[str, ...] = ()
+
+
+def entry(name: str, table: Mapping[str, Any], origin: str) -> HostEntry:
+    """The entry that stands in ``table``, whose keys are of ``KEYS``. Raises ``BadInput``."""
+    for key, value in table.items():
+        if key in TEXTS and not (isinstance(value, str) and value):
+            raise BadInput(f"{origin} {key}: {value!r} is not a string")
+        whole = isinstance(value, list) and all(isinstance(one, str) and "=" in one for one in value)
+        if key == "options" and not whole:
+            raise BadInput(f"{origin} {key}: {value!r} is not a list of KEY=VALUE, as ssh -o takes them")
+    texts = {key: str(table.get(key, "")) for key in TEXTS}
+    return checked(
+        HostEntry(
+            name, texts["host"] or name, texts["python"], texts["folder"], tuple(table.get("options", ()))
+        )
+    )
+
+
+def checked(found: HostEntry) -> HostEntry:
+    """``found``, whose host can be no option of ssh's. Raises ``BadInput``."""
+    if found.host.startswith("-") or not found.host.isprintable() or " " in found.host or not found.host:
+        seen = f"{found.host!r} is not a host name for ssh"
+        raise BadInput(seen, "clusterrun --host NAME, as you type it after ssh")
+    return found
+
 
 PROJECT_FILE = "clusterrun.toml"
 
@@ -91,14 +129,14 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
 
 
 def _host(table: dict[str, Any], name: str, origin: str) -> HostEntry:
-    _refuse_unknown(table, hosts.KEYS, origin, "key")
-    return hosts.entry(name, table, origin)
+    _refuse_unknown(table, KEYS, origin, "key")
+    return entry(name, table, origin)
 
 
 def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
     """The host of that name, of the strongest file that has it; else ``name`` as ssh knows it."""
     found = [one for c in configurations for one in c.hosts if one.name == name]
-    return found[0] if found else hosts.checked(HostEntry(name, name))
+    return found[0] if found else checked(HostEntry(name, name))
 
 
 def toml(content: bytes, where: str) -> dict[str, Any]:

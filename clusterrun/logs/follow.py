@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 
 from clusterrun.logs import attempt_logs
+from clusterrun.logs.attempt_logs import LogSelection
 from clusterrun.logs.merge import LINE_LIMIT, Piece, whole_lines
-from clusterrun.logs.selection import LogSelection
 from clusterrun.system import Clock
 
 CHUNK_BYTES = 1 << 20

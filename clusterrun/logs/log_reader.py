@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from clusterrun.logs.attempt_logs import attempts, in_order, log_files, size_of
+from clusterrun.logs.attempt_logs import LogSelection, attempts, in_order, log_files, size_of
 from clusterrun.logs.follow import LOOK_EVERY, Follower, spans
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import LogSelection
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
 from clusterrun.system import Clock

@@ -1,9 +1,15 @@
-"""The lines of many ranks as one stream in time order; pure: bytes with times in, pieces out."""
+"""The lines of many ranks as one stream in time order, as far as the index of their node tells; pure.
+
+An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. What came
+since the line before is taken to have come evenly; after a silence, within the last second before
+it was seen, for an agent looks at least once a second.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import NamedTuple
 
 LINE_LIMIT = 1 << 16
@@ -28,3 +34,53 @@ def whole_lines(data: bytes) -> tuple[bytes, bytes]:
 def merged(sources: Iterable[Iterable[Piece]]) -> Iterator[Piece]:
     """All pieces by time; at equal times in the order of ranks, ``err`` before ``out``."""
     return heapq.merge(*sources)
+
+
+LOOKS_EVERY = 1.0
+TICK = 0.1
+"""Lines of one rank within this many seconds stay together: finer than the index can know."""
+
+Key = tuple[int, str]
+"""A rank, and ``out`` or ``err``."""
+_STREAMS = {"o": "out", "e": "err"}
+
+
+def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
+    """Each look of an agent: when, and how large the files were that had grown. Times never go back."""
+    wall, sizes = 0.0, dict[Key, int]()
+    for line in lines:
+        try:
+            moment, rank, stream, size = line.split()
+            at, key, grown = float(moment), (int(rank), _STREAMS[stream]), int(size)
+        except (ValueError, KeyError):
+            continue
+        if at > wall and sizes:
+            yield wall, sizes
+            sizes = {}
+        wall = max(wall, at)
+        sizes[key] = grown
+    if sizes:
+        yield wall, sizes
+
+
+def began(wall: float, before: float | None) -> float:
+    """Since when bytes came that were seen at ``wall``, where the look that found any was at ``before``."""
+    if before is None or wall - before > 1.5 * LOOKS_EVERY:
+        return wall - LOOKS_EVERY
+    return before
+
+
+def spread(data: bytes, carried: int, since: float, wall: float) -> tuple[list[tuple[float, bytes]], bytes]:
+    """The whole lines in ``data`` with their times, in ticks, and the unfinished rest.
+
+    Of ``data`` the first ``carried`` bytes were there at ``since``, the rest came evenly until
+    ``wall``. The time of a line is that of its end.
+    """
+    parts = max(1, ceil((wall - since) / TICK - 1e-6))
+    found, start, new = [], 0, len(data) - carried
+    for part in range(1, parts + 1):
+        end = data.rfind(b"\n", start, carried + part * new // parts) + 1
+        if end > start:
+            found.append((since + (wall - since) * part / parts, data[start:end]))
+            start = end
+    return found, data[start:]

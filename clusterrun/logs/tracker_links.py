@@ -7,8 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 
-from clusterrun.logs.attempt_logs import LogFile, attempts, log_files
-from clusterrun.logs.selection import LogSelection
+from clusterrun.logs.attempt_logs import LogFile, LogSelection, attempts, log_files
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths

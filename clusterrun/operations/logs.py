@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterrun.logs.attempt_logs import STREAMS, LogSelection
 from clusterrun.logs.format import Headings
 from clusterrun.logs.log_reader import following, newest_attempt, so_far
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import STREAMS, LogSelection
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunState

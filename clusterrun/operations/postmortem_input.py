@@ -13,9 +13,8 @@ from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.printed_errors import Error, heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
-from clusterrun.logs.attempt_logs import attempts, read_at
+from clusterrun.logs.attempt_logs import STREAMS, LogSelection, attempts, read_at
 from clusterrun.logs.log_reader import so_far
-from clusterrun.logs.selection import STREAMS, LogSelection
 from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.model.record import Attempt, RunState, RunStatus
 from clusterrun.model.states import State

@@ -8,8 +8,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
-from clusterrun.runs.store import EndedRun, Store, inferred
-from clusterrun.runs.successor_jobs import SuccessorJobs
+from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, inferred
 
 ROWS_LIVE = 600.0
 """Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,9 @@ from typing import IO
 
 from clusterrun import atomic_file, system
 from clusterrun.config import settings
-from clusterrun.config.hosts import HostEntry
+from clusterrun.config.profiles import HostEntry
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
-from clusterrun.remote.ssh_messages import REFUSED, explained
 from clusterrun.runs.private_files import alone, private_folder, trust
 
 CHECK_SECONDS = 10.0
@@ -216,3 +216,58 @@ def _users_master(ours: SharedConnection) -> SharedConnection | None:
 
 def _options(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for option in options for word in ("-o", option))
+
+
+REFUSED = "Session open refused by peer"
+"""What a server with MaxSessions says to one session more."""
+
+
+def explained(name: str, target: str, said: str) -> tuple[str, str]:
+    """What was seen and what to do, where ssh ``said`` this of ``target`` (called ``name``)."""
+    if changed := re.search(r"[Hh]ost key for (\S+) has changed", said):
+        return _other_key(name, changed[1], said)
+    for pattern, seen, remedy in _KNOWN:
+        if re.search(pattern, said):
+            return seen.format(name=name, target=target), remedy.format(name=name, target=shlex.quote(target))
+    last = [line for line in said.splitlines() if line.strip()]
+    return (
+        f"ssh gives no connection to {name}: {last[-1].strip() if last else 'it gives no reason'}",
+        _TRY.format(target=shlex.quote(target)),
+    )
+
+
+_TRY = "what ssh says by itself: ssh {target}"
+_KNOWN = (
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "{name} is not in ssh_config, and no machine goes by the name {target}",
+        'put it into ~/.ssh/config (Host {name}, HostName …, User …), or host = "…" below [host.{name}]; '
+        "then try: ssh {target}",
+    ),
+    (
+        r"Host key verification failed|No \S+ host key is known",
+        "the host key of {name} was not accepted",
+        "compare it with what the cluster publishes, and accept it once: ssh {target}",
+    ),
+    (r"Permission denied|Too many authentication failures", "{name} refused the login", _TRY),
+    (
+        r"(?:Connection|Operation) timed out|Connection refused|No route to host|Network is unreachable",
+        "{name} cannot be reached: no machine answers to ssh at {target}",
+        "is the network (VPN) there? " + _TRY,
+    ),
+    (
+        r"administratively prohibited|forwarding (?:is )?disabled|port forwarding failed",
+        "{name} forwards no ports",
+        "its sshd has AllowTcpForwarding off, or the port here is in use: --local PORT takes another one",
+    ),
+)
+
+
+def _other_key(name: str, known_as: str, said: str) -> tuple[str, str]:
+    offending = re.search(r"Offending \S+ key in (.+):\d+", said)
+    file = f" -f {shlex.quote(offending[1])}" if offending else ""
+    return (
+        f"the host key of {name} is not the one known: it was set up anew, or somebody stands in between",
+        "ask its administrators or look at what they publish; if the new key is right: "
+        f"ssh-keygen{file} -R {shlex.quote(known_as)}",
+    )

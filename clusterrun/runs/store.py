@@ -24,7 +24,47 @@ from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import read_document
-from clusterrun.runs.successor_jobs import SuccessorJobs, further_jobs
+
+LONGEST = 20
+"""Digits: Slurm's ids of a federation fill 32 bits."""
+
+
+@frozen
+class SuccessorJob:
+    """``successor.json``, ``next.json``: a job of the run; a hint, for ranks may write there too."""
+
+    job_id: str
+    excluded: tuple[str, ...] = ()
+    format: int = contract.FORMAT
+
+    def __post_init__(self) -> None:
+        plain = self.job_id.replace("_", "", 1)
+        if not (plain.isascii() and plain.isdecimal() and len(plain) <= LONGEST):
+            raise ValueError(f"{self.job_id[:40]!r} is not a job")
+
+
+@frozen
+class SuccessorJobs:
+    """The newest job that has started beside the first, and the one that waits for its end ('': none)."""
+
+    job_id: str = ""
+    waiting: str = ""
+    damage: str = ""
+
+
+def further_jobs(paths: RunPaths) -> SuccessorJobs:
+    """What the files say; one that is damaged says nothing and takes nothing from the other."""
+    jobs, damage = [], ""
+    for path in (paths.successor, paths.next):
+        try:
+            found = read_document(SuccessorJob, path)
+            jobs.append(found.job_id if found else "")
+        except ClusterrunError as error:
+            jobs.append("")
+            damage = damage or error.seen
+    started, waiting = jobs
+    return SuccessorJobs(started, "" if waiting == started else waiting, damage)
+
 
 _SORTED_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")

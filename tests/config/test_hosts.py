@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.config import profiles
-from clusterrun.config.hosts import HostEntry
+from clusterrun.config.profiles import HostEntry
 from clusterrun.model.errors import BadInput
 
 WHOLE = """[host.a]

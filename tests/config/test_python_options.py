@@ -11,8 +11,7 @@ import pytest
 
 import clusterrun
 from clusterrun import api
-from clusterrun.config.python_options import CHECK, SUBMIT
-from clusterrun.config.python_stub import stub
+from clusterrun.config.python_options import CHECK, SUBMIT, stub
 
 FUNCTIONS = [("submit", SUBMIT), ("check", CHECK)]
 STUB = Path(clusterrun.__file__).with_suffix(".pyi")

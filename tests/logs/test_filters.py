@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.attempt_logs import log_files
+from clusterrun.logs.attempt_logs import LogSelection, log_files
 from clusterrun.logs.filters import SHOW_EVERY, Grep, LineFilter, moving
 from clusterrun.logs.follow import FEW, LONGEST_WAIT, Follower, spans
 from clusterrun.logs.format import headed, lines, plain
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import LogSelection
 from clusterrun.model.errors import BadInput
 from tests.logs.test_follow import HandClock, append, told
 from tests.logs.test_format import HEADINGS

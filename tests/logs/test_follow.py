@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from clusterrun.logs.attempt_logs import LogSelection
 from clusterrun.logs.follow import PARTIAL_SECONDS, Follower
 from clusterrun.logs.log_reader import following
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import LogSelection
 from clusterrun.model.paths import RunPaths
 
 

@@ -7,10 +7,10 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.logs.attempt_logs import numbers
 from clusterrun.logs.dedupe import folding
 from clusterrun.logs.format import Headings, headed, lines, raw
 from clusterrun.logs.merge import Piece
-from clusterrun.logs.selection import numbers
 
 HEADINGS = Headings(lambda: ("n1", "node2"), 2, 12)
 

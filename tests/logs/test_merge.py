@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 
 from clusterrun.diagnosis.verdict import folded
 from clusterrun.logs import attempt_logs
-from clusterrun.logs.attempt_logs import LogReading, end_of_lines, in_order, log_files, tail_start
-from clusterrun.logs.merge import LINE_LIMIT, Piece, merged
-from clusterrun.logs.selection import LogSelection, numbers
-from clusterrun.logs.timeline import began, looks, spread
+from clusterrun.logs.attempt_logs import (
+    LogReading,
+    LogSelection,
+    end_of_lines,
+    in_order,
+    log_files,
+    numbers,
+    tail_start,
+)
+from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, merged, spread
 from clusterrun.model.errors import BadInput
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.logs.attempt_logs import in_order, log_files
-from clusterrun.logs.selection import LogSelection
+from clusterrun.logs.attempt_logs import LogSelection, in_order, log_files
 from clusterrun.runs import disk_usage, removal
 from clusterrun.runs.removal import Unremoved, finish, leftovers, remove_run
 

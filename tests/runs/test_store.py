@@ -19,8 +19,7 @@ from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
 from clusterrun.runs import private_files, store
 from clusterrun.runs.private_files import DiskRefused, write_whole
-from clusterrun.runs.store import EndedRun, Store, run_id
-from clusterrun.runs.successor_jobs import SuccessorJobs
+from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, run_id
 from tests.operations.test_run_state import judge, said
 from tests.operations.values import ATTEMPT, NOW, RECORD, STATE, row, state
 
