@@ -30,7 +30,10 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
     before = context.inquiry(tell).statuses(ids)
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
-        _request_end(context, run_id, tell)
+        try:
+            context.store.ask_cancel(run_id)
+        except DiskRefused as error:  # the scheduler or a signal still ends the run
+            tell(f"the coordinator could not be told to end the run: {error.seen}")
     records = [context.store.read(status.run_id) for status in before]
     queue = Queue(context, [one for one in records if one.run_id in alive or _goes_on(one)], began)
     silence = queue.end()
@@ -48,32 +51,23 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
     return list(zip(before, after))
 
 
-def _request_end(context: Context, run_id: str, tell: Tell) -> None:
-    """Ask the coordinator through a file; on a full disk the scheduler or a signal still ends the run."""
-    try:
-        context.store.ask_cancel(run_id)
-    except DiskRefused as error:
-        tell(f"the coordinator could not be told to end the run: {error.seen}")
+REQUESTED = "the run directory holds the request: a coordinator that runs, or starts later, ends its run"
 
 
 def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
     """What is known, and what becomes of runs that Slurm could not be told about."""
     states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
-    return type(silence)(
-        f"{silence.seen}\n{states}; a job in Slurm's queue may still be there",
-        "the run directory holds the request: a coordinator that runs, or starts later, ends its run\n"
-        f"once Slurm answers, type again: clusterrun cancel {' '.join(status.run_id for status in after)}",
-    )
+    seen = f"{silence.seen}\n{states}; a job in Slurm's queue may still be there"
+    again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
+    return type(silence)(seen, f"{REQUESTED}\nonce Slurm answers, type again: {again}")
 
 
 def _on_another_cluster(runs: Sequence[tuple[str, str]]) -> SchedulerError:
     """Runs that live on because this cluster's Slurm cannot end another one's jobs."""
-    words = " ".join(run_id for run_id, _ in runs)
-    return SchedulerError(
-        "\n".join(f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in runs),
-        "the run directory holds the request: a coordinator that runs, or starts later, ends its run\n"
-        f"to take its jobs from the queue too, on a login node of that cluster: clusterrun cancel {words}",
-    )
+    seen = [f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in runs]
+    too = f"clusterrun cancel {' '.join(run_id for run_id, _ in runs)}"
+    there = f"to take its jobs from the queue too, on a login node of that cluster: {too}"
+    return SchedulerError("\n".join(seen), f"{REQUESTED}\n{there}")
 
 
 def _goes_on(record: RunRecord) -> bool:
@@ -87,9 +81,8 @@ class Queue:
     def __init__(self, context: Context, records: Sequence[RunRecord], began: float) -> None:
         """``began`` is when the end was asked for: what failed before may be tried again."""
         self._context, self._began = context, began
-        self._records = [
-            one for one in records if one.cluster == Cluster.SLURM.value and not one.in_allocation
-        ]
+        queued = (one for one in records if one.cluster == Cluster.SLURM.value)
+        self._records = [one for one in queued if not one.in_allocation]
         self._ended: set[str] = set()
         self.silence: SchedulerError | None = None
 
@@ -137,14 +130,12 @@ class Queue:
 
     def _end(self, known: Jobs) -> bool:
         rows = [row for one in self._records for row in self._of(one, known)]
-        found = [row.job_id for row in rows if not row.state.ended and self._is_news(row)]
+        # One that was ended may be back in the queue: requeued at the same moment.
+        rows = [row for row in rows if row.state is State.PENDING or row.job_id not in self._ended]
+        found = [row.job_id for row in rows if not row.state.ended]
         self._context.client().cancel(found)
         self._ended.update(found)
         return bool(found)
-
-    def _is_news(self, row: JobRow) -> bool:
-        """One that was ended may be back in the queue: requeued at the same moment."""
-        return row.state is State.PENDING or row.job_id not in self._ended
 
 
 def _say_waiting(names: str, tell: Tell) -> None:

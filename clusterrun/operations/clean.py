@@ -30,11 +30,7 @@ SPEAK_AFTER = 2.0
 
 @frozen
 class CleanChoice:
-    """Which runs are to go: those ``named``, or all that fit the rest.
-
-    ``before`` (seconds since the epoch) is when they have ended at the latest, 0: whenever; ``larger``
-    is in bytes; of all that would go, the ``keep`` newest stay.
-    """
+    """Which runs are to go: those ``named``, or all ended ``before`` and ``larger`` (bytes), but ``keep``."""
 
     named: tuple[str, ...] = ()
     before: float = 0.0
@@ -63,11 +59,9 @@ class Ended:
 
 @frozen
 class CleanPlan:
-    """What would go, largest first, what stays and why, and what the home holds.
+    """What would go, largest first, what may not and why, and what the home holds.
 
-    ``kept`` has the runs that were named, or would have gone, and may not; ``leftovers`` are the
-    folders that an earlier removal has left, with their bytes. The size of ``unmeasured`` folders is not
-    known.
+    ``leftovers`` are the folders that an earlier removal has left, with their bytes.
     """
 
     going: tuple[Ended, ...]
@@ -205,12 +199,10 @@ class _ReasonsToKeep:
             return f"it is {status.state.value}: clusterrun cancel {status.run_id} ends it"
         try:
             record = self._context.store.read(status.run_id)
-            here = record.cluster == Cluster.LOCAL.value or record.in_allocation
-            return self._local(record) if here else self._slurm(status, record)
+            if record.cluster != Cluster.LOCAL.value and not record.in_allocation:
+                return self._slurm(status, record)
         except ClusterrunError as error:
             return error.seen
-
-    def _local(self, record: RunRecord) -> str:
         here = record.host == os.uname().nodename
         return "its coordinator still runs" if here and processes.alive(record.coordinator) else ""
 

@@ -45,7 +45,9 @@ def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = q
 
 def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
     """Why a run ended as it did. A hang that was diagnosed while it lived explains its end."""
-    hang = _kept(context, status, state)
+    newest = state.attempts[-1] if state and state.attempts else None
+    paths = context.store.paths(status.run_id)
+    hang = _read(paths.attempt(newest.epoch), OWN) if newest else None
     left = remains(context, status)
     found = explain(left)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
@@ -57,12 +59,6 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
         return found
     ended = f"the run ended as {status.state.value}: {status.reason}"
     return with_printed(replace(hang, evidence=(ended, *hang.evidence)), left.errors, left.per_node)
-
-
-def _kept(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis | None:
-    if state is None or not state.attempts:
-        return None
-    return _read(context.store.paths(status.run_id).attempt(state.attempts[-1].epoch), OWN)
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
@@ -146,10 +142,9 @@ class _DiagnosisRequest:
         state = self._state
         said = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
-        remedy = (
-            "look whether the run directory's file system is mounted there; clusterrun logs may show more"
-        )
         if silent <= STALE:
+            remedy = "look whether the run directory's file system is mounted there;"
+            remedy += " clusterrun logs may show more"
             return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
         culprit = Culprit(-1, state.host, f"the coordinator there has been silent for {silent:.0f} s")
         said += ": its coordinator is silent"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import replace
-from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.operations.context import Context
@@ -49,21 +49,11 @@ def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], en
 def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:
     if context.clock.monotonic() > until:
         return MeasuredAttempt(attempt)
-    try:
-        report = context.store.report(run_id, attempt.epoch)
-    except ClusterrunError:
-        report = None
+    report, marks = None, None
     paths = context.store.paths(run_id).attempt(attempt.epoch)
-    return MeasuredAttempt(
-        attempt,
-        report.seconds if report else 0.0,
-        usage_files.newest(paths, nodes),
-        _marks(paths),
-    )
-
-
-def _marks(paths: AttemptPaths) -> ProgressMarks | None:
-    try:
-        return read_document(ProgressMarks, paths.progress)
-    except ClusterrunError:
-        return None
+    with suppress(ClusterrunError):
+        report = context.store.report(run_id, attempt.epoch)
+    with suppress(ClusterrunError):
+        marks = read_document(ProgressMarks, paths.progress)
+    seconds = report.seconds if report else 0.0
+    return MeasuredAttempt(attempt, seconds, usage_files.newest(paths, nodes), marks)

@@ -84,7 +84,8 @@ class Jobs:
         Where its own is not known (the answer to the submission was lost, Slurm has forgotten the
         job, what the run directory names is none of the run's), the oldest that is not over is.
         """
-        rows = [row for row in self.of(files.record, files.waiting) if not _refused(row)]
+        # Of a job that it refused Slurm keeps a row for a while, failed and without nodes.
+        rows = [row for row in self.of(files.record, files.waiting) if row.word != "FAILED" or row.nodelist]
         if files.shape is not None:
             mark = f"{SHAPE_MARK}{files.shape}"
             rows = [row for row in rows if mark in row.comment.split()]
@@ -93,28 +94,20 @@ class Jobs:
             own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)
         if own is None:
             return None
-        row = _going_on(files, own.job_id, rows) if _is_over(files, own) else None
-        row = row or own
+        row = own
+        if _is_over(files, own):
+            first = _number(own.job_id)
+            later = [one for one in rows if one.job_id == files.waiting or _number(one.job_id) > first]
+            # The newest, and before those that are over one that is not.
+            row = max(reversed(later), key=lambda one: not one.state.ended, default=own)
         return MatchedJob(replace(files.record, job_id=row.job_id), row, own.job_id)
 
 
 def _is_over(files: RunFiles, own: JobRow) -> bool:
     """Whether the run's own job has nothing more to say, though the run itself has not ended."""
-    if files.state is not None and files.state.state.ended:
-        return False
-    handed_over = files.state is not None and files.state.state is State.PENDING
-    return own.state.ended or (handed_over and own.word == "COMPLETING")
-
-
-def _refused(row: JobRow) -> bool:
-    """Of a job that it refused Slurm keeps a row for a while, failed and without nodes."""
-    return row.word == "FAILED" and not row.nodelist
-
-
-def _going_on(files: RunFiles, own: str, rows: Iterable[JobRow]) -> JobRow | None:
-    """The newest of the jobs after the run's own, and before those that are over one that is not."""
-    later = [row for row in rows if row.job_id == files.waiting or _number(row.job_id) > _number(own)]
-    return max(reversed(later), key=lambda row: not row.state.ended, default=None)
+    state = files.state.state if files.state else State.UNKNOWN
+    handed_over = state is State.PENDING and own.word == "COMPLETING"
+    return not state.ended and (own.state.ended or handed_over)
 
 
 def _tasks(row: JobRow) -> list[JobRow]:

@@ -75,28 +75,19 @@ class RunLogs:
         """What there is and what comes, to the end of the run."""
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
-        return following(
-            self._paths,
-            self._wanted.selection(),
-            self._wanted.tail,
-            self.watch.over,
-            self._context.clock,
-            self._began,
-            exact,
-        )
+        wanted, over, clock = self._wanted, self.watch.over, self._context.clock
+        return following(self._paths, wanted.selection(), wanted.tail, over, clock, self._began, exact)
 
     def _began(self, attempt: int) -> None:
-        reason = self._reason(attempt)
-        if attempt:
-            self._tell(f"attempt {attempt} begins{': ' if reason else ''}{reason}")
-
-    def _reason(self, attempt: int) -> str:
-        """Why the attempt was made, once the coordinator has said so, and its nodes, which head the lines."""
-        until = self._context.clock.monotonic() + NAMES_SECONDS
-        while self._context.clock.monotonic() < until:
+        """Say why, once the coordinator has said so and named the nodes, which head the lines."""
+        clock, found = self._context.clock, None
+        until = clock.monotonic() + NAMES_SECONDS
+        while found is None and clock.monotonic() < until:
             state = self._state()
-            for one in state.attempts if state else ():
-                if one.epoch == attempt and one.nodes:
-                    return one.reason
-            self._context.clock.sleep(0.05)
-        return ""
+            known = [one for one in (state.attempts if state else ()) if one.epoch == attempt and one.nodes]
+            if not known:
+                clock.sleep(0.05)
+            found = known[0] if known else None
+        if attempt:
+            reason = found.reason if found else ""
+            self._tell(f"attempt {attempt} begins{': ' if reason else ''}{reason}")

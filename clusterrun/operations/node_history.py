@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from clusterrun.model.duration import spoken
 from clusterrun.model.frozen import frozen, replace
@@ -38,7 +38,7 @@ def offenders(memory: NodeRecords) -> list[Offender]:
             held = _held(report, node, forgotten_at(memory, node.node))
             if held:
                 found[node.node] = _added(found.get(node.node), node.node, report, held)
-    return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
+    return _worst_first(found)
 
 
 def links(memory: NodeRecords) -> list[Offender]:
@@ -48,13 +48,16 @@ def links(memory: NodeRecords) -> list[Offender]:
         seen: dict[str, list[Finding]] = {}
         for link in report.links:
             ends = sorted((link.a, link.b))
+            finding = Finding("link", link.verdict, link.said, link.remedy)
             if report.at > max(forgotten_at(memory, end) for end in ends):
-                seen.setdefault(" - ".join(ends), []).append(
-                    Finding("link", link.verdict, link.said, link.remedy)
-                )
+                seen.setdefault(" - ".join(ends), []).append(finding)
         for name, held in seen.items():
-            worst_first = sorted(held, key=lambda finding: finding.verdict is not Grade.FAIL)
-            found[name] = _added(found.get(name), name, report, worst_first)
+            held.sort(key=lambda finding: finding.verdict is not Grade.FAIL)
+            found[name] = _added(found.get(name), name, report, held)
+    return _worst_first(found)
+
+
+def _worst_first(found: dict[str, Offender]) -> list[Offender]:
     return sorted(found.values(), key=lambda one: (-one.fails, -one.last, one.node))
 
 
@@ -62,16 +65,11 @@ def _held(report: Report, node: NodeReport, forgotten: float) -> list[Finding]:
     """The findings that count against a node, worst first."""
     if report.at <= forgotten:
         return []
-    common = set(_common(report))
+    # What failed on every node of several tells of the run that asked, not of its nodes.
+    failed = [{f.check for f in one.findings if f.verdict is Grade.FAIL} for one in report.nodes]
+    common = set.intersection(*failed) if len(failed) > 1 else ()
     held = [f for f in node.findings if f.verdict in (Grade.FAIL, Grade.WARN) and f.check not in common]
     return sorted(held, key=lambda finding: finding.verdict is Grade.WARN)
-
-
-def _common(report: Report) -> Iterator[str]:
-    """Checks that failed on every node of several: they tell of the run that asked, not of its nodes."""
-    if len(report.nodes) > 1:
-        failed = [{f.check for f in node.findings if f.verdict is Grade.FAIL} for node in report.nodes]
-        yield from set.intersection(*failed)
 
 
 def _added(known: Offender | None, node: str, report: Report, held: list[Finding]) -> Offender:
@@ -92,8 +90,7 @@ def keep_off(
 ) -> tuple[JobSpec, tuple[str, ...]]:
     """``spec`` without the nodes that ``memory`` calls unfit, and why, in sentences.
 
-    ``nodes_there``: how many the partition has (0: not known). At least as many as the job needs
-    are left, those that were unfit least often. Raises ``BadInput``.
+    Of the ``nodes_there`` (0: not known) at least as many as the job needs are left, the least often unfit.
     """
     own = excluded(spec, "--avoid-bad")
     wanted = set(expand(spec.nodelist)) if spec.nodelist and "/" not in spec.nodelist else set()
@@ -105,8 +102,10 @@ def keep_off(
         notices.append(f"{fold(asked)} was lately unfit, but --nodelist asks for it")
     chosen = [one for one in bad if one.node not in wanted]
     room = nodes_there - len(own) - spec.least_allocated if nodes_there else len(chosen)
-    if len(chosen) > max(room, 0):
-        notices.append(_too_many(chosen[max(room, 0) :], spec, nodes_there))
+    if left := chosen[max(room, 0) :]:
+        too = f"{fold(sorted(one.node for one in left))} would be excluded too"
+        needed = f"of {nodes_there} nodes the run needs {spec.least_allocated}"
+        notices.append(f"{too}, but {needed}: without them it could never start")
         chosen = chosen[: max(room, 0)]
     notices += [f"excludes {one.node}: {_why(one, now)}" for one in chosen]
     if not bad:
@@ -115,14 +114,6 @@ def keep_off(
         return spec, tuple(notices)
     names = [*own, *sorted(one.node for one in chosen)]
     return replace(spec, exclude=fold(names)), tuple(notices)
-
-
-def _too_many(left: Sequence[Offender], spec: JobSpec, nodes_there: int) -> str:
-    names = fold(sorted(one.node for one in left))
-    return (
-        f"{names} would be excluded too, but of {nodes_there} nodes the run needs {spec.least_allocated}:"
-        " without them it could never start"
-    )
 
 
 def _why(one: Offender, now: float) -> str:

@@ -137,7 +137,10 @@ def _seen(
     rank: int, state: str, said: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
 ) -> RankSeen:
     node = nodes[rank] if rank < len(nodes) else ""
-    groups = tuple(_group(one) for one in said.get("groups", ()))
+    groups = tuple(
+        Group(str(one["name"]), int(str(one["size"])), ranks=str(one.get("ranks", "")))
+        for one in said.get("groups", ())
+    )
     records = tuple(_record(one) for one in said.get("records", ()))
     return RankSeen(rank, node, 0, state, stack=stack, groups=groups, records=records)
 
@@ -147,10 +150,6 @@ def last_records(left: Iterable[RankSeen], still: Iterable[RankSeen]) -> tuple[R
     found = {one.rank: one for one in still if one.records}
     found.update((one.rank, one) for one in left)
     return tuple(one for _, one in sorted(found.items()))
-
-
-def _group(one: dict[str, object]) -> Group:
-    return Group(str(one["name"]), int(str(one["size"])), ranks=str(one.get("ranks", "")))
 
 
 def _record(one: dict[str, object]) -> Record:
@@ -178,10 +177,8 @@ def _alone(said: list[tuple[RankSeen, bool, bool]], failed: bool) -> Iterator[st
     """Ranks that trained without the others, in a run that ended well."""
     ranks = tuple(one.rank for one, alone, _ in said if alone)
     if ranks and not failed:
-        yield (
-            f"{Verdict.ALONE.value}: {ranks_in_words(ranks)} never joined the others: each trained "
-            "a copy of its own"
-        )
+        who = f"{Verdict.ALONE.value}: {ranks_in_words(ranks)}"
+        yield f"{who} never joined the others: each trained a copy of its own"
 
 
 def _memory(paths: RunPaths) -> Iterator[str]:

@@ -9,7 +9,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Report
-from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.context import Context
 
@@ -43,34 +43,27 @@ def attempts_with_report(context: Context, run_id: str) -> list[int]:
 def _missing(context: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
     asked = context.store.checked_for(run_id)
     record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
+    state, reason = status.state, f": {status.reason}" if status.reason else ""
     if found:
-        having = ", ".join(map(str, found))
-        remedy = f"there is one of attempt {having}: clusterrun report {run_id} --attempt {found[-1]}"
-        return NoReport(f"attempt {attempt} of {run_id} has no pre-flight report", remedy)
-    if asked and asked.by:
+        seen = f"attempt {attempt} of {run_id} has no pre-flight report"
+        remedy = f"there is one of attempt {', '.join(map(str, found))}: clusterrun report {run_id}"
+        remedy += f" --attempt {found[-1]}"
+    elif asked and asked.by:
         seen = f"{run_id} made no check: {asked.by} had made it on the same nodes of the allocation"
-        return NoReport(seen, f"clusterrun report {asked.by}")
-    return NoReport(*_why(record, status))
-
-
-def _why(record: RunRecord, status: RunStatus) -> tuple[str, str]:
-    run_id, reason = record.run_id, f": {status.reason}" if status.reason else ""
-    if record.spec.preflight in ("", Level.OFF.value):
-        return (
-            f"{run_id} was submitted with --preflight off: its nodes were not checked",
-            "clusterrun check does it, or clusterrun submit --preflight full",
-        )
-    if status.phase is Phase.PREFLIGHT and not status.state.ended:
-        return f"the check of {run_id} is under way{reason}", f"clusterrun report {run_id}, a moment later"
-    if not status.state.ended:
-        return (
-            f"{run_id} is {status.state.value}, {status.phase.value}{reason}: its nodes are not checked yet",
-            f"clusterrun wait {run_id}, or look again later",
-        )
-    return (
-        f"{run_id} ended as {status.state.value} before the check had a verdict{reason}",
-        f"clusterrun status {run_id} says more",
-    )
+        remedy = f"clusterrun report {asked.by}"
+    elif record.spec.preflight in ("", Level.OFF.value):
+        seen = f"{run_id} was submitted with --preflight off: its nodes were not checked"
+        remedy = "clusterrun check does it, or clusterrun submit --preflight full"
+    elif state.ended:
+        seen = f"{run_id} ended as {state.value} before the check had a verdict{reason}"
+        remedy = f"clusterrun status {run_id} says more"
+    elif status.phase is Phase.PREFLIGHT:
+        seen = f"the check of {run_id} is under way{reason}"
+        remedy = f"clusterrun report {run_id}, a moment later"
+    else:
+        seen = f"{run_id} is {state.value}, {status.phase.value}{reason}: its nodes are not checked yet"
+        remedy = f"clusterrun wait {run_id}, or look again later"
+    return NoReport(seen, remedy)
 
 
 def unfit(status: RunStatus) -> bool:
