@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from clusterrun.logs.merge import LINE_LIMIT, Key, Piece, began, looks, merged, spread
+from clusterrun.logs.merge import LINE_LIMIT, Key, Piece, began, looks, spread
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.frozen import frozen
 
@@ -102,10 +103,7 @@ class LogReading:
 
     def __init__(self, file: LogFile, start: int, end: int, exact: bool = False) -> None:
         """With ``exact`` no byte is left out, not even of a bar's older states."""
-        self.file = file
-        self.exact = exact
-        self.position = start
-        self.end = end
+        self.file, self.position, self.end, self.exact = file, start, end, exact
         self.rest = b""
         self.looked: float | None = None
 
@@ -139,9 +137,12 @@ def in_order(
     readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
-    yield from merged(_of_node(os.path.join(folder, name), readings, share) for name in indexes)
+    yield from heapq.merge(*(_of_node(os.path.join(folder, name), readings, share) for name in indexes))
     for reading in readings.values():
-        yield from _beyond(reading)
+        while data := reading.take(reading.position + CHUNK_BYTES):
+            yield from reading.pieces(data, 0.0, 0.0)
+        if reading.rest:
+            yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
 
 
 def _of_node(index: str, readings: dict[Key, LogReading], share: int) -> Iterator[Piece]:
@@ -167,22 +168,11 @@ def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> It
     for part in range(1, parts + 1):
         found: list[Piece] = []
         for reading, start, size, since in starts:
-            length = wall - since
-            until = start + (size - start) * part // parts
-            data = reading.take(until)
-            if data:
-                found += reading.pieces(
-                    data, since + length * (part - 1) / parts, since + length * part / parts
-                )
+            length, data = wall - since, reading.take(start + (size - start) * part // parts)
+            before, then = since + length * (part - 1) / parts, since + length * part / parts
+            found += reading.pieces(data, before, then) if data else []
             reading.looked = wall
         yield from sorted(found)
-
-
-def _beyond(reading: LogReading) -> Iterator[Piece]:
-    while data := reading.take(reading.position + CHUNK_BYTES):
-        yield from reading.pieces(data, 0.0, 0.0)
-    if reading.rest:
-        yield Piece(0.0, reading.file.rank, reading.file.stream, reading.rest)
 
 
 def opened(path: str) -> int | None:
@@ -246,13 +236,6 @@ def tail_start(path: str, size: int, lines: int) -> int:
         first = False
         ends = data.count(b"\n")
         if ends >= wanted:
-            return start + _place_of(data, ends - wanted) + 1
+            return start + len(data) - len(data.split(b"\n", ends - wanted + 1)[-1])
         wanted -= ends
     return 0
-
-
-def _place_of(data: bytes, number: int) -> int:
-    place = -1
-    for _ in range(number + 1):
-        place = data.find(b"\n", place + 1)
-    return place

@@ -37,16 +37,11 @@ class Grep:
             if not piece.data:
                 yield piece
                 continue
-            kept = self._kept(piece.data)
+            lines = _lines(piece.data)
+            kept = [line for line in lines if self._find(self._plain(line))]
+            self.seen, self.found = self.seen + len(lines), self.found + len(kept)
             if kept:
                 yield piece._replace(data=b"".join(kept))
-
-    def _kept(self, data: bytes) -> list[bytes]:
-        lines = _lines(data)
-        self.seen += len(lines)
-        kept = [line for line in lines if self._find(self._plain(line))]
-        self.found += len(kept)
-        return kept
 
 
 @frozen
@@ -82,19 +77,15 @@ def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Of a bar below another one (each state ends with a step up) the last state, and one now and then."""
     held: dict[tuple[int, str], Piece] = {}
     for piece in pieces:
-        if held and not piece.data:
-            yield from _late(held, piece.at)
+        if not piece.data:
+            for late in [key for key, state in held.items() if piece.at - state.at > SHOW_EVERY]:
+                yield held.pop(late)
         key = (piece.rank, piece.stream)
         if UP in piece.data or (key in held and piece.data):
             yield from _over(held, key, piece)
         else:
             yield piece
     yield from held.values()
-
-
-def _late(held: dict[tuple[int, str], Piece], now: float) -> Iterator[Piece]:
-    for key in [key for key, piece in held.items() if now - piece.at > SHOW_EVERY]:
-        yield held.pop(key)
 
 
 def _over(held: dict[tuple[int, str], Piece], key: tuple[int, str], piece: Piece) -> Iterator[Piece]:

@@ -25,16 +25,11 @@ class Growing:
 
     def __init__(self, file: attempt_logs.LogFile, offset: int, exact: bool = False) -> None:
         """With ``exact`` every byte is shown as it comes, else whole lines."""
-        self.file = file
-        self._exact = exact
-        self._offset = offset
+        self.file, self._exact, self._offset = file, exact, offset
         self._inode = 0
-        self._rest = b""
-        self._changed_at = 0.0
-        self._early = b""
-        self._early_at = 0.0
-        self._wait = 0.0
-        self._due = 0.0
+        self._rest = self._early = b""
+        self._changed_at = self._early_at = 0.0
+        self._wait = self._due = 0.0
 
     def due(self, now: float) -> bool:
         """Whether it is worth looking at again."""
@@ -89,10 +84,7 @@ class Follower:
     """All wanted files of one attempt."""
 
     def __init__(self, folder: str, selection: LogSelection, clock: Clock, exact: bool = False) -> None:
-        self._folder = folder
-        self._exact = exact
-        self._selection = selection
-        self._clock = clock
+        self._folder, self._selection, self._clock, self._exact = folder, selection, clock, exact
         self._files: dict[str, Growing] = {}
         self._list_at = 0.0
 
@@ -103,9 +95,8 @@ class Follower:
         ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]
         for file, end in zip(files, ends):
             self._files[file.path] = Growing(file, end, self._exact)
-        return attempt_logs.in_order(
-            self._folder, files, spans(files, ends, tail, self._selection.begin), self._exact
-        )
+        shown = spans(files, ends, tail, self._selection.begin)
+        return attempt_logs.in_order(self._folder, files, shown, self._exact)
 
     def new(self, all_: bool = False) -> list[Piece]:
         """What came since last time, by rank; with ``all_`` also of files that were silent for long."""
@@ -132,23 +123,19 @@ class Follower:
         return found + self._pieces(list(self._files.values()), Growing.last)
 
     def _pieces(self, files: list[Growing], take: Callable[[Growing], bytes]) -> list[Piece]:
-        wall, found = self._clock.now(), []
-        for growing in files:
-            data = take(growing)
-            if data:
-                found.append(Piece(wall, growing.file.rank, growing.file.stream, data))
-        return sorted(found)
+        wall = self._clock.now()
+        taken = [(growing.file, take(growing)) for growing in files]
+        return sorted(Piece(wall, file.rank, file.stream, data) for file, data in taken if data)
 
 
 def spans(
     files: list[attempt_logs.LogFile], ends: list[int], tail: int | None, begin: float = 0.0
 ) -> list[tuple[int, int]]:
     """What to show of each file: all, or ``tail`` lines; nothing if it did not grow since ``begin``."""
-    return [
-        (_start(file.path, end, tail) if attempt_logs.written_at(file.path) >= begin else end, end)
-        for file, end in zip(files, ends)
-    ]
 
+    def start(path: str, end: int) -> int:
+        if attempt_logs.written_at(path) < begin:
+            return end
+        return 0 if tail is None else attempt_logs.tail_start(path, end, tail)
 
-def _start(path: str, end: int, tail: int | None) -> int:
-    return 0 if tail is None else attempt_logs.tail_start(path, end, tail)
+    return [(start(file.path, end), end) for file, end in zip(files, ends)]

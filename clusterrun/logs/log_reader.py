@@ -18,10 +18,8 @@ def newest_attempt(paths: RunPaths, wanted: int | None) -> int | None:
     if wanted is None:
         return known[-1] if known else None
     if wanted not in known:
-        there = (
-            f"attempts of the run: {', '.join(map(str, known))}" if known else "the run has not started yet"
-        )
-        raise BadInput(f"there is no attempt {wanted}", there)
+        there = f"attempts of the run: {', '.join(map(str, known))}"
+        raise BadInput(f"there is no attempt {wanted}", there if known else "the run has not started yet")
     return wanted
 
 
@@ -49,13 +47,14 @@ def following(
     follower: Follower | None = None
     while True:
         finished = over()  # asked before reading, so that nothing written before the end is missed
-        following_up = _next(paths, epoch)
-        if following_up is not None:
+        known = attempts(paths.attempts)
+        further = known[-1:] if epoch is None else [number for number in known if number > epoch]
+        if further:
             yield from follower.last() if follower else ()
-            began(following_up)
-            follower = Follower(paths.attempt(following_up).folder, selection, clock, exact)
+            began(further[0])
+            follower = Follower(paths.attempt(further[0]).folder, selection, clock, exact)
             yield from follower.so_far(tail if epoch is None else None)
-            epoch = following_up
+            epoch = further[0]
             continue
         found = follower.new() if follower else []
         yield from found
@@ -65,10 +64,3 @@ def following(
         if not found:
             yield Piece(clock.now(), 0, "out", b"")
             clock.sleep(LOOK_EVERY)
-
-
-def _next(paths: RunPaths, epoch: int | None) -> int | None:
-    known = attempts(paths.attempts)
-    if epoch is None:
-        return known[-1] if known else None
-    return next((number for number in known if number > epoch), None)

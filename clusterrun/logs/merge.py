@@ -7,7 +7,6 @@ it was seen, for an agent looks at least once a second.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import NamedTuple
@@ -29,11 +28,6 @@ def whole_lines(data: bytes) -> tuple[bytes, bytes]:
     """``data`` up to its last end of line, and what follows."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
-
-
-def merged(sources: Iterable[Iterable[Piece]]) -> Iterator[Piece]:
-    """All pieces by time; at equal times in the order of ranks, ``err`` before ``out``."""
-    return heapq.merge(*sources)
 
 
 LOOKS_EVERY = 1.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator
 
-from clusterrun.logs.attempt_logs import LogFile, LogSelection, attempts, log_files
+from clusterrun.atomic_file import end_of
+from clusterrun.logs.attempt_logs import LogFile, LogSelection, attempts, log_files, read_at
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths
@@ -91,18 +90,6 @@ def _in_line(text: str, of_aim: bool) -> Iterator[tuple[str, str]]:
 
 def _ends(file: LogFile) -> bytes:
     """The beginning and the end of a log; what is not a plain file has neither."""
-    try:
-        handle = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            return b""
-        first = os.pread(handle, BEGINNING, 0)
-        rest = max(len(first), about.st_size - END)
-        return first + b"\n" + os.pread(handle, END, rest)
-    except OSError:
-        return b""
-    finally:
-        os.close(handle)
+    end, start = end_of(file.path, END)
+    beginning = read_at(file.path, 0, min(start, BEGINNING)) if start else b""
+    return beginning + (b"\n" if start > BEGINNING else b"") + end

@@ -20,6 +20,7 @@ ANSWER_SECONDS = 30.0
 """Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
 SUBMIT_SECONDS = 180.0
 """sbatch by itself tries for up to two minutes while the controller says that its queue is full."""
+PASSING = ("zero bytes", "rate limit", "try again", "temporarily")
 QUICK_SECONDS = 2.0
 PAUSES = (0.5, 1.5)
 """Before a query that failed quickly is asked again."""
@@ -89,11 +90,9 @@ class SlurmClient:
             done = self._run(("scontrol", "ping"), 10.0, env=self._environment)
         except (system.ProgramMissing, system.ProgramTimeout) as error:
             return error.seen
-        return (
-            ""
-            if done.code == 0 or "UP" in done.out
-            else f"Slurm's programs know no cluster ({sbatch_errors.words(done.err).split('; ')[-1]})"
-        )
+        if done.code == 0 or "UP" in done.out:
+            return ""
+        return f"Slurm's programs know no cluster ({sbatch_errors.words(done.err).split('; ')[-1]})"
 
     def of_a_cluster(self, host: str) -> str:
         """What shows that this machine is of a cluster; Slurm's programs do not: anybody may install them."""
@@ -124,7 +123,9 @@ class SlurmClient:
         """The joules that ``job_ids`` consumed; None if the site measures none. For before
         and after them other jobs had these numbers.
         """
-        if not job_ids or not self._measures_energy():
+        texts = map(system.text_of, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
+        measured_by = _setting(next(filter(None, texts), ""), "AcctGatherEnergyType") if job_ids else ""
+        if not measured_by or measured_by.endswith("none"):
             return None
         mark = _mark()
         began, ended = (round(self._clock.now() - one) for one in (since, until))
@@ -134,11 +135,6 @@ class SlurmClient:
             return queries.read_energy(done.out, job_ids, mark) if done.code == 0 else None
         except (system.ProgramMissing, system.ProgramTimeout, SchedulerError):
             return None
-
-    def _measures_energy(self) -> bool:
-        texts = map(system.text_of, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
-        found = _setting(next(filter(None, texts), ""), "AcctGatherEnergyType")
-        return bool(found) and not found.endswith("none")
 
     def find(self, token: str) -> str:
         """The id of this user's job, or array, whose comment holds ``token``; '' where there is none."""
@@ -168,17 +164,14 @@ class SlurmClient:
 
     def cluster_name(self) -> str:
         """What this cluster calls itself; ``slurm`` where that cannot be found out soon."""
-        return self._cluster()[0] or UNNAMED
+        return _setting(self._configuration, "ClusterName") or UNNAMED
 
     def identity(self) -> str:
         """Which cluster this is, as ``NAME@CONTROLLER``: many are called alike; '' where it is not known."""
-        name, controller = self._cluster()
-        return f"{name}@{controller}" if name and controller else ""
-
-    def _cluster(self) -> tuple[str, str]:
-        """The cluster's name and its first controller's; empty if they are not known."""
         text = self._configuration
-        return _setting(text, "ClusterName"), _controller(text)
+        host = _setting(text, "SlurmctldHost") or _setting(text, "ControlMachine")
+        name, controller = _setting(text, "ClusterName"), host.partition(".")[0].lower()
+        return f"{name}@{controller}" if name and controller else ""
 
     def gives_whole_nodes(self) -> bool:
         """Whether Slurm hands out whole nodes (``select/linear``), and no GPU to any step."""
@@ -256,11 +249,9 @@ class SlurmClient:
         if not job_ids:
             return
         done = self._tried(("scancel", *_in_few_words(job_ids)))
-        rest = [
-            line
-            for line in done.err.splitlines()
-            if line.strip() and not any(words in line.lower() for words in sbatch_errors.ENDED_ALREADY)
-        ]
+        said = [line for line in done.err.splitlines() if line.strip()]
+        over = sbatch_errors.ENDED_ALREADY
+        rest = [line for line in said if not any(words in line.lower() for words in over)]
         if done.code != 0 and rest:
             raise _failure("scancel", "\n".join(rest))
 
@@ -287,8 +278,8 @@ class SlurmClient:
         """Asked again, after a pause, only where the failure came quickly and is one that passes."""
         for pause in PAUSES:
             done = self._once(argv)
-            passing = done.code != 0 and done.seconds < QUICK_SECONDS and _passes(done.err)
-            if not passing:
+            passes = any(words in done.err.lower() for words in PASSING)
+            if done.code == 0 or done.seconds >= QUICK_SECONDS or not passes:
                 return done
             self._clock.sleep(pause)
         return self._once(argv)
@@ -305,11 +296,6 @@ class SlurmClient:
 def _setting(configuration: str, key: str) -> str:
     found = re.search(rf"(?im)^\s*{key}(?:\[0\])?\s*=\s*([^\s#(]+)", configuration)
     return found[1] if found else ""
-
-
-def _controller(configuration: str) -> str:
-    found = _setting(configuration, "SlurmctldHost") or _setting(configuration, "ControlMachine")
-    return found.partition(".")[0].lower()
 
 
 def _found(rows: Sequence[JobRow], token: str) -> str:
@@ -332,11 +318,6 @@ def _in_few_words(job_ids: Sequence[str]) -> list[str]:
 
 def _mark() -> str:
     return f"<{os.urandom(8).hex()}>"
-
-
-def _passes(err: str) -> bool:
-    said = err.lower()
-    return any(words in said for words in ("zero bytes", "rate limit", "try again", "temporarily"))
 
 
 def _failure(program: str, err: str) -> SchedulerError:

@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterrun.model import contract
 from clusterrun.model.document import decode, encode
@@ -85,13 +85,8 @@ class SharedJobs:
         try:
             news = JobsAnswer(self._clock.now(), self._ask())
         except SchedulerError as error:
-            news = replace(
-                known,
-                failed_at=self._clock.now(),
-                failures=known.failures + 1,
-                failure=error.seen,
-                remedy=error.remedy,
-            )
+            told = {"failure": error.seen, "remedy": error.remedy, "failures": known.failures + 1}
+            news = replace(known, failed_at=self._clock.now(), **told)
         self._write(news)
         return news
 
@@ -103,11 +98,9 @@ class SharedJobs:
             return JobsAnswer(0.0)
 
     def _write(self, news: JobsAnswer) -> None:
-        try:
+        with suppress(DiskRefused):  # it is a convenience: a full disk must not keep anybody from an answer
             private_folder(self._folder)
             write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
-        except DiskRefused:
-            pass  # it is a convenience: a full disk must not keep anybody from an answer
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from clusterrun.slurm.submit_once import describe
 
 def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
     """The partition that the job goes to, where that can be seen."""
-    fitting = [
-        one for one in partitions if one.name == spec.partition or (not spec.partition and one.default)
-    ]
+    wanted = spec.partition
+    fitting = [one for one in partitions if (one.name == wanted if wanted else one.default)]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -125,9 +125,7 @@ def number(cell: str) -> int:
     if cell.isascii() and cell.isdecimal():
         return int(cell)
     match = re.match(r"(\d+)([KMG]?)", cell)
-    if not match:
-        return 0
-    return int(match.group(1)) * {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}[match.group(2)]
+    return int(match[1]) * {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}[match[2]] if match else 0
 
 
 def joules(cell: str) -> int | None:
@@ -139,9 +137,7 @@ def joules(cell: str) -> int | None:
 def exit_code(cell: str) -> int | None:
     """``CODE:SIGNAL`` as a shell gives it: 128 and the signal's number for a signal."""
     match = re.fullmatch(r"(\d+):(\d+)", cell)
-    if not match:
-        return None
-    code, signal = int(match.group(1)), int(match.group(2))
+    code, signal = map(int, match.groups()) if match else (None, 0)
     return 128 + signal if signal and not code else code
 
 
@@ -205,12 +201,10 @@ NODES = (
 
 
 def queue_argv(mark: str) -> tuple[str, ...]:
-    """``squeue`` for everybody's jobs, as far as this user is shown them."""
     return ("squeue", "--noheader", f"--format={_format(QUEUE, mark)}")
 
 
 def nodes_argv(mark: str) -> tuple[str, ...]:
-    """``sinfo`` for each node."""
     return ("sinfo", "--noheader", "--Node", "--exact", f"--format={_format(NODES, mark)}")
 
 
@@ -277,36 +271,21 @@ def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:
     """The answer to ``partitions_argv``, one value per partition: nodes added up, the largest node kept."""
     found: dict[str, PartitionOffer] = {}
     for cells in _marked_rows(PARTITIONS, out, mark):
-        row, known = (
-            PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),)),
-            found.get(cells["name"]),
-        )
-        found[row.name] = _together(known, row) if known else row
+        row = PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),))
+        if known := found.get(row.name):
+            most = {name: max(cells[name], getattr(known, name)) for name in ("cpus", "memory", "gpus")}
+            row = replace(known, nodes=known.nodes + row.nodes, kinds=known.kinds + row.kinds, **most)
+        found[row.name] = row
     return tuple(found.values())
-
-
-def _together(one: PartitionOffer, two: PartitionOffer) -> PartitionOffer:
-    return replace(
-        one,
-        nodes=one.nodes + two.nodes,
-        cpus=max(one.cpus, two.cpus),
-        memory=max(one.memory, two.memory),
-        gpus=max(one.gpus, two.gpus),
-        kinds=one.kinds + two.kinds,
-    )
 
 
 def _format(fields: Sequence[Field], mark: str) -> str:
     """Every row opens with a mark of its own: a cell may be empty, or hold line breaks."""
-    return _row_mark(mark) + mark.join(field.column for field in fields)
-
-
-def _row_mark(mark: str) -> str:
-    return f"[{mark}]"
+    return f"[{mark}]" + mark.join(field.column for field in fields)
 
 
 def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
-    before, *rows = out.split(_row_mark(mark))
+    before, *rows = out.split(f"[{mark}]")
     if before.strip() and not rows:  # before rows it is what a site's wrapper of the program says
         raise _unreadable(before, "text before the first row")
     for row in rows:

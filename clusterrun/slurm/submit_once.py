@@ -8,6 +8,7 @@ by looking for the token that stands in the job's comment.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.nearest import did_you_mean
@@ -24,7 +25,6 @@ QUIET_SECONDS = 2.0
 """Waiting longer than this is said aloud."""
 
 Log = Callable[[str], None]
-"""Takes one line for the person who waits."""
 
 
 def send(
@@ -87,18 +87,12 @@ def _refused(slurm: SlurmClient, token: str, partition: str, said: str) -> str:
     """Words that are not known might be no refusal at all: one look at the queue makes sure."""
     row = sbatch_errors.refusal(said)
     if row is None or not row.sure:
-        try:
-            job_id = slurm.find(token)
-        except SchedulerError:
-            job_id = ""
-        if job_id:
-            return job_id
-    if row is None:
-        raise SchedulerError(f"Slurm refused the job: {said}", "see man sbatch, or ask the site's staff")
-    remedy = row.remedy
-    if row.offer:
-        remedy = "\n".join(filter(None, (remedy, _offer(slurm, partition))))
-    raise SchedulerError(f"Slurm refused the job: {said}", remedy)
+        with suppress(SchedulerError):
+            if job_id := slurm.find(token):
+                return job_id
+    remedy = row.remedy if row else "see man sbatch, or ask the site's staff"
+    offer = _offer(slurm, partition) if row and row.offer else ""
+    raise SchedulerError(f"Slurm refused the job: {said}", "\n".join(filter(None, (remedy, offer))))
 
 
 def _offer(slurm: SlurmClient, wanted: str) -> str:
@@ -114,9 +108,6 @@ def _offer(slurm: SlurmClient, wanted: str) -> str:
 
 
 def describe(partition: PartitionOffer) -> str:
-    parts = [
-        f"{partition.nodes} nodes",
-        f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each",
-        f"time limit {partition.time_limit}",
-    ]
-    return f"partition {partition.name}{' (default)' if partition.default else ''}: {', '.join(parts)}"
+    each = f"up to {partition.gpus} GPUs, {partition.cpus} CPUs and {partition.memory // 1024} GiB each"
+    name = f"{partition.name}{' (default)' if partition.default else ''}"
+    return f"partition {name}: {partition.nodes} nodes, {each}, time limit {partition.time_limit}"

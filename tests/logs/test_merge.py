@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import tempfile
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from clusterrun.logs.attempt_logs import (
     numbers,
     tail_start,
 )
-from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, merged, spread
+from clusterrun.logs.merge import LINE_LIMIT, Piece, began, looks, spread
 from clusterrun.model.errors import BadInput
 
 
@@ -54,7 +55,7 @@ def test_what_comes_after_a_silence_came_within_the_last_second(before: float | 
 def test_pieces_merge_by_time_and_then_by_rank() -> None:
     one = [Piece(1.0, 1, "out", b"b"), Piece(3.0, 1, "out", b"d")]
     two = [Piece(1.0, 0, "out", b"a"), Piece(2.0, 0, "err", b"c")]
-    assert b"".join(piece.data for piece in merged([one, two])) == b"abcd"
+    assert b"".join(piece.data for piece in heapq.merge(one, two)) == b"abcd"
 
 
 LINES = st.lists(
