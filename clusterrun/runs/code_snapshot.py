@@ -31,15 +31,10 @@ class LeftOut:
     def __str__(self) -> str:
         if not self.files:
             return ""
-        many = f"{MOST} files or more that git ignores are" if self.files >= MOST else _many(self.files)
-        return (
-            f"{many} not in it ({_bytes(self.size)}; the largest is {self.largest}, "
-            f"{_bytes(self.largest_size)}): --snapshot-include PATH takes them along"
-        )
-
-
-def _many(files: int) -> str:
-    return "1 file that git ignores is" if files == 1 else f"{files} files that git ignores are"
+        count = f"{MOST} files or more" if self.files >= MOST else f"{self.files} files"
+        many = "1 file that git ignores is" if self.files == 1 else f"{count} that git ignores are"
+        largest = f"the largest is {self.largest}, {_bytes(self.largest_size)}"
+        return f"{many} not in it ({_bytes(self.size)}; {largest}): --snapshot-include PATH takes them along"
 
 
 def _bytes(size: int) -> str:
@@ -139,7 +134,10 @@ def _weighed(root: str, ignored: Iterable[str], chosen: tuple[str, ...]) -> Left
     for name in _data(root, ignored):
         if any(name == entry or name.startswith(entry + "/") for entry in chosen):
             continue
-        own = _size(os.path.join(root, name))
+        try:
+            own = os.lstat(os.path.join(root, name)).st_size
+        except OSError:
+            own = 0
         count, size = count + 1, size + own
         if own >= largest_size:
             largest, largest_size = name, own
@@ -163,13 +161,6 @@ def _is_noise(name: str) -> bool:
     parts = name.split("/")
     hidden = any(part.startswith(".") or part in _NEVER for part in parts)
     return hidden or name.endswith((".pyc", ".egg-info")) or any(p.endswith(".egg-info") for p in parts)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0
 
 
 def _counted(root: str, names: Iterable[str], commit: str) -> Snapshot:

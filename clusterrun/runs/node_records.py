@@ -8,7 +8,6 @@ moment (seconds since the epoch) before which nothing is held against the node.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from urllib.parse import quote
 
 from clusterrun.model.errors import ClusterrunError
@@ -51,9 +50,11 @@ def clusters(home: str) -> tuple[str, ...]:
 
 def recall(folder: str, since: float) -> NodeRecords:
     """The reports in ``folder`` from ``since`` (seconds since the epoch) on; no folder: nothing is known."""
-    reports, damaged = [], []
+    reports, forgotten, damaged = [], [], []
     for name in sorted(names_in(folder)):
         path = os.path.join(folder, name)
+        if name.endswith(FORGOTTEN):
+            forgotten.append((name.removesuffix(FORGOTTEN), _moment_in(path)))
         if not name.endswith(".json") or _written(path) < since - SLACK:
             continue
         try:
@@ -64,18 +65,12 @@ def recall(folder: str, since: float) -> NodeRecords:
         if report is not None and report.at >= since:
             reports.append(report)
     reports.sort(key=lambda report: report.at)
-    return NodeRecords(os.path.basename(folder), tuple(reports), tuple(_forgotten(folder)), tuple(damaged))
+    return NodeRecords(os.path.basename(folder), tuple(reports), tuple(forgotten), tuple(damaged))
 
 
 def forget(folder: str, node: str, now: float) -> None:
     """Let nothing count that was found out about ``node`` up to ``now``. Raises ``DiskRefused``."""
     write_whole(os.path.join(folder, _safe(node) + FORGOTTEN), f"{now}\n")
-
-
-def _forgotten(folder: str) -> Iterator[tuple[str, float]]:
-    for name in sorted(names_in(folder)):
-        if name.endswith(FORGOTTEN):
-            yield name.removesuffix(FORGOTTEN), _moment_in(os.path.join(folder, name))
 
 
 def _moment_in(path: str) -> float:

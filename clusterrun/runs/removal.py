@@ -112,7 +112,9 @@ class _Folder:
 def _empty(folder: _Folder, top: _Folder, depth: int) -> bool:
     """Remove what is in ``folder``; whether something was moved up into ``top``, which then is not empty."""
     raised = False
-    for name, is_folder in _entries(folder):
+    with os.scandir(folder.fd) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
         try:
             if not is_folder:
                 os.unlink(name, dir_fd=folder.fd)
@@ -133,8 +135,3 @@ def _remove_below(above: _Folder, name: str, top: _Folder, depth: int) -> bool:
         raised = _empty(folder, top, depth + 1)
     os.rmdir(name, dir_fd=above.fd)
     return raised
-
-
-def _entries(folder: _Folder) -> list[tuple[str, bool]]:
-    with os.scandir(folder.fd) as entries:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]

@@ -177,11 +177,7 @@ class Store:
 
     def read(self, run_id: str) -> RunRecord:
         """The record of a run, with the newest of its jobs that has started. Raises ``NoSuchRun``."""
-        return self.newest_job(self._recorded(run_id))
-
-    def newest_job(self, record: RunRecord) -> RunRecord:
-        """``record`` with the job that is the run's now."""
-        job_id = further_jobs(self.paths(record.run_id)).job_id
+        record, job_id = self._recorded(run_id), self.further_jobs(run_id).job_id
         return replace(record, job_id=job_id) if job_id else record
 
     def shape(self, run_id: str) -> int | None:
@@ -226,9 +222,8 @@ class Store:
 
     def settle(self, status: RunStatus, now: float) -> None:
         """Record the end of a run; one that a crash damages is found out again, so it is not synced."""
-        private_files.write_whole(
-            self.paths(status.run_id).ended, _text(encode_set(EndedRun(now, status))), sync=False
-        )
+        text = _text(encode_set(EndedRun(now, status)))
+        private_files.write_whole(self.paths(status.run_id).ended, text, sync=False)
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:
@@ -288,17 +283,15 @@ class Store:
     def _by_job(self, word: str, known: list[str]) -> str:
         if not re.fullmatch(r"\d+([._]\d+)?", word, re.ASCII):  # a local job is PID.START, a task 41_7
             return ""
-        same = (record for record in self._records(known) if self._is_job(word, record))
         elsewhere = ""
-        for record in same:
+        for record in self._records(known):
+            further = self.further_jobs(record.run_id)
+            if word not in (record.job_id, further.job_id, further.waiting, *record.others):
+                continue
             if not self._other_cluster(record):
                 return record.run_id
             elsewhere = elsewhere or record.run_id
         return elsewhere or next((one for one in known if word in self._earlier_jobs(one)), "")
-
-    def _is_job(self, word: str, record: RunRecord) -> bool:
-        further = self.further_jobs(record.run_id)
-        return word in (record.job_id, further.job_id, further.waiting, *record.others)
 
     def _earlier_jobs(self, run_id: str) -> set[str]:
         """The jobs of a long chain: elsewhere only the first and the last of them stand."""

@@ -22,7 +22,9 @@ def check(
     plan: Plan, run: Run = system.run, environ: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
     """Notices about what may go wrong on the nodes. Raises ``BadInput`` for what surely will."""
-    check_directory(plan.spec.cwd)
+    cwd = plan.spec.cwd
+    if not os.path.isdir(cwd):
+        raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     if plan.orders.container.image:
         return _contained(plan, run, environ)
     if plan.spec.alone:
@@ -68,11 +70,6 @@ def script_of(plan: Plan) -> str:
     return os.path.join(plan.spec.cwd, first) if first.endswith(".py") else ""
 
 
-def check_directory(cwd: str) -> None:
-    if not os.path.isdir(cwd):
-        raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
-
-
 def check_word(command: tuple[str, ...], cwd: str) -> None:
     """Refuse a first word that is not a program anywhere: a folder, a notebook, a whole command line."""
     first = command[0]
@@ -97,14 +94,13 @@ def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[s
         return ()
     text = system.text_of(os.path.join(cwd, command[0]))
     words = [word.partition("=")[0] for word in command[1:]]
-    names = [word for word in dict.fromkeys(words) if word in own and not _names(text, word)]
-    return tuple(names)
 
+    def known(option: str) -> bool:
+        """As it is typed, or as the variable that it becomes."""
+        words = "[-_]".join(map(re.escape, option.lstrip("-").split("-")))
+        return re.search(rf"\b{words}\b", text) is not None
 
-def _names(text: str, option: str) -> bool:
-    """Whether a script knows an option: as it is typed, or as the variable that it becomes."""
-    words = "[-_]".join(map(re.escape, option.lstrip("-").split("-")))
-    return re.search(rf"\b{words}\b", text) is not None
+    return tuple(word for word in dict.fromkeys(words) if word in own and not known(word))
 
 
 def check_script(path: str) -> None:

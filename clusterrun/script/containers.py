@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from clusterrun import container_runtimes, system
 from clusterrun.container_runtimes import TABLE
@@ -30,14 +31,10 @@ def runtimes_here(environ: Mapping[str, str], slurm: bool, run: Run = system.run
     """The runtimes that this machine has, in the order in which one is taken."""
     path = environ.get("PATH", os.defpath)
     found = [name for name in RUNTIMES if container_runtimes.program_of(name, path)]
-    return (*(["pyxis"] if slurm and _has_pyxis(run) else []), *found)
-
-
-def _has_pyxis(run: Run) -> bool:
-    try:
-        return "--container-image" in run(("srun", "--help"), HELP_SECONDS).out
-    except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
-        return False
+    with suppress(system.ProgramMissing, system.ProgramTimeout, PermissionError):
+        if slurm and "--container-image" in run(("srun", "--help"), HELP_SECONDS).out:
+            return ("pyxis", *found)
+    return tuple(found)
 
 
 def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: str) -> Container:
@@ -63,10 +60,10 @@ def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: 
     own = tuple(mount(said) for said in spec.mount)
     if own and not TABLE[runtime].mounts:
         raise BadInput("--mount with Slurm's own containers", "write it into the bundle's config.json")
-    needed = [] if runtime == "slurm" else [run_dir, spec.cwd]
+    needed = [] if runtime == "slurm" else list(dict.fromkeys((run_dir, spec.cwd)))
+    outermost = [path for path in needed if not any(path.startswith(top.rstrip("/") + "/") for top in needed)]
     there = {one.target for one in own}
-    by_itself = tuple(Mount(path, path) for path in _outermost(needed) if path not in there)
-    mounts = (*by_itself, *own)
+    mounts = (*(Mount(path, path) for path in outermost if path not in there), *own)
     _check_mounts(runtime, mounts)
     return Container(image, runtime, mounts)
 
@@ -76,12 +73,6 @@ def _whole(image: str, cwd: str) -> str:
     expanded = os.path.expanduser(image) if image.startswith("~") else image
     path = os.path.normpath(os.path.join(cwd, expanded))
     return path if expanded.startswith(("/", "./", "../")) or os.path.exists(path) else image
-
-
-def _outermost(paths: Sequence[str]) -> list[str]:
-    """Without those that lie in another one."""
-    distinct = list(dict.fromkeys(paths))
-    return [path for path in distinct if not any(path.startswith(top.rstrip("/") + "/") for top in distinct)]
 
 
 def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
@@ -102,14 +93,9 @@ def description(container: Container) -> str:
     """What a dry run says."""
     runtime = TABLE[container.runtime]
     how = "one container per node" if runtime.programs else "an option of srun, the agent runs inside"
-    mounts = [
-        one.source if one.source == one.target else f"{one.source}:{one.target}" for one in container.mounts
-    ]
+    places = [dict.fromkeys((one.source, one.target)) for one in container.mounts]
     said = f"container {container.image}, started by {container.runtime} ({how})"
-    return said + (f"; mounted: {' '.join(mounts)}" if mounts else "")
-
-
-# --- the image, where it is here ---
+    return said + (f"; mounted: {' '.join(map(':'.join, places))}" if places else "")
 
 
 def check_image(
@@ -118,20 +104,15 @@ def check_image(
     """Notices about an image; ``torch``: ranks import it. A name is looked up on the nodes, not here."""
     image = orders.container.image
     sources = [mount(said).source for said in spec.mount]
-    absent = [
-        f"--mount {path}: not on this machine: is it on the nodes?" for path in sources if not _is(path)
-    ]
-    if image.startswith("/") and not _is(image):
-        if _is(os.path.dirname(image)):
+    away = [path for path in sources if not os.path.exists(path)]
+    absent = [f"--mount {path}: not on this machine: is it on the nodes?" for path in away]
+    if image.startswith("/") and not os.path.exists(image):
+        if os.path.exists(os.path.dirname(image)):
             raise BadInput(f"there is no image {image!r}", "give the path of a file or a folder")
         absent.append(f"the image {image!r} is not on this machine: is it on the nodes?")
     elif image.startswith("/") and orders.container.is_prefix:
         absent += _tried(orders, torch, environ, run)
     return tuple(absent)
-
-
-def _is(path: str) -> bool:
-    return os.path.exists(path)
 
 
 def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) -> list[str]:

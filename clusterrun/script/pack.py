@@ -85,7 +85,8 @@ def packed(sources: dict[str, bytes]) -> bytes:
         for name, source in sources.items():
             if name == _START or name in _BEFORE_ALL:
                 # zipimport looks for bytecode first and passes it over if it is another version's.
-                archive.writestr(_entry(name + "c"), _bytecode(name, source))
+                head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
+                archive.writestr(_entry(name + "c"), head + marshal.dumps(_code(name, source)))
             archive.writestr(_entry(name), source, zipfile.ZIP_DEFLATED)
     return content.getvalue()
 
@@ -109,11 +110,6 @@ def _entry(name: str) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, _EPOCH)
     entry.external_attr = 0o600 << 16
     return entry
-
-
-def _bytecode(name: str, source: bytes) -> bytes:
-    head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
-    return head + marshal.dumps(_code(name, source))
 
 
 def _code(name: str, source: bytes) -> CodeType:

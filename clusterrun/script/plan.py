@@ -28,15 +28,11 @@ MOST_PROCESSES_HERE = 5000
 class MachineFacts:
     """What was found out about this machine before planning.
 
-    ``why`` says why Slurm is not there; ``gpus`` is the number of real GPUs on this machine and
-    matters only where the run stays on it. ``cluster`` is the cluster's own name, ``findings`` the
-    folder that keeps what was found out about its nodes (empty: nothing is kept). ``python`` is what
-    ranks run in by default, ``why_python`` why, ``about_python`` what to tell of it then.
-    ``of_a_cluster``, where Slurm cannot be used, is what shows that others compute here too.
-    ``cpus_per_gpu`` is what a rank on a GPU gets by default; 0: not known, one CPU. ``runtimes`` are
-    those for containers that were found here; ``inside`` is the container of the ranks, whose Python is
-    ``python`` then. ``allocation`` is the job id of that in which the run starts at once ('': a job of its
-    own is queued).
+    ``why`` says why Slurm is not there, ``of_a_cluster`` what shows that others compute here all the same.
+    ``findings`` is the folder that keeps what was found out about nodes. ``python`` is what ranks run in by
+    default, ``why_python`` why, ``about_python`` what to tell of it then. ``cpus_per_gpu`` is what a rank on
+    a GPU gets by default (0: not known, one CPU). ``inside`` is the container of the ranks, whose Python is
+    ``python`` then. ``allocation`` is the job in which the run starts at once ('': one of its own is queued).
     """
 
     slurm: bool
@@ -78,7 +74,9 @@ class Plan:
 
 def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
     """The whole submission for ``spec``, in one of its shapes. ``spec.after`` holds Slurm job ids by now."""
-    cluster = cluster_of(spec, site)
+    cluster = spec.cluster
+    if cluster is Cluster.AUTO:
+        cluster = Cluster.SLURM if site.slurm else Cluster.LOCAL
     off = spec.level is Level.OFF
     asked = spec
     inside = containers.container_of(spec, cluster, site.runtimes, run_dir)
@@ -116,13 +114,6 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
     spares = ["--spares"] if spec.spares and not spec.restarts else []
     idle = [*spares, *(["--on-unfit"] if spec.on_unfit is OnUnfit.RESUBMIT else [])]
     return requeue_options.ignored(idle, f"with --preflight off{' and no restarts' if spares else ''}")
-
-
-def cluster_of(spec: JobSpec, site: MachineFacts) -> Cluster:
-    """Where the run goes: what was said, else Slurm where it is, else this machine."""
-    if spec.cluster is not Cluster.AUTO:
-        return spec.cluster
-    return Cluster.SLURM if site.slurm else Cluster.LOCAL
 
 
 def _whole_path(program: str, cwd: str) -> str:
@@ -196,9 +187,8 @@ def sbatch_arguments(
 ) -> list[str]:
     """All that sbatch is asked for, as it stands on a command line."""
     said, paths = comment(run_id, token, shape), RunPaths(run_dir)
-    wanted = sbatch_options.job_options(
-        spec, said, paths, requeue_options.sbatch_words(spec), site.cpus_per_gpu
-    )
+    ending = requeue_options.sbatch_words(spec)
+    wanted = sbatch_options.job_options(spec, said, paths, ending, site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in wanted]
 
 
@@ -253,21 +243,10 @@ def _values(
     spec: JobSpec, run_id: str, paths: RunPaths, directives: Sequence[str]
 ) -> dict[str, quoting.Value]:
     """The variables of a template: those that ``form.VARIABLES`` explains."""
-    return {
-        "directives": directives,
-        "setup": spec.setup,
-        "python": spec.python,
-        "agent": paths.agent,
-        "run_dir": paths.run_dir,
-        "job_output": paths.job_output,
-        "run_id": run_id,
-        "name": spec.name,
-        "cwd": spec.cwd,
-        "command": spec.command,
-        "nodes": spec.nodes,
-        "gpus": spec.gpus,
-        "ranks_per_node": spec.local_size,
-    }
+    own = ("setup", "python", "name", "cwd", "command", "nodes", "gpus")
+    values = {name: getattr(spec, name) for name in own}
+    values |= {name: getattr(paths, name) for name in ("agent", "run_dir", "job_output")}
+    return {**values, "directives": directives, "run_id": run_id, "ranks_per_node": spec.local_size}
 
 
 def _from_shipped(values: Mapping[str, quoting.Value]) -> str:
@@ -308,11 +287,7 @@ def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) ->
 
 
 def _orders(
-    spec: JobSpec,
-    run_id: str,
-    site: MachineFacts,
-    launch: tuple[str, ...] = (),
-    argv: tuple[str, ...] = (),
+    spec: JobSpec, run_id: str, site: MachineFacts, launch: tuple[str, ...] = (), argv: tuple[str, ...] = ()
 ) -> Orders:
     spec = replace(spec, python=site.python) if site.inside.image else spec
     return Orders(
@@ -346,11 +321,9 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     if spec.after:
         raise BadInput("--after needs Slurm; this run stays here", "wait for it first: clusterrun wait RUN")
     if spec.allocated + spec.world_size > MOST_PROCESSES_HERE:
-        raise BadInput(
-            f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all are too many"
-            " for this machine",
-            f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm",
-        )
+        many = f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all"
+        remedy = f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm"
+        raise BadInput(f"{many} are too many for this machine", remedy)
     _refuse_to_stay(spec, site)
     notices = [f"{site.why}: the run stays on this machine"] if site.why else []
     if spec.gpus * spec.allocated > site.gpus:

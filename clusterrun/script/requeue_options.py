@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterrun.model.contract import DEPENDENCY_PLACE, EXCLUDED_PLACE
+from clusterrun.model.contract import DEPENDENCY_PLACE
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec
-from clusterrun.script.sbatch_options import Option, excluded, passed
+from clusterrun.script.sbatch_options import Option, excluding, passed
 
 MINUTE = 60
 """Slurm counts time limits in minutes, and looks at them as often."""
@@ -74,10 +73,9 @@ def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
 def _excluding(spec: JobSpec) -> tuple[str, ...]:
     """The word that keeps the next job off bad nodes; none where nothing can be added to the user's own."""
     try:
-        own = fold(excluded(spec, "--requeue"))
+        return (excluding(spec, "--requeue"),)
     except BadInput:
         return ()
-    return (f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}",)
 
 
 def ignored(options: Sequence[str], when: str) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def job_options(
         ("chdir", spec.cwd),
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
-        ("nodes", _nodes(spec)),
+        # Those that train and their spares, ``4`` or ``2-5``.
+        ("nodes", node_range.said(spec.allocated, spec.least_allocated if spec.min_nodes else 0)),
         *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),  # with it a range gets its least alone
         ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
@@ -91,11 +92,6 @@ def job_options(
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []
     overridden = {key for name, value in own.items() for key in _overridden_by(name, value)}
     return (*(option for option in ours if option[0] not in overridden), *own.items())
-
-
-def _nodes(spec: JobSpec) -> str:
-    """Those that train and their spares, ``4`` or ``2-5``."""
-    return node_range.said(spec.allocated, spec.least_allocated if spec.min_nodes else 0)
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
@@ -162,9 +158,8 @@ _OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
 def asks_for_gpus(spec: JobSpec) -> bool:
     """Whether the job asks for GPUs, be it by ``--gpus`` or by an option that is passed on to Slurm."""
     own = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
-    return bool(spec.gpus) or any(
-        key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own
-    )
+    asked = (key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own)
+    return bool(spec.gpus) or any(asked)
 
 
 def asks_for_cpus(spec: JobSpec) -> bool:
@@ -198,10 +193,14 @@ def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
     """
     if spec.on_unfit is not OnUnfit.RESUBMIT:
         return ()
-    own = fold(excluded(spec, "--on-unfit resubmit"))
-    kept = [f"--exclude={','.join(filter(None, (own, EXCLUDED_PLACE)))}"]
+    kept = excluding(spec, "--on-unfit resubmit")
     waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
-    return (*argv[:-1], *kept, *(["--dependency="] if waits else []), argv[-1])
+    return (*argv[:-1], kept, *(["--dependency="] if waits else []), argv[-1])
+
+
+def excluding(spec: JobSpec, option: str) -> str:
+    """The word that keeps the next job off bad nodes too. Raises ``BadInput`` as ``excluded`` does."""
+    return f"--exclude={','.join(filter(None, (fold(excluded(spec, option)), EXCLUDED_PLACE)))}"
 
 
 def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
