@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import RankSeen
 from clusterrun.diagnosis.explanations import has_ended, reason
-from clusterrun.diagnosis.flight_records import counted, difference, roots, waiting
-from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, called
+from clusterrun.diagnosis.flight_records import Difference, Waiting, counted, difference, roots, waiting
+from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, JobSnapshot, called
 from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
@@ -28,15 +31,6 @@ from clusterrun.diagnosis.stuck_rendezvous import (
 from clusterrun.diagnosis.stuck_sends import in_a_circle, other_posts
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import RankSeen
-    from clusterrun.diagnosis.flight_records import Difference, Waiting
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
-
 
 START_PATIENCE = 60.0
 """Seconds without movement until ranks are blamed that import, or work before they are in any group."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from clusterrun.diagnosis.evidence import ChildProcess, RankSeen
 from clusterrun.diagnosis.job_snapshot import STOPPED
 from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.diagnosis.evidence import ChildProcess, RankSeen
-
 
 MOST_THREADS = 2
 _FINDER = "<frozen importlib"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.evidence import Record
+from collections.abc import Mapping, Sequence
+
+from clusterrun.diagnosis.evidence import Group, RankSeen, Record
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import unfolded
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from clusterrun.diagnosis.evidence import Group, RankSeen
 
 HALF = "a send or receive"
 """What a rank waits in that has begun one of these without waiting for it."""

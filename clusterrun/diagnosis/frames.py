@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from clusterrun.diagnosis.stack_location import is_library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 MOST_FRAMES = 60
 MOST_CHARACTERS = 300

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
+from clusterrun.diagnosis.evidence import Backlog, RankSeen
+from clusterrun.diagnosis.flight_records import Waiting
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Stacks, folded, ranks_in_words
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clusterrun.diagnosis.evidence import Backlog, RankSeen
-    from clusterrun.diagnosis.flight_records import Waiting
 
 PATIENCE = 5.0
 """Seconds without any movement before what looks like a wait is taken for a hang."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 
-from clusterrun.diagnosis.flight_records import EQUAL_SIZES, difference
+from clusterrun.diagnosis.evidence import RankSeen, Record
+from clusterrun.diagnosis.flight_records import EQUAL_SIZES, Difference, Side, difference
+from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stack_location import place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.diagnosis.evidence import RankSeen, Record
-    from clusterrun.diagnosis.flight_records import Difference, Side
-    from clusterrun.diagnosis.printed_errors import Error
-    from clusterrun.diagnosis.remains import Remains
 
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")

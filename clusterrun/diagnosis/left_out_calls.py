@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, KEY, LOCK, members, sends, setting
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import RankSeen, Record
+from clusterrun.diagnosis.flight_records import HALF, KEY, LOCK, Waiting, members, sends, setting
+from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.stack_location import short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import RankSeen, Record
-    from clusterrun.diagnosis.flight_records import Waiting
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 CUSTOM = 2
 """Times that a rank has come to a point before what it does there is its custom."""

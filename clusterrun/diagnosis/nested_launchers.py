@@ -9,10 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 PROGRAMS = (
     "torchrun",

@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 import signal
 
+from clusterrun.diagnosis.evidence import RankSeen, Record
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.job_snapshot import PATIENCE, USUAL, JobSnapshot, called
+from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from clusterrun.diagnosis.evidence import RankSeen, Record
-    from clusterrun.diagnosis.printed_errors import Error
-    from clusterrun.diagnosis.remains import Remains
 
 _NOTICED = re.compile(
     r"(?i)watch ?dog|\bno (?:\w+ )?(?:progress(?! bar)|step|heartbeat|activity)"

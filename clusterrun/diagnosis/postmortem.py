@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterable
 
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.flight_records import members
@@ -11,21 +12,15 @@ from clusterrun.diagnosis.known_error_lookup import meaning
 from clusterrun.diagnosis.known_errors import PEERS_REMEDY
 from clusterrun.diagnosis.left_mismatches import mismatch, unmet
 from clusterrun.diagnosis.own_watchdogs import noticed, of_timers, of_watchdog
-from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS, is_timer
+from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS, Error, is_timer
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.stack_location import Doing, place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
 from clusterrun.model.frozen import replace
+from clusterrun.model.record import Failure
 from clusterrun.model.states import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.diagnosis.printed_errors import Error
-    from clusterrun.diagnosis.remains import Remains
-    from clusterrun.model.record import Failure
 
 SAME_MOMENT = 1.0
 """Seconds: the time of a line is known no better."""

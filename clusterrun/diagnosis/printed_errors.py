@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.known_errors import KnownError
 from clusterrun.diagnosis.stack_location import Doing, is_library, place, short
 from clusterrun.model.frozen import frozen, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.diagnosis.known_errors import KnownError
 
 MOST = 400
 MOST_CONTINUED = 3

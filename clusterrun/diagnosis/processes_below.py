@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import ChildProcess, RankSeen
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.frames import joins_processes, works_for_a_loader
 from clusterrun.diagnosis.job_snapshot import STOPPED
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import ChildProcess, RankSeen
 
 _MOST = 4
 _TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)

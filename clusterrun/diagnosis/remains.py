@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.verdict import ranks_in_words
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.diagnosis.evidence import RankSeen
-    from clusterrun.diagnosis.printed_errors import Error
-    from clusterrun.model.record import Failure
-    from clusterrun.model.states import State
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
 
 
 @frozen

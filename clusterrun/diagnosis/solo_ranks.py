@@ -5,13 +5,10 @@ A script that never makes one group of all ranks trains as many copies, exits 0,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from clusterrun.diagnosis.evidence import Pulse
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterrun.diagnosis.evidence import Pulse
 
 ALONE = Verdict.ALONE.value
 SILENCE = "; --env CLUSTERRUN_INDEPENDENT=1 where ranks are meant to be independent"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
+from clusterrun.diagnosis.evidence import RankSeen
 from clusterrun.diagnosis.job_snapshot import RECENT
 from clusterrun.diagnosis.stack_location import out_of_data
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from clusterrun.diagnosis.evidence import RankSeen
 
 LEAST_COLLECTIVES = 16
 LEAST_SECONDS = 0.3

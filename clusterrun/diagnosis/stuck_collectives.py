@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import HALF, LOCK, members, sends
-from clusterrun.diagnosis.job_snapshot import called
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.flight_records import HALF, LOCK, Waiting, members, sends
+from clusterrun.diagnosis.job_snapshot import JobSnapshot, called
 from clusterrun.diagnosis.left_out_calls import alone_departed, alone_departs, left_out
 from clusterrun.diagnosis.stack_location import line_of, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import RankSeen
-    from clusterrun.diagnosis.flight_records import Waiting
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 MOST_COUNTS = 16
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.flight_records import Waiting
+from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import RankSeen
-    from clusterrun.diagnosis.flight_records import Waiting
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 
 def other_world(snapshot: JobSnapshot) -> Diagnosis | None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.flight_records import sends
+from collections.abc import Sequence
+
+from clusterrun.diagnosis.evidence import PostedOp, RankSeen
+from clusterrun.diagnosis.flight_records import Waiting, sends
+from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterrun.diagnosis.evidence import PostedOp, RankSeen
-    from clusterrun.diagnosis.flight_records import Waiting
-    from clusterrun.diagnosis.job_snapshot import JobSnapshot
 
 _FITS = {"send": "recv", "recv": "send"}
 _MOST = 4

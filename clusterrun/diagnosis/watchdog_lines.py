@@ -7,15 +7,11 @@ later) only how many collectives it has begun.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from clusterrun.diagnosis.printed_errors import Error
 
 _CAUGHT = re.compile(
     r"Watchdog caught collective operation timeout: \w+\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
