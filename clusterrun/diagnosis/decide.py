@@ -108,7 +108,7 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
         said = "the ranks are making progress"
         shown = _progress(snapshot)
         if awaited and not any(one.moved for one in snapshot.seen):
-            said = f"the others wait for {ranks_in_words(tuple(one.rank for one in works))}, still printing"
+            said = f"the others wait for {ranks_in_words(one.rank for one in works)}, still printing"
             lines = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in works[:MOST])
             shown = snapshot.waited(waits) + lines
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=shown), certain=not awaited)
@@ -118,9 +118,7 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
     last += f", within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
     here = place(rank.stack)
-    where = (
-        f"; when it was looked at it stood{snapshot.line((slow.rank,))}" if here.doing is Doing.USER else ""
-    )
+    where = f"; when it was looked at it stood{snapshot.line(slow.rank)}" if here.doing is Doing.USER else ""
     culprit = Culprit(slow.rank, rank.node, f"it is slow: {last}{where}")
     return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(last,), remedy=remedy))
 
@@ -145,7 +143,7 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | N
     majority, *others = found.sides
     where = called("collective", found.sequence, found.group)
     evidence = [
-        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{snapshot.line(side.ranks)}"
+        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}"
         for side in found.sides
     ]
     culprits = tuple(
@@ -169,7 +167,7 @@ def _called(snapshot: JobSnapshot, found: Difference, rank: int) -> str:
     mine = next(side for side in found.sides if rank in side.ranks)
     others = next(side for side in found.sides if rank not in side.ranks)
     return (
-        f"it called {mine.called}{snapshot.line((rank,))} where {ranks_in_words(others.ranks)} "
+        f"it called {mine.called}{snapshot.line(rank)} where {ranks_in_words(others.ranks)} "
         f"called {others.called}"
     )
 
@@ -190,7 +188,7 @@ def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
     if snapshot.stalled and all(_begins(one) and one.works and one.groups for one in found):
         later = max(0.0, START_PATIENCE - snapshot.stalled)
     if later and not any(reason(one).certain for one in found):
-        said = f"the others wait for {ranks_in_words(tuple(one.rank for one in found))}, which may yet come"
+        said = f"the others wait for {ranks_in_words(one.rank for one in found)}, which may yet come"
         where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
         found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*snapshot.waited(waits), *where))
         return Judgement(found_so_far, certain=False, later=later)
@@ -267,7 +265,7 @@ def _elsewhere(snapshot: JobSnapshot) -> Judgement:
     if busy and snapshot.stalled and any(one.may_spin for one in busy):
         return Judgement(_busy_without_progress(snapshot, busy))
     if busy or not snapshot.seen:
-        said = f"{ranks_in_words(tuple(one.rank for one in busy))} compute" if busy else "no rank was seen"
+        said = f"{ranks_in_words(one.rank for one in busy)} compute" if busy else "no rank was seen"
         verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
         return Judgement(Diagnosis(verdict, said), certain=not busy or bool(snapshot.stalled))
     if not snapshot.long_still:
@@ -293,7 +291,7 @@ def _outlived(snapshot: JobSnapshot) -> Judgement:
 
 def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
     """A rank that waits for its GPU spins, and one that computes does not tell: neither is blamed."""
-    who = ranks_in_words(tuple(one.rank for one in busy))
+    who = ranks_in_words(one.rank for one in busy)
     said = (
         f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
         f"printed for {snapshot.stalled:.0f} s: it computes, or waits for its GPU"
@@ -326,7 +324,7 @@ def _standing_apart(living: Sequence[RankSeen]) -> str:
     (line, ranks), *rest = sorted(lines.items(), key=lambda item: len(item[1])) or [("", [])]
     if not line or len(ranks) != 1 or len(rest) != 1 or not rest[0][0] or len(rest[0][1]) < 2:
         return ""
-    others = f"{ranks_in_words(tuple(rest[0][1]))} at {rest[0][0]}"
+    others = f"{ranks_in_words(rest[0][1])} at {rest[0][0]}"
     return f": {others}, rank {ranks[0]} alone at {line}. Either they wait for it, or it waits for them"
 
 
@@ -342,7 +340,7 @@ def _blame(
     """``late_too``: others that have not come, of whom it is not certain that they will not."""
     reasons = [reason(one) for one in ranks]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(ranks, reasons))
-    who = ranks_in_words(tuple(one.rank for one in ranks))
+    who = ranks_in_words(one.rank for one in ranks)
     first = ranks[0]
     on = f" on {first.node}" if len({one.node for one in ranks}) == 1 else ""
     never = _never(first.rank, waits)
@@ -391,5 +389,5 @@ def _for_some_only(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequ
     if not waits or len(waits) > len(ranks) or len(lines) > 1 or "" in lines or held:
         return []
     inside = tuple(one.rank for one in waits)
-    where = f"{waits[0].record.operation}{snapshot.line(inside)}"
+    where = f"{waits[0].record.operation}{snapshot.line(*inside)}"
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]

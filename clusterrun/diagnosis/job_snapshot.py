@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.diagnosis.evidence import Backlog, RankSeen
 from clusterrun.diagnosis.flight_records import Waiting
 from clusterrun.diagnosis.stack_location import place
-from clusterrun.diagnosis.verdict import Stacks, folded, ranks_in_words
+from clusterrun.diagnosis.verdict import Culprit, Stacks, folded, ranks_in_words
 from clusterrun.model.frozen import frozen
 
 PATIENCE = 5.0
@@ -32,8 +32,7 @@ class JobSnapshot:
     ``offsets`` are the nodes' clocks less ours, in seconds, by name. ``stalled``: nothing has moved
     for that many seconds, as watched from outside (0: nobody watched). ``since_begun`` is how many seconds
     ago a rank last began a collective or a send, joined a group or came nearer to that, as was watched
-    (infinite: nobody watched). ``ras`` is
-    NCCL's own report.
+    (infinite: nobody watched). ``ras`` is NCCL's own report.
     """
 
     seen: tuple[RankSeen, ...]
@@ -45,8 +44,11 @@ class JobSnapshot:
     ras: tuple[str, ...] = ()
 
     def of(self, rank: int) -> RankSeen:
-        """What was seen of ``rank``."""
         return next(one for one in self.seen if one.rank == rank)
+
+    def culprits(self, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
+        """These ranks, each with what it did, and its node."""
+        return tuple(Culprit(rank, self.of(rank).node, why) for rank, why in whys.items())
 
     @property
     def long_still(self) -> bool:
@@ -120,15 +122,15 @@ class JobSnapshot:
 
     def _waited(self, together: Sequence[Waiting]) -> str:
         record = together[0].record
-        members = tuple(one.rank for one in together)
+        members = [one.rank for one in together]
         since = max(max(0.0, self.of(one.rank).clock - one.record.at) for one in together)
         has, waits = ("has", "waits") if len(members) == 1 else ("have", "wait")
         line = f"{ranks_in_words(members)} {f'{has} waited {since:.0f} s' if record.at else waits} in "
-        line += f"{called(record.operation, record.sequence, record.group)}{self.line(members)}"
-        missing = tuple(sorted({rank for one in together for rank in one.missing}))
+        line += f"{called(record.operation, record.sequence, record.group)}{self.line(*members)}"
+        missing = {rank for one in together for rank in one.missing}
         return line + (f", for {ranks_in_words(missing)}" if missing else "")
 
-    def line(self, ranks: tuple[int, ...]) -> str:
+    def line(self, *ranks: int) -> str:
         """`` at train.py:33`` where all of ``ranks`` stand in one line of the user's."""
         lines = {place(self.of(rank).stack).line for rank in ranks} - {""}
         return f" at {min(lines)}" if len(lines) == 1 else ""
@@ -143,11 +145,11 @@ class JobSnapshot:
                 f"({debt.peer}) {debt.retries} times over: no answer"
             )
         living = [one for one in self.seen if one.state and one.state not in STOPPED]
-        silent = tuple(one.rank for one in living if not one.answered)
+        silent = [one.rank for one in living if not one.answered]
         if silent:
             yield f"{ranks_in_words(silent)} said nothing about groups (no Python, no prelude, or too busy)"
         yield from (f"ncclras: {line}" for line in self.ras)
-        beyond = tuple(sorted(rank for ranks, _ in self._stacks()[MOST_GROUPS:] for rank in ranks))
+        beyond = [rank for ranks, _ in self._stacks()[MOST_GROUPS:] for rank in ranks]
         if beyond:
             yield f"{MOST_GROUPS} stacks are shown: that of {ranks_in_words(beyond)} is not"
         if self.stalled:
@@ -155,7 +157,7 @@ class JobSnapshot:
 
     def stacks(self) -> tuple[Stacks, ...]:
         """Ranks whose stacks are equal, the smallest group first: the few are the suspects."""
-        return tuple(Stacks(folded(tuple(ranks)), stack) for ranks, stack in self._stacks()[:MOST_GROUPS])
+        return tuple(Stacks(folded(ranks), stack) for ranks, stack in self._stacks()[:MOST_GROUPS])
 
     def _stacks(self) -> list[tuple[list[int], tuple[str, ...]]]:
         found: dict[tuple[str, ...], list[int]] = {}

@@ -86,8 +86,8 @@ def _other_peer(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
         if len(mates) != 1 or not never:
             continue
         mate = as_ever[mates[0].rank]
-        why = f"it waits in {_named(wait)}{snapshot.line((number,))}, which has never sent or received; "
-        why += f"rank {mate.rank} waits for it in {_named(mate)}{snapshot.line((mate.rank,))}"
+        why = f"it waits in {_named(wait)}{snapshot.line(number)}, which has never sent or received; "
+        why += f"rank {mate.rank} waits for it in {_named(mate)}{snapshot.line(mate.rank)}"
         said = f"rank {number} on {one.node} names another rank than the one that it meets: {why}"
         remedy = "let each send name as dst who receives it, and each recv as src who sends it"
         return Diagnosis(
@@ -109,12 +109,12 @@ def unset_key(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | No
             why = f"it has not set {its}, which {short(line)} sets"
             why += f" under '{under}', which does not hold there" if under else ""
             gone = snapshot.of(rank).call != "store"
-            whys[rank] = f"{why}, though it has gone on{snapshot.line((rank,))}" if gone else why
+            whys[rank] = f"{why}, though it has gone on{snapshot.line(rank)}" if gone else why
     if not whys:
         return None
     culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
     first = culprits[0]
-    who = ranks_in_words(tuple(one.rank for one in keyed))
+    who = ranks_in_words(one.rank for one in keyed)
     said = f"{who} wait{'s' if len(keyed) == 1 else ''} for a key of the store that rank {first.rank} on "
     said += f"{first.node} sets: {first.why}"
     remedy = "under which condition does it come to that line? let every rank set what others wait for"
@@ -281,12 +281,12 @@ def _turns(records: Sequence[Record]) -> list[_Turn]:
 
 def _why(snapshot: JobSnapshot, odd: Waiting, inside: list[Waiting], gone: list[Waiting]) -> str:
     """What an odd one does, said of itself."""
-    line = snapshot.line((odd.rank,))
+    line = snapshot.line(odd.rank)
     if odd in gone:
         one = [one for one in inside if odd.rank in one.missing][-1]
         return f"it is in {odd.record.operation}{line} and {_not_done(snapshot, one)}"
     others = ranks_in_words(odd.missing)
-    there = f"{gone[0].record.operation}{snapshot.line(tuple(one.rank for one in gone))}"
+    there = f"{gone[0].record.operation}{snapshot.line(*(one.rank for one in gone))}"
     return f"it waits in {_named(odd)}{line} for {others}, in {there}: it came too early, or once too often"
 
 
@@ -296,8 +296,8 @@ def _either(
     """Nothing tells which of both is wrong: both are told, and nobody is blamed."""
     here, there = (tuple(one.rank for one in side) for side in (inside, gone))
     callers, others = ranks_in_words(here), ranks_in_words(there)
-    said = f"{callers} wait{'s' if len(here) == 1 else ''} in {_named(inside[0])}{snapshot.line(here)} for "
-    said += f"{others}, in {gone[0].record.operation}{snapshot.line(there)}: either {others} left out "
+    said = f"{callers} wait{'s' if len(here) == 1 else ''} in {_named(inside[0])}{snapshot.line(*here)} for "
+    said += f"{others}, in {gone[0].record.operation}{snapshot.line(*there)}: either {others} left out "
     said += f"{half(inside[0])}, or {callers} made a call too many; what is left does not tell"
     remedy = "compare how often each of both comes to its line, and under which condition"
     return Diagnosis(Verdict.MISMATCH, said, (), (), snapshot.waited(waits), remedy)
@@ -310,7 +310,7 @@ def _named(one: Waiting) -> str:
 
 def _not_done(snapshot: JobSnapshot, one: Waiting) -> str:
     """What ``one`` waits for, said of who should have done it."""
-    line = snapshot.line((one.rank,))
+    line = snapshot.line(one.rank)
     if one.record.operation == KEY:
         key = f"the key {found}" if (found := snapshot.of(one.rank).key) else "the key"
         return f"has not set {key} of the store that rank {one.rank} waits for{line}"

@@ -58,7 +58,7 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     late = [(one, call) for one, call in late if (call.group, call.sequence) == (first.group, first.sequence)]
     whys = [reason(one) for one, _ in late]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for (one, _), why in zip(late, whys))
-    who = ranks_in_words(tuple(one.rank for one in culprits))
+    who = ranks_in_words(one.rank for one in culprits)
     said = f"{who} never came to {called(first.operation, first.sequence, first.group)}, in which others had "
     said += f"waited {failure.at - first.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
     return Diagnosis(
@@ -95,6 +95,6 @@ def of_timers(left: Remains, timers: tuple[Error, ...]) -> Diagnosis | None:
         Culprit(rank, left.node(rank), f"it was elsewhere when a timer of the script ended it: {one.said}")
         for rank, one in outside.items()
     )
-    said = f"{ranks_in_words(tuple(outside))} held the others up: {culprits[0].why}"
+    said = f"{ranks_in_words(outside)} held the others up: {culprits[0].why}"
     evidence = tuple(f"rank {rank}: {newest[rank].said}" for rank in waited[:4])
     return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, _TIMER_REMEDY)

@@ -55,7 +55,7 @@ def _does(one: RankSeen, child: ChildProcess) -> str:
 
 
 def _listed(living: Sequence[RankSeen]) -> Diagnosis:
-    who = ranks_in_words(tuple(one.rank for one in living))
+    who = ranks_in_words(one.rank for one in living)
     said = f"{who} wait{'s' if len(living) == 1 else ''} for processes that nothing tells the stacks of"
     evidence = [
         f"rank {one.rank} on {one.node} has started "

@@ -48,5 +48,5 @@ class Remains:
         """``ranks 0-2 and 5``: who said these."""
         found = list(errors)
         if self.per_node and all(one.inner >= 0 for one in found):
-            return ranks_in_words(tuple(sorted({one.inner for one in found})))
+            return ranks_in_words({one.inner for one in found})
         return ranks_in_words(tuple(sorted({one.rank for one in found})), "node" if self.per_node else "rank")

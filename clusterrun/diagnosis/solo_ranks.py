@@ -59,7 +59,7 @@ class Together:
         """All ranks have ended well."""
         said = self._small_groups() or self.told
         if not said and self._left and self._largest < self._size:
-            ranks = ranks_in_words(tuple(sorted(self._left)))
+            ranks = ranks_in_words(self._left)
             some = "" if len(self._left) == self._size else "at least "
             said = f"{ALONE}: {some}{ranks} ended without ever having joined the others{SILENCE}"
         if not said and now - self._began >= NO_GROUP_AT_END:

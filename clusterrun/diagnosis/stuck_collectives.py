@@ -46,10 +46,10 @@ def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[
         return None
     ranks = tuple(one.rank for one in stuck)
     wait = "waits" if len(ranks) == 1 else "wait"
-    said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(ranks)}"
+    said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(*ranks)}"
     odd = alone_departs(snapshot, waits)
     if odd:
-        node, line = snapshot.of(odd.rank).node, snapshot.line((odd.rank,))
+        node, line = snapshot.of(odd.rank).node, snapshot.line(odd.rank)
         why = (
             f"it is in {odd.record.operation}{line}, and since its last collective has begun another number "
         )
@@ -78,9 +78,9 @@ def held_locks(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
     culprits = []
     for rank, others in sorted(wanted.items()):
         file = snapshot.of(others[0]).lock
-        why = f"it holds the lock{f' of {file}' if file else ''} that {ranks_in_words(tuple(others))} "
-        why += f"{'waits' if len(others) == 1 else 'wait'} for{snapshot.line(tuple(others))}, and waits in "
-        why += f"{at[rank].record.operation}{snapshot.line((rank,))}"
+        why = f"it holds the lock{f' of {file}' if file else ''} that {ranks_in_words(others)} "
+        why += f"{'waits' if len(others) == 1 else 'wait'} for{snapshot.line(*others)}, and waits in "
+        why += f"{at[rank].record.operation}{snapshot.line(rank)}"
         culprits.append(Culprit(rank, snapshot.of(rank).node, why))
     if not culprits:
         return None
@@ -108,15 +108,14 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     odd = sides[1:] if _are_wrong(sides, agree, len(left)) else []
     operation = snapshot.of(sides[0][1][0]).rooted
     lines = [
-        f"{ranks_in_words(tuple(ranks))} name{'s' if len(ranks) == 1 else ''} rank {root}"
-        f"{snapshot.line(tuple(ranks))}"
+        f"{ranks_in_words(ranks)} name{'s' if len(ranks) == 1 else ''} rank {root}{snapshot.line(*ranks)}"
         for root, ranks in sides
     ]
     culprits = tuple(
         Culprit(
             rank,
             snapshot.of(rank).node,
-            f"it names rank {root} as the root of {operation}{snapshot.line((rank,))}",
+            f"it names rank {root} as the root of {operation}{snapshot.line(rank)}",
         )
         for root, ranks in odd
         for rank in ranks
@@ -167,8 +166,8 @@ def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
         if two is None or (one.call, two.call, two.peer) != ("send", "recv", one.rank) or one.tag == two.tag:
             continue
         whys = {
-            one: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line((one.rank,))}",
-            two: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line((two.rank,))}",
+            one: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line(one.rank)}",
+            two: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line(two.rank)}",
         }
         culprits = tuple(Culprit(end.rank, end.node, why) for end, why in whys.items())
         said = f"rank {one.rank} sends with tag {one.tag} what rank {two.rank} wants with tag {two.tag}"
@@ -215,5 +214,5 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
 
 
 def _inside(snapshot: JobSnapshot, one: Waiting) -> str:
-    line = snapshot.line((one.rank,))
+    line = snapshot.line(one.rank)
     return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"

@@ -23,7 +23,7 @@ def other_world(snapshot: JobSnapshot) -> Diagnosis | None:
     if not wrong:
         return None
     culprits = tuple(Culprit(one.rank, one.node, _of_world(snapshot, one, worlds[one.rank])) for one in wrong)
-    who = ranks_in_words(tuple(one.rank for one in wrong))
+    who = ranks_in_words(one.rank for one in wrong)
     said = (
         f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; "
         f"there are {wrong[0].started}"
@@ -33,9 +33,7 @@ def other_world(snapshot: JobSnapshot) -> Diagnosis | None:
 
 
 def _of_world(snapshot: JobSnapshot, rank: RankSeen, size: int) -> str:
-    doing = (
-        f"it waits in init_process_group{snapshot.line((rank.rank,))} for" if rank.world else "it has joined"
-    )
+    doing = f"it waits in init_process_group{snapshot.line(rank.rank)} for" if rank.world else "it has joined"
     return f"{doing} a world of {size} ranks, and was started as one of {rank.started}"
 
 
@@ -54,13 +52,13 @@ def other_rank(snapshot: JobSnapshot) -> Diagnosis | None:
         Culprit(
             one.rank,
             one.node,
-            f"it waits in init_process_group{snapshot.line((one.rank,))} as rank {one.asks}",
+            f"it waits in init_process_group{snapshot.line(one.rank)} as rank {one.asks}",
         )
         for one in wrong
     )
     first = wrong[0]
     said = f"rank {first.rank} on {first.node} says in init_process_group that it is rank {first.asks}, as "
-    said += f"{ranks_in_words(tuple(one.rank for one in asked[first.asks] if one is not first))} does"
+    said += f"{ranks_in_words(one.rank for one in asked[first.asks] if one is not first)} does"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there"
     return Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy)
 
@@ -79,7 +77,7 @@ def other_store(snapshot: JobSnapshot) -> Diagnosis | None:
         return None
     known = len(most) > len(others[0][1])
     sides = [
-        f"{ranks_in_words(tuple(one.rank for one in ranks))} at {address}"
+        f"{ranks_in_words(one.rank for one in ranks)} at {address}"
         for address, ranks in ((where, most), *others)
     ]
     culprits = tuple(
@@ -165,13 +163,13 @@ def _of_groups(
     theirs = known[other].get(name, "")
     mine = known[odd.rank].get(name)
     its = f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
-    made = "" if mine or not snapshot.of(other).makes else snapshot.line((other,))
+    made = "" if mine or not snapshot.of(other).makes else snapshot.line(other)
     where = f"{its}, where that of rank {other} is of {_members(theirs)}"
     return where + (f", which waits for it{made}" if made else "") + _is(snapshot, odd)
 
 
 def _is(snapshot: JobSnapshot, one: RankSeen) -> str:
-    line = snapshot.line((one.rank,))
+    line = snapshot.line(one.rank)
     return f"; it is{line}" if line else ""
 
 
@@ -193,16 +191,16 @@ def not_in_new_group(
         return None
     meets = place(makes[0].stack).operation
     there = tuple(one.rank for one in makes)
-    where = f"{ranks_in_words(there)} wait in {meets}{snapshot.line(there)}"
+    where = f"{ranks_in_words(there)} wait in {meets}{snapshot.line(*there)}"
     whys = {
-        one.rank: f"it is in {one.record.operation}{snapshot.line((one.rank,))} and has not called {meets}"
+        one.rank: f"it is in {one.record.operation}{snapshot.line(one.rank)} and has not called {meets}"
         for one in waits
     }
     culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
     inside = tuple(sorted(whys))
     said = f"{where} for {ranks_in_words(inside)}"
     said += f", and {'it is' if len(inside) == 1 else 'they are'} in {waits[0].record.operation}"
-    said += snapshot.line(inside)
+    said += snapshot.line(*inside)
     known = len(makes) > len(waits)
     said += "" if known else ": nothing tells which of both is wrong"
     remedy = f"every rank must call {meets}, members of the new group or not, in the same order"

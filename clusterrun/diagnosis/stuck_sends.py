@@ -35,10 +35,10 @@ def other_posts(snapshot: JobSnapshot) -> Diagnosis | None:
     remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"
     if odd is None:
         said = f"rank {one.rank} waits for a {post.call} {_to(post)}, which has posted no other half of it: "
-        said += f"the list of one of {ranks_in_words(tuple(who))} is wrong"
+        said += f"the list of one of {ranks_in_words(who)} is wrong"
         return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
-    others = ranks_in_words(tuple(rank for rank in who if rank != odd.rank))
-    why = f"it posts {_listed(odd)}{snapshot.line((odd.rank,))}, which does not fit what {others} posted"
+    others = ranks_in_words(rank for rank in who if rank != odd.rank)
+    why = f"it posts {_listed(odd)}{snapshot.line(odd.rank)}, which does not fit what {others} posted"
     said = f"rank {odd.rank} on {odd.node} posts other sends and receives than the others wait for: {why}"
     return Diagnosis(Verdict.MISMATCH, said, (Culprit(odd.rank, odd.node, why),), (), evidence, remedy)
 
@@ -96,9 +96,9 @@ def in_a_circle(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
 def _circle(snapshot: JobSnapshot, waits: Sequence[Waiting], circle: list[RankSeen]) -> Diagnosis:
     """Where all send, or all receive, their order is wrong; else one names another peer than is meant."""
     calls = {one.call for one in circle}
-    steps = [f"rank {one.rank} {_does(one)} {_to(one)}{snapshot.line((one.rank,))}" for one in circle]
+    steps = [f"rank {one.rank} {_does(one)} {_to(one)}{snapshot.line(one.rank)}" for one in circle]
     shown = ", ".join(steps[:_MOST]) + (" and so on" if len(steps) > _MOST else "")
-    ranks = ranks_in_words(tuple(sorted(one.rank for one in circle)))
+    ranks = ranks_in_words(one.rank for one in circle)
     if len(calls) > 1:
         said = (
             f"{ranks} wait for each other in sends and receives: {shown}; which of them is wrong is not told"
@@ -110,7 +110,7 @@ def _circle(snapshot: JobSnapshot, waits: Sequence[Waiting], circle: list[RankSe
     remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
     all_of_them = len(circle) == snapshot.size
     culprits = tuple(
-        Culprit(one.rank, one.node, f"it {_does(one)} {_to(one)}{snapshot.line((one.rank,))}")
+        Culprit(one.rank, one.node, f"it {_does(one)} {_to(one)}{snapshot.line(one.rank)}")
         for one in ([] if all_of_them else sorted(circle, key=lambda one: one.rank))
     )
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
@@ -62,8 +63,9 @@ class Diagnosis:
     format: int = contract.FORMAT
 
 
-def ranks_in_words(ranks: tuple[int, ...], noun: str = "rank") -> str:
+def ranks_in_words(ranks: Iterable[int], noun: str = "rank") -> str:
     """``rank 3``, ``ranks 0-2 and 5``."""
+    ranks = tuple(ranks)
     parts = folded(ranks).split(",")
     if len(ranks) == 1:
         return f"{noun} {parts[0]}"
@@ -72,7 +74,7 @@ def ranks_in_words(ranks: tuple[int, ...], noun: str = "rank") -> str:
     return f"{noun}s " + (f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0])
 
 
-def folded(ranks: tuple[int, ...]) -> str:
+def folded(ranks: Iterable[int]) -> str:
     """``0-2,5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):

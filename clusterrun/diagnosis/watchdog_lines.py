@@ -112,7 +112,7 @@ def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
         whys = {rank: f"it stands at {waits[rank].called}, collective {waits[rank].sequence}" for rank in low}
         return _blamed(whys, f"never came to {sides[0][0]} ({where})", nodes, evidence)
     everybody = len(waits) == len(nodes) and not low
-    said = f"{ranks_in_words(tuple(sorted(waits)))} waited in {sides[0][0]} ({where}) until it timed out"
+    said = f"{ranks_in_words(waits)} waited in {sides[0][0]} ({where}) until it timed out"
     said += ": every rank had begun it" if everybody else ": what they printed does not tell who did not come"
     remedy = "clusterrun check finds a broken link" if everybody else _REMEDY
     return Diagnosis(Verdict.LINK if everybody else Verdict.NEVER_ARRIVED, said, (), (), evidence, remedy)
