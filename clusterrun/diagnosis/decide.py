@@ -50,30 +50,22 @@ class Judgement:
 def decide(snapshot: JobSnapshot) -> Judgement:
     """The verdict on ``snapshot``."""
     waits = waiting(snapshot.seen)
-    if snapshot.stalled and not any(one.records for one in snapshot.seen):
-        waits = waits or counted(
-            snapshot.seen, max((one.clock for one in snapshot.seen), default=0.0) - snapshot.stalled
-        )
-    judged = _stopped(snapshot, waits) or _moving(snapshot, waits) or _differing(snapshot, waits)
-    judged = (
-        judged
-        or _meeting(snapshot)
-        or _absent(snapshot, waits)
-        or _together(snapshot, waits)
-        or _elsewhere(snapshot)
-    )
-    whole = replace(
-        judged.diagnosis,
-        groups=snapshot.stacks(),
-        evidence=(*judged.diagnosis.evidence, *snapshot.circumstances()),
-    )
-    return replace(judged, diagnosis=whole)
+    if not waits and snapshot.stalled and not any(one.records for one in snapshot.seen):
+        now = max((one.clock for one in snapshot.seen), default=0.0)
+        waits = counted(snapshot.seen, now - snapshot.stalled)
+    found = _stopped(snapshot, waits) or _moving(snapshot, waits) or _differing(snapshot, waits)
+    found = found or other_world(snapshot) or other_rank(snapshot) or other_store(snapshot)
+    found = found or other_groups(snapshot) or _absent(snapshot, waits) or _together(snapshot, waits)
+    found = found or _elsewhere(snapshot)
+    judged = found if isinstance(found, Judgement) else Judgement(found)
+    evidence = (*judged.diagnosis.evidence, *snapshot.circumstances())
+    return replace(judged, diagnosis=replace(judged.diagnosis, groups=snapshot.stacks(), evidence=evidence))
 
 
 # --- one after the other, what may be the matter ---
 
 
-def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """A rank that is stopped or has ended while others wait, or that nobody may wait for but is stopped."""
     missing = {rank for one in waits for rank in one.missing}
     found = [
@@ -83,10 +75,8 @@ def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Non
     ]
     if not found:
         return None
-    late_too = [one for one in snapshot.seen if one.rank in missing and one not in found]
-    return _blame(
-        snapshot, found, waits, [one for one in late_too if one.rank not in {w.rank for w in waits}]
-    )
+    absent = missing - {one.rank for one in found} - {one.rank for one in waits}
+    return _blame(snapshot, found, waits, [one for one in snapshot.seen if one.rank in absent])
 
 
 def _others_wait(snapshot: JobSnapshot, gone: RankSeen) -> bool:
@@ -95,7 +85,7 @@ def _others_wait(snapshot: JobSnapshot, gone: RankSeen) -> bool:
     return bool(left) and all(place(one.stack).doing is Doing.COLLECTIVE for one in left)
 
 
-def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diagnosis | None:
     """Something happens: no hang, though perhaps one whom all wait for."""
     awaited = {rank for one in waits for rank in one.missing}
     works = [
@@ -109,70 +99,60 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
         shown = _progress(snapshot)
         if awaited and not any(one.moved for one in snapshot.seen):
             said = f"the others wait for {ranks_in_words(one.rank for one in works)}, still printing"
-            lines = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in works[:MOST])
-            shown = snapshot.waited(waits) + lines
+            shown = (*snapshot.waited(waits), *_reasons(works))
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=shown), certain=not awaited)
     rank = snapshot.of(slow.rank)
     said = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
     last = f"it came last to {slow.last} of the last {slow.of} that were waited for"
     last += f", within {slow.seconds:.1f} s"
     remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
-    here = place(rank.stack)
-    where = f"; when it was looked at it stood{snapshot.line(slow.rank)}" if here.doing is Doing.USER else ""
-    culprit = Culprit(slow.rank, rank.node, f"it is slow: {last}{where}")
-    return Judgement(Diagnosis(Verdict.SLOW, said, (culprit,), evidence=(last,), remedy=remedy))
+    why = f"it is slow: {last}"
+    if place(rank.stack).doing is Doing.USER:
+        why += f"; when it was looked at it stood{snapshot.line(slow.rank)}"
+    culprits = snapshot.culprits({slow.rank: why})
+    return Diagnosis(Verdict.SLOW, said, culprits, evidence=(last,), remedy=remedy)
 
 
 def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
     """How fast, where it is known."""
     first = snapshot.seen[0]
     count = sum(record.at >= first.clock - first.seconds for record in first.records)
-    pause = snapshot.longest_pause
     if not count:
         return ()
     said = f"rank {first.rank} began {count} collectives within {first.seconds:.1f} s"
-    return (said, f"the longest pause between two of the last ones was {pause:.1f} s")
+    return (said, f"the longest pause between two of the last ones was {snapshot.longest_pause:.1f} s")
 
 
-def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Ranks that called different things at the same place."""
     found = difference(snapshot.seen) if waits else None
     if found is None:
-        apart = other_roots(snapshot, waits) or other_tags(snapshot, waits)
-        return Judgement(apart) if apart else None
+        return other_roots(snapshot, waits) or other_tags(snapshot, waits)
     majority, *others = found.sides
-    where = called("collective", found.sequence, found.group)
-    evidence = [
-        f"{where}: {ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}"
+    where = called(replace(majority.record, operation="collective"))
+    lines = [
+        f"{ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}"
         for side in found.sides
     ]
-    culprits = tuple(
-        Culprit(rank, snapshot.of(rank).node, _called(snapshot, found, rank))
-        for side in (others if len(majority.ranks) > len(others[0].ranks) else found.sides)
-        for rank in side.ranks
+    odd = others if len(majority.ranks) > len(others[0].ranks) else found.sides
+    culprits = snapshot.culprits(
+        {rank: _called(snapshot, found, rank) for side in odd for rank in side.ranks}
     )
-    said = f"ranks called different collectives: {evidence[0].partition(': ')[2]}, "
+    said = f"ranks called different collectives: {lines[0]}, "
     said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
-    return Judgement(Diagnosis(Verdict.MISMATCH, said, culprits, evidence=tuple(evidence), remedy=remedy))
-
-
-def _meeting(snapshot: JobSnapshot) -> Judgement | None:
-    """Ranks that do not meet because one asks for another world, place, rank's number or group."""
-    found = other_world(snapshot) or other_rank(snapshot) or other_store(snapshot) or other_groups(snapshot)
-    return Judgement(found) if found else None
+    evidence = tuple(f"{where}: {line}" for line in lines)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, evidence=evidence, remedy=remedy)
 
 
 def _called(snapshot: JobSnapshot, found: Difference, rank: int) -> str:
     mine = next(side for side in found.sides if rank in side.ranks)
     others = next(side for side in found.sides if rank not in side.ranks)
-    return (
-        f"it called {mine.called}{snapshot.line(rank)} where {ranks_in_words(others.ranks)} "
-        f"called {others.called}"
-    )
+    where = f"where {ranks_in_words(others.ranks)} called {others.called}"
+    return f"it called {mine.called}{snapshot.line(rank)} {where}"
 
 
-def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diagnosis | None:
     """Ranks that others wait for, and that wait for nobody."""
     missing = roots(waits)
     found = [one for one in snapshot.seen if one.rank in missing]
@@ -189,11 +169,9 @@ def _absent(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None
         later = max(0.0, START_PATIENCE - snapshot.stalled)
     if later and not any(reason(one).certain for one in found):
         said = f"the others wait for {ranks_in_words(one.rank for one in found)}, which may yet come"
-        where = tuple(f"rank {one.rank} on {one.node}: {reason(one).why}" for one in found[:MOST])
-        found_so_far = Diagnosis(Verdict.NOTHING, said, evidence=(*snapshot.waited(waits), *where))
-        return Judgement(found_so_far, certain=False, later=later)
-    parted = not_in_new_group(snapshot, waits, found)
-    return Judgement(parted) if parted else _blame(snapshot, found, waits)
+        evidence = (*snapshot.waited(waits), *_reasons(found))
+        return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=evidence), certain=False, later=later)
+    return not_in_new_group(snapshot, waits, found) or _blame(snapshot, found, waits)
 
 
 def _patience(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequence[Waiting]) -> float:
@@ -218,28 +196,26 @@ def _prepares(rank: RankSeen) -> bool:
 def _apart(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> list[RankSeen]:
     """Without records: those that are outside while others stand in a collective or a rendezvous."""
     inside = {one.rank for one in waits}
-    inside |= {
-        one.rank for one in snapshot.seen if place(one.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
-    }
+    within = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+    inside |= {one.rank for one in snapshot.seen if place(one.stack).doing in within}
     outside = [one for one in snapshot.seen if one.rank not in inside]
     known = any(one.records for one in snapshot.seen)
     return outside if inside and not known and len(outside) < len(snapshot.seen) else []
 
 
-def _unseen(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _unseen(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Everybody who waits waits for ranks of nodes that did not answer."""
-    seen = {one.rank for one in snapshot.seen}
-    missing = tuple(sorted({rank for one in waits for rank in one.missing} - seen))
+    missing = {rank for one in waits for rank in one.missing} - {one.rank for one in snapshot.seen}
     if not snapshot.mute or not missing:
         return None
     culprits = tuple(Culprit(-1, node, why) for node, why in snapshot.mute)
     nodes = ", ".join(node for node, _ in snapshot.mute)
     said = f"the others wait for {ranks_in_words(missing)}; nothing is heard from {nodes}"
     remedy = "is that node alive? sinfo -R, and clusterrun check"
-    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), snapshot.waited(waits), remedy))
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | None:
+def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diagnosis | None:
     """All are in collectives."""
     if not waits:
         return None
@@ -247,23 +223,23 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | No
     if snapshot.long_still:
         found = unset_key(snapshot, waits) or held_locks(snapshot, waits) or other_posts(snapshot)
         if found:
-            return Judgement(found)
+            return found
     if not stuck:
-        return Judgement(in_a_circle(snapshot, waits) or crossed(snapshot, waits))
+        return in_a_circle(snapshot, waits) or crossed(snapshot, waits)
     if not snapshot.owed and not snapshot.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=snapshot.waited(waits)), certain=False)
-    return Judgement(unanswered(snapshot, waits, stuck) or unended(snapshot, waits, stuck))
+    return unanswered(snapshot, waits, stuck) or unended(snapshot, waits, stuck)
 
 
-def _elsewhere(snapshot: JobSnapshot) -> Judgement:
+def _elsewhere(snapshot: JobSnapshot) -> Judgement | Diagnosis:
     """Nobody is in a collective that we know of, and nothing has moved."""
     doing = {place(one.stack).doing for one in snapshot.seen}
     if doing == {Doing.RENDEZVOUS} or doing == {Doing.COLLECTIVE}:
         return Judgement(met_in_vain(snapshot), certain=snapshot.long_still)
     busy = [one for one in snapshot.seen if one.works]
     if busy and snapshot.stalled and any(one.may_spin for one in busy):
-        return Judgement(_busy_without_progress(snapshot, busy))
+        return _busy_without_progress(snapshot, busy)
     if busy or not snapshot.seen:
         said = f"{ranks_in_words(one.rank for one in busy)} compute" if busy else "no rank was seen"
         verdict = Verdict.NOTHING if busy else Verdict.UNDETERMINED
@@ -276,17 +252,17 @@ def _elsewhere(snapshot: JobSnapshot) -> Judgement:
     if held and all(one in held or not one.state for one in snapshot.seen):
         return _blame(snapshot, held, ())
     living = [one for one in snapshot.seen if one.state] or snapshot.seen
-    return Judgement(below_ranks(living) or _waiting_apart(living, snapshot))
+    return below_ranks(living) or _waiting_apart(living, snapshot)
 
 
-def _outlived(snapshot: JobSnapshot) -> Judgement:
+def _outlived(snapshot: JobSnapshot) -> Diagnosis:
     """All ranks have ended, and what started them has not: a launcher takes its time on a crowded node."""
     said = f"all {len(snapshot.seen)} ranks have ended, and what started them has not"
     nodes = ", ".join(sorted({one.node for one in snapshot.seen})[:MOST])
     if snapshot.stalled < START_PATIENCE:
-        return Judgement(Diagnosis(Verdict.NOTHING, said))
+        return Diagnosis(Verdict.NOTHING, said)
     remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
-    return Judgement(Diagnosis(Verdict.WAITING, said, remedy=remedy))
+    return Diagnosis(Verdict.WAITING, said, remedy=remedy)
 
 
 def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
@@ -296,22 +272,21 @@ def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> D
         f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
         f"printed for {snapshot.stalled:.0f} s: it computes, or waits for its GPU"
     )
-    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in busy[:MOST]]
-    evidence.append("torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0")
+    records = "torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0"
     remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
-    return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)
+    return Diagnosis(Verdict.UNDETERMINED, said, (), (), (*_reasons(busy), records), remedy)
 
 
 def _waiting_apart(living: Sequence[RankSeen], snapshot: JobSnapshot) -> Diagnosis:
     """Those who live wait, each for something outside of torch."""
     lines = {place(one.stack).line for one in living} - {""}
     where = f",{' all' if len(living) > 1 else ''} at {lines.pop()}" if len(lines) == 1 else ""
-    gone = tuple(one.rank for one in snapshot.seen if one not in living)
+    gone = [one.rank for one in snapshot.seen if one not in living]
     who = f"all {len(living)} ranks {'that are left ' if gone else ''}wait"
     if len(living) == 1:
         who = f"rank {living[0].rank}{', the only one left,' if gone else ''} waits"
     said = f"{who} outside of collectives{where}{_standing_apart(living)}"
-    evidence = [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in living[:8]]
+    evidence = _reasons(living, 8)
     evidence += [f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended"] if gone else []
     return Diagnosis(Verdict.WAITING, said, (), (), tuple(evidence), reason(living[0]).remedy)
 
@@ -331,28 +306,28 @@ def _standing_apart(living: Sequence[RankSeen]) -> str:
 # --- in words ---
 
 
+def _reasons(ranks: Sequence[RankSeen], most: int = MOST) -> list[str]:
+    return [f"rank {one.rank} on {one.node}: {reason(one).why}" for one in ranks[:most]]
+
+
 def _blame(
     snapshot: JobSnapshot,
     ranks: Sequence[RankSeen],
     waits: Sequence[Waiting],
     late_too: Sequence[RankSeen] = (),
-) -> Judgement:
+) -> Diagnosis:
     """``late_too``: others that have not come, of whom it is not certain that they will not."""
-    reasons = [reason(one) for one in ranks]
-    culprits = tuple(Culprit(one.rank, one.node, why.why) for one, why in zip(ranks, reasons))
+    culprits = snapshot.culprits({one.rank: reason(one).why for one in ranks})
     who = ranks_in_words(one.rank for one in ranks)
     first = ranks[0]
     on = f" on {first.node}" if len({one.node for one in ranks}) == 1 else ""
-    never = _never(first.rank, waits)
-    holds = f" hold{'s' if len(ranks) == 1 else ''} the others up"
-    said = f"{who}{on}{never or holds}: {_why(culprits)}"
-    evidence = [*snapshot.waited(waits)]
-    evidence += [
-        f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too[:MOST]
-    ]
-    remedies = dict.fromkeys(why.remedy for why in reasons)
+    never = _never(first.rank, waits) or f" hold{'s' if len(ranks) == 1 else ''} the others up"
+    said = f"{who}{on}{never}: {_why(culprits)}"
+    late = [f"rank {one.rank} on {one.node} has not come either: {reason(one).why}" for one in late_too]
+    remedies = dict.fromkeys(reason(one).remedy for one in ranks)
     remedy = "; ".join([*list(remedies)[:MOST], *_for_some_only(snapshot, ranks, waits)])
-    return Judgement(Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), tuple(evidence), remedy))
+    evidence = (*snapshot.waited(waits), *late[:MOST])
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, remedy)
 
 
 def _never(rank: int, waits: Sequence[Waiting]) -> str:
@@ -361,10 +336,7 @@ def _never(rank: int, waits: Sequence[Waiting]) -> str:
     if not waited:
         return ""
     one = max(waited, key=lambda one: one.record.sequence > 0)
-    record = one.record
-    if not record.sequence:
-        return f" never called {half(one)}"
-    return f" never came to {called(record.operation, record.sequence, record.group)}"
+    return f" never came to {called(one.record)}" if one.record.sequence else f" never called {half(one)}"
 
 
 def _why(culprits: Sequence[Culprit]) -> str:
@@ -388,6 +360,6 @@ def _for_some_only(snapshot: JobSnapshot, ranks: Sequence[RankSeen], waits: Sequ
     held = any(one.works or one.state in STOPPED for one in ranks)
     if not waits or len(waits) > len(ranks) or len(lines) > 1 or "" in lines or held:
         return []
-    inside = tuple(one.rank for one in waits)
+    inside = [one.rank for one in waits]
     where = f"{waits[0].record.operation}{snapshot.line(*inside)}"
     return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from clusterrun.diagnosis.evidence import Backlog, RankSeen
+from clusterrun.diagnosis.evidence import Backlog, RankSeen, Record
 from clusterrun.diagnosis.flight_records import Waiting
 from clusterrun.diagnosis.stack_location import place
 from clusterrun.diagnosis.verdict import Culprit, Stacks, folded, ranks_in_words
@@ -126,7 +126,7 @@ class JobSnapshot:
         since = max(max(0.0, self.of(one.rank).clock - one.record.at) for one in together)
         has, waits = ("has", "waits") if len(members) == 1 else ("have", "wait")
         line = f"{ranks_in_words(members)} {f'{has} waited {since:.0f} s' if record.at else waits} in "
-        line += f"{called(record.operation, record.sequence, record.group)}{self.line(*members)}"
+        line += f"{called(record)}{self.line(*members)}"
         missing = {rank for one in together for rank in one.missing}
         return line + (f", for {ranks_in_words(missing)}" if missing else "")
 
@@ -173,8 +173,7 @@ def _usual_gap(times: Sequence[float]) -> float:
     return gaps[min(2, len(gaps) - 1)] if gaps else 0.0
 
 
-def called(operation: str, sequence: int, group: str) -> str:
+def called(record: Record) -> str:
     """``all_reduce (12 of group 0)``; a send or receive has no number."""
-    if not sequence:
-        return operation
-    return f"{operation} ({sequence} of group {group if len(group) <= 12 else group[:9] + '…'})"
+    group = record.group if len(record.group) <= 12 else record.group[:9] + "…"
+    return record.operation + (f" ({record.sequence} of group {group})" if record.sequence else "")

@@ -59,7 +59,7 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     whys = [reason(one) for one, _ in late]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for (one, _), why in zip(late, whys))
     who = ranks_in_words(one.rank for one in culprits)
-    said = f"{who} never came to {called(first.operation, first.sequence, first.group)}, in which others had "
+    said = f"{who} never came to {called(first)}, in which others had "
     said += f"waited {failure.at - first.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
     return Diagnosis(
         Verdict.NEVER_ARRIVED, said, culprits, (), tuple(dict.fromkeys((failure.why, words))), whys[0].remedy

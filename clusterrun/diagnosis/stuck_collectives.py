@@ -47,18 +47,14 @@ def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[
     ranks = tuple(one.rank for one in stuck)
     wait = "waits" if len(ranks) == 1 else "wait"
     said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(*ranks)}"
-    odd = alone_departs(snapshot, waits)
-    if odd:
-        node, line = snapshot.of(odd.rank).node, snapshot.line(odd.rank)
-        why = (
-            f"it is in {odd.record.operation}{line}, and since its last collective has begun another number "
-        )
-        why += "of sends and receives than ever before, where all others have begun as many as ever"
-        said += f": rank {odd.rank} on {node} is odd: {why}"
-        remedy = (
-            "let every send have its recv, in the same turn: mind the first and the last rank, and branches"
-        )
-        culprits = (Culprit(odd.rank, node, why),)
+    if odd := alone_departs(snapshot, waits):
+        why = f"it is in {odd.record.operation}{snapshot.line(odd.rank)}, and since its last collective has "
+        why += "begun another number of sends and receives than ever before, where all others have begun as "
+        why += "many as ever"
+        said += f": rank {odd.rank} on {snapshot.of(odd.rank).node} is odd: {why}"
+        remedy = "let every send have its recv, in the same turn: mind the first and the last rank, and "
+        remedy += "branches"
+        culprits = snapshot.culprits({odd.rank: why})
         return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
     remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
     counts = ", ".join(f"rank {one.rank} {sends(one)}" for one in snapshot.seen[:MOST_COUNTS] if sends(one))
@@ -75,19 +71,19 @@ def held_locks(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
     for one in waits:
         if one.record.operation == LOCK and at.keys() >= set(one.missing):
             wanted.setdefault(one.missing[0], []).append(one.rank)
-    culprits = []
+    whys = {}
     for rank, others in sorted(wanted.items()):
         file = snapshot.of(others[0]).lock
         why = f"it holds the lock{f' of {file}' if file else ''} that {ranks_in_words(others)} "
         why += f"{'waits' if len(others) == 1 else 'wait'} for{snapshot.line(*others)}, and waits in "
-        why += f"{at[rank].record.operation}{snapshot.line(rank)}"
-        culprits.append(Culprit(rank, snapshot.of(rank).node, why))
-    if not culprits:
+        whys[rank] = f"{why}{at[rank].record.operation}{snapshot.line(rank)}"
+    if not whys:
         return None
+    culprits = snapshot.culprits(whys)
     first = culprits[0]
     said = f"rank {first.rank} on {first.node} waits while it holds the lock of a file: {first.why}"
     remedy = "give the lock back before a call that others must join"
-    return Diagnosis(Verdict.MISMATCH, said, tuple(culprits), (), snapshot.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
 def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
@@ -101,26 +97,24 @@ def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
     differing = [(place, roots) for place, roots in places.items() if len(roots) > 1]
     if not differing:
         return None
-    (group, sequence), roots = min(differing)
+    (group, _), roots = min(differing)
     agree = {root: _agree(snapshot, waits, root, ranks) for root, ranks in roots.items()}
     sides = sorted(roots.items(), key=lambda side: (-len(agree[side[0]]), side[0] not in side[1], side[0]))
     left = set(members(snapshot.of(sides[0][1][0]), group, snapshot.seen)).difference(*agree.values())
     odd = sides[1:] if _are_wrong(sides, agree, len(left)) else []
-    operation = snapshot.of(sides[0][1][0]).rooted
+    call = next(one.record for one in waits if one.rank == sides[0][1][0])
+    operation = call.operation
     lines = [
         f"{ranks_in_words(ranks)} name{'s' if len(ranks) == 1 else ''} rank {root}{snapshot.line(*ranks)}"
         for root, ranks in sides
     ]
-    culprits = tuple(
-        Culprit(
-            rank,
-            snapshot.of(rank).node,
-            f"it names rank {root} as the root of {operation}{snapshot.line(rank)}",
-        )
+    whys = {
+        rank: f"it names rank {root} as the root of {operation}{snapshot.line(rank)}"
         for root, ranks in odd
         for rank in ranks
-    )
-    said = f"ranks name different roots of {called(operation, sequence, group)}: {'; '.join(lines)}"
+    }
+    culprits = snapshot.culprits(whys)
+    said = f"ranks name different roots of {called(call)}: {'; '.join(lines)}"
     said += "" if odd else "; nothing tells which is right"
     remedy = f"let every rank give {operation} the same root (src, dst)"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
@@ -133,10 +127,9 @@ def _are_wrong(sides: list[tuple[int, list[int]]], agree: dict[int, set[int]], l
     names another one is none.
     """
     deny = {root: any(root in ranks for other, ranks in sides if other != root) for root, _ in sides}
-    first = sides[0][0]
+    (first, _), *rest = sides
     return all(
-        (deny[root] and not deny[first]) or len(agree[first]) > len(agree[root]) + left
-        for root, _ in sides[1:]
+        (deny[root] and not deny[first]) or len(agree[first]) > len(agree[root]) + left for root, _ in rest
     )
 
 
@@ -149,13 +142,11 @@ def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: li
     lines = {line_of(place(snapshot.of(rank).stack).frame) for rank in ranks}
     member = set(members(snapshot.of(ranks[0]), next(iter(groups)), snapshot.seen))
     gone = [one for one in snapshot.seen if one.rank in member and one.root < 0]
-    return found | {one.rank for one in gone if _names(one, lines) == {str(root)}}
-
-
-def _names(rank: RankSeen, lines: set[str]) -> set[str]:
-    """The roots that variables of a rank give to the calls in these lines."""
-    pairs = (one.rpartition(" ") for one in rank.named)
-    return {root for line, _, root in pairs if line in lines}
+    for one in gone:
+        pairs = (named.rpartition(" ") for named in one.named)  # what its variables give to these calls
+        if {its for line, _, its in pairs if line in lines} == {str(root)}:
+            found.add(one.rank)
+    return found
 
 
 def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
@@ -166,10 +157,10 @@ def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
         if two is None or (one.call, two.call, two.peer) != ("send", "recv", one.rank) or one.tag == two.tag:
             continue
         whys = {
-            one: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line(one.rank)}",
-            two: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line(two.rank)}",
+            one.rank: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line(one.rank)}",
+            two.rank: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line(two.rank)}",
         }
-        culprits = tuple(Culprit(end.rank, end.node, why) for end, why in whys.items())
+        culprits = snapshot.culprits(whys)
         said = f"rank {one.rank} sends with tag {one.tag} what rank {two.rank} wants with tag {two.tag}"
         remedy = "let both ends of a send and its recv name the same tag"
         return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
@@ -190,8 +181,7 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
 
     Who waits for a rank that has gone on to a call of a wider group is right to wait: that rank skipped it.
     """
-    skipped = left_out(snapshot, waits)
-    if skipped:
+    if skipped := left_out(snapshot, waits):
         return skipped
     places: dict[tuple[str, int], list[Waiting]] = {}
     for one in waits:
@@ -204,10 +194,8 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
         one, how = departed
         odd = {one.rank: f"{how}; {_inside(snapshot, one)}"}
         said = f"rank {one.rank} on {snapshot.of(one.rank).node} left the order of calls: {how}"
-    culprits = tuple(
-        Culprit(one.rank, snapshot.of(one.rank).node, odd[one.rank])
-        for one in waits
-        if one.missing and one.rank in odd
+    culprits = snapshot.culprits(
+        {one.rank: odd[one.rank] for one in waits if one.missing and one.rank in odd}
     )
     remedy = "let every rank call the collectives of all groups in the same order"
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
