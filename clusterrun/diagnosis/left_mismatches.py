@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 
 from clusterrun.diagnosis.evidence import RankSeen, Record
 from clusterrun.diagnosis.flight_records import EQUAL_SIZES, Difference, Side, difference
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stack_location import place, short
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
@@ -33,35 +35,39 @@ def unmet(left: Remains, root: Error) -> Diagnosis | None:
     if root.row is None or root.row.verdict is not Verdict.NEVER_ARRIVED:
         return None
     joined = next((found for one in left.errors if (found := _JOINED.search(one.text))), None)
-    spoke = {one.rank for one in left.errors}
-    silent = tuple(rank for rank in range(len(left.nodes)) if rank not in spoke)
+    silent = sorted({*range(len(left.nodes))} - {one.rank for one in left.errors})
     came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
-    missing = size - came
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    if left.per_node or not missing or len(silent) != missing:
+    evidence = (left.quoted(root),)
+    if left.per_node or came == size or len(silent) != size - came:
         said = "ranks did not meet in init_process_group" + (f": {came} of {size} came" if joined else "")
         return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, root.row.remedy)
-    why = "it printed nothing, while the others waited for it in init_process_group"
-    culprits = tuple(Culprit(rank, left.node(rank), why) for rank in silent)
+    whys = dict.fromkeys(silent, "it printed nothing, while the others waited for it in init_process_group")
     said = f"{ranks_in_words(silent)} never came to init_process_group: {came} of {size} came"
-    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, root.row.remedy)
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, left.culprits(whys), (), evidence, root.row.remedy)
+
+
+def _mismatch(
+    left: Remains,
+    root: Error,
+    said: str,
+    whys: Mapping[int, str] | None = None,
+    remedy: str = "",
+    evidence: tuple[str, ...] = (),
+) -> Diagnosis:
+    """Evidence and remedy are those of ``root`` where others are not given."""
+    evidence = evidence or (left.quoted(root),)
+    remedy = remedy or (root.row.remedy if root.row else "")
+    return Diagnosis(Verdict.MISMATCH, said, left.culprits(whys or {}), (), evidence, remedy)
 
 
 def _second_server(left: Remains, root: Error) -> Diagnosis:
     """A rank opens the store that rank 0 opens for all: two on one node cannot."""
-    why = f"it opens the store of all ranks, as rank 0 alone does{_at(root)}, and its port is taken"
+    at = f" at {short(root.frame)}" if root.frame else ""
+    why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
     said = f"{left.who(root.rank)} says perhaps that it is rank 0: {why}"
-    remedy = (
-        "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens a "
-    )
-    remedy += "store of its own, another process has that port"
-    evidence = (f"{left.name(root.rank)}: {root.said}",)
-    culprits = (Culprit(root.rank, left.node(root.rank), why),)
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, remedy)
-
-
-def _at(error: Error) -> str:
-    return f" at {short(error.frame)}" if error.frame else ""
+    remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens "
+    remedy += "a store of its own, another process has that port"
+    return _mismatch(left, root, said, {root.rank: why}, remedy, (f"{left.name(root.rank)}: {root.said}",))
 
 
 def _other_model(left: Remains, root: Error) -> Diagnosis | None:
@@ -74,19 +80,18 @@ def _other_model(left: Remains, root: Error) -> Diagnosis | None:
         return None
     numbers = list(counts.values())
     sides = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
-    told = [(tuple(sorted(rank for rank in counts if counts[rank] == number)), number) for number in sides]
+    told = [(sorted(rank for rank in counts if counts[rank] == number), number) for number in sides]
     known = len(told) > 1 and len(told[0][0]) > len(told[1][0])
-    culprits = tuple(
-        Culprit(rank, left.node(rank), f"its model has {number} parameters, those of others {told[0][1]}")
+    whys = {
+        rank: f"its model has {number} parameters, those of others {told[0][1]}"
         for ranks, number in (told[1:] if known and not left.per_node else ())
         for rank in ranks
-    )
-    lines = tuple(
+    }
+    lines = (
         f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for ranks, number in told
     )
     said = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+    return _mismatch(left, root, said, whys)
 
 
 def mismatch(left: Remains, root: Error) -> Diagnosis | None:
@@ -102,25 +107,20 @@ def mismatch(left: Remains, root: Error) -> Diagnosis | None:
     most = max(len(ranks) for _, ranks in sides)
     odd = [(side, ranks) for side, ranks in sides if len(ranks) < most] or list(sides)
     lines = tuple(f"{ranks_in_words(ranks)} called {side.called}" for side, ranks in sides)
-    culprits = tuple(
-        Culprit(
-            rank,
-            left.node(rank),
-            f"it called {side.called}{_line(left, rank, side.record)}, "
-            f"collective {found.sequence} of its group",
-        )
+    number = f"collective {found.sequence} of its group"
+    whys = {
+        rank: f"it called {side.called}{_line(left, rank, side.record)}, {number}"
         for side, ranks in odd
         for rank in ranks
-    )
+    }
     said = f"ranks did not call the same collective: {'; '.join(lines)}"
-    evidence = (*lines, f"rank {root.rank}: {root.said}")
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+    return _mismatch(left, root, said, whys, evidence=(*lines, f"rank {root.rank}: {root.said}"))
 
 
 def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Side, tuple[int, ...]]]:
     """A rank that got more than it expected aborts without a record: it had called the smaller one."""
     known = {rank for side in found.sides for rank in side.ranks}
-    least = min(found.sides, key=lambda side: _bytes(side.record.sizes, side.record.types))
+    least = min(found.sides, key=lambda side: _bytes(side.record))
     more = tuple(rank for rank in smaller if rank not in known)
     return [
         (side, tuple(sorted((*side.ranks, *more))) if side is least else side.ranks) for side in found.sides
@@ -136,9 +136,9 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     mates = {one.rank: found for one in left.last if (found := _with(one, smaller))}
     if not smaller or root.row is None:
         return None
-    sent = max(int(sizes[1]) for one in left.errors if (sizes := _SIZES.search(one.text)))
+    sent = max(sent for sent, _ in _pairs(left))
     records = [record for found in mates.values() for record in found]
-    large = [record for record in records if _bytes(record.sizes, record.types) >= sent]
+    large = [record for record in records if _bytes(record) >= sent]
     called = max(large, key=lambda one: one.at, default=None)
     whole = len({*mates, *smaller}) == len(left.nodes) and not left.per_node
     if not mates or (whole and not called):
@@ -148,10 +148,10 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     if elsewhere := _stood_elsewhere(left, root, smaller):
         return elsewhere
     if called:  # of several groups that they share, the one in which it was sent
-        of_group = {
-            rank: [one for one in found if one.group == called.group] for rank, found in mates.items()
-        }
-        mates = {rank: found for rank, found in of_group.items() if found}
+        of_group = (
+            (rank, [one for one in all_ if one.group == called.group]) for rank, all_ in mates.items()
+        )
+        mates = {rank: found for rank, found in of_group if found}
     newest = {rank: max(found, key=lambda one: one.at) for rank, found in mates.items()}
     alike = {rank: like for rank, like in newest.items() if _is_expected(left, rank, like)}
     if like := next(iter(alike.values()), None if called else _expected(left, records)):
@@ -162,21 +162,21 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         return _either(left, root, together, what)
     others = f"the others' {what}" if what else "what the others called"
     others += _width(left)
-    culprits = tuple(
-        Culprit(rank, left.node(rank), f"it called something smaller than {others}{_line(left, rank)}")
-        for rank in smaller
-    )
+    whys = {rank: f"it called something smaller than {others}{_line(left, rank)}" for rank in smaller}
     said = f"{ranks_in_words(smaller)} did not call the same collective as {ranks_in_words(together)}"
-    evidence = (
-        *((f"{ranks_in_words(together)} called {what}",) if what else ()),
-        f"rank {root.rank}: {root.said}",
-    )
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+    calls = (f"{ranks_in_words(together)} called {what}",) if what else ()
+    return _mismatch(left, root, said, whys, evidence=(*calls, f"rank {root.rank}: {root.said}"))
+
+
+def _pairs(left: Remains) -> list[tuple[int, int]]:
+    """The bytes that each rank which complained of sizes was sent, and those that it had expected."""
+    found = (_SIZES.search(one.text) for one in left.errors)
+    return [(int(sizes[1]), int(sizes[2])) for sizes in found if sizes]
 
 
 def _width(left: Remains) -> str:
     """Of what type it may have been, where who aborted expected a whole part of what it was sent."""
-    pairs = {(int(found[1]), int(found[2])) for one in left.errors if (found := _SIZES.search(one.text))}
+    pairs = set(_pairs(left))
     times = {sent // wanted for sent, wanted in pairs if wanted and sent % wanted == 0}
     part = {2: "half", 4: "a quarter of", 8: "an eighth of"}.get(next(iter(times), 0), "")
     if len(pairs) != 1 or not part:
@@ -190,9 +190,8 @@ def _sender_untold(left: Remains, root: Error) -> Diagnosis | None:
         return None
     said = f"{left.who(root.rank, root.inner)} was sent more than it expected{_line(left, root.rank)}: "
     said += "what is left does not tell whether it or who sent that is wrong"
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
     remedy = "compare the shapes and types that both ends of that call give"
-    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
+    return _mismatch(left, root, said, remedy=remedy)
 
 
 def _with(one: RankSeen, ranks: tuple[int, ...]) -> list[Record]:
@@ -205,19 +204,19 @@ def _is_expected(left: Remains, rank: int, record: Record) -> bool:
     """Whether who aborted had expected this, whole or in the parts that ranks send, and was not sent it."""
     groups = [group for one in left.last if one.rank == rank for group in one.groups]
     size = next((group.size for group in groups if group.name == record.group), 0) or len(left.nodes)
-    whole = _bytes(record.sizes, record.types)
+    whole = _bytes(record)
     parts = [-(-whole // share) for share in (1, 2, size, 2 * size)] if whole else []
-    pairs = [(int(found[1]), int(found[2])) for one in left.errors if (found := _SIZES.search(one.text))]
     was_sent, expected = (
-        any(0 <= pair[which] - part < _ROUNDED for pair in pairs for part in parts) for which in (0, 1)
+        any(0 <= bytes_ - part < _ROUNDED for bytes_ in sizes for part in parts)
+        for sizes in zip(*_pairs(left))
     )
     return expected and not was_sent
 
 
 def _stood_elsewhere(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:
     """The one rank that stood in another line than all others, who were in a call that none leaves alone."""
-    lines = {one.rank: one.frame for one in left.errors if one.frame}
     stood = {one.rank: place(one.stack) for one in left.stood}
+    lines = {one.rank: one.frame for one in left.errors if one.frame}
     lines.update((rank, at.frame) for rank, at in stood.items())
     sides: dict[str, list[int]] = {}
     for rank in range(len(left.nodes)):
@@ -231,9 +230,7 @@ def _stood_elsewhere(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     (operation,) = calls if len(calls) == 1 else ("collectives",)
     why = f"it was at {short(there)} where the others were in {operation} at {short(here)}"
     said = f"rank {odd[0]} on {left.node(odd[0])} did not call what the others called: {why}"
-    culprits = (Culprit(odd[0], left.node(odd[0]), why),)
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, root.row.remedy)
+    return _mismatch(left, root, said, {odd[0]: why})
 
 
 def _either(left: Remains, root: Error, others: tuple[int, ...], called: str) -> Diagnosis:
@@ -241,16 +238,13 @@ def _either(left: Remains, root: Error, others: tuple[int, ...], called: str) ->
     who = left.who(root.rank, root.inner)
     did = f"called {called}" if called else "called something larger"
     said = f"{who} was sent more than it expected{_line(left, root.rank)}; {ranks_in_words(others)} {did}: "
-    said += "what is left does not tell which of them is wrong"
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, root.row.remedy if root.row else "")
+    return _mismatch(left, root, f"{said}what is left does not tell which of them is wrong")
 
 
 def _expected(left: Remains, records: list[Record]) -> Record | None:
     """A call of others as large as what who aborted had expected: it called the same as they, perhaps."""
-    sizes = [found for one in left.errors if (found := _SIZES.search(one.text))]
-    expected = {int(found[2]) for found in sizes}
-    return next((record for record in records if _bytes(record.sizes, record.types) in expected), None)
+    expected = {expected for _, expected in _pairs(left)}
+    return next((record for record in records if _bytes(record) in expected), None)
 
 
 def _sender_unknown(left: Remains, root: Error, agree: tuple[int, ...], like: Record) -> Diagnosis:
@@ -258,18 +252,11 @@ def _sender_unknown(left: Remains, root: Error, agree: tuple[int, ...], like: Re
     others = tuple(rank for rank in range(len(left.nodes)) if rank not in agree)
     who = ranks_in_words(others) if others else "another rank"
     said = f"{left.who(root.rank, root.inner)} was sent more than it expected{_line(left, root.rank)}: "
-    said += f"what is left does not tell by whom; {who} left no record of what {_they(others)} called"
+    they = "they" if len(others) > 1 else "it"
+    said += f"what is left does not tell by whom; {who} left no record of what {they} called"
     called = f"{like.operation} of {like.sizes} {like.types}"
-    evidence = (
-        f"of that size is {called}, which is in the records that are left",
-        f"{left.name(root.rank, root.inner)}: {root.said}",
-    )
-    remedy = root.row.remedy if root.row else ""
-    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
-
-
-def _they(ranks: tuple[int, ...]) -> str:
-    return "they" if len(ranks) > 1 else "it"
+    evidence = (f"of that size is {called}, which is in the records that are left", left.quoted(root))
+    return _mismatch(left, root, said, evidence=evidence)
 
 
 def _sizes_apart(left: Remains, root: Error, called: Record) -> Diagnosis:
@@ -279,20 +266,15 @@ def _sizes_apart(left: Remains, root: Error, called: Record) -> Diagnosis:
     """
     if odd := _alone_changed(left, called):
         rank, record, usual = odd
-        why = (
-            f"it called {record.operation} of {record.sizes} {record.types}, collective {record.sequence} of "
-        )
-        why += f"its group, where the others called it of {usual}, as it had before"
+        why = f"it called {record.operation} of {record.sizes} {record.types}, collective {record.sequence} "
+        why += f"of its group, where the others called it of {usual}, as it had before"
         said = f"rank {rank} on {left.node(rank)} did not bring what the others expected: {why}"
-        evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
-        remedy = root.row.remedy if root.row else ""
-        return Diagnosis(Verdict.MISMATCH, said, (Culprit(rank, left.node(rank), why),), (), evidence, remedy)
+        return _mismatch(left, root, said, {rank: why})
     who = left.who(root.rank, root.inner)
     said = f"{who} was sent more than it expected in {called.operation}{_line(left, root.rank)}: "
     said += "what is left does not tell whether it or who sent that is wrong"
-    evidence = (f"{left.name(root.rank, root.inner)}: {root.said}",)
     remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
-    return Diagnosis(Verdict.MISMATCH, said, (), (), evidence, remedy)
+    return _mismatch(left, root, said, remedy=remedy)
 
 
 def _alone_changed(left: Remains, called: Record) -> tuple[int, Record, str] | None:
@@ -320,13 +302,9 @@ def _line(left: Remains, rank: int, record: Record | None = None) -> str:
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
-def _bytes(sizes: str, types: str) -> int:
+def _bytes(record: Record) -> int:
     """About how large: only the order counts."""
     width = {"Double": 8, "Long": 8, "ComplexFloat": 8, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1}
-    total = 0
-    for shape in re.findall(r"\[([\d, ]*)\]", sizes):
-        count = 1
-        for number in filter(None, shape.replace(" ", "").split(",")):
-            count *= int(number)
-        total += count
-    return total * width.get(types.partition(",")[0], 4)
+    shapes = re.findall(r"\[([\d, ]*)\]", record.sizes)
+    total = sum(math.prod(map(int, shape.replace(",", " ").split())) for shape in shapes)
+    return total * width.get(record.types.partition(",")[0], 4)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from clusterrun.diagnosis.evidence import RankSeen
 from clusterrun.diagnosis.printed_errors import Error
-from clusterrun.diagnosis.verdict import ranks_in_words
+from clusterrun.diagnosis.verdict import Culprit, ranks_in_words
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
@@ -32,8 +32,15 @@ class Remains:
     per_node: bool = False
 
     def node(self, rank: int) -> str:
-        """Where a rank ran."""
         return self.nodes[rank] if 0 <= rank < len(self.nodes) else ""
+
+    def culprits(self, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
+        """These ranks, each with what it did, and its node."""
+        return tuple(Culprit(rank, self.node(rank), why) for rank, why in whys.items())
+
+    def quoted(self, error: Error) -> str:
+        """``rank 3: RuntimeError: …``."""
+        return f"{self.name(error.rank, error.inner)}: {error.said}"
 
     def name(self, rank: int, inner: int = -1) -> str:
         """``rank 3``, or ``node 3`` where that is the launcher of a node and its rank is not known."""
@@ -49,4 +56,4 @@ class Remains:
         found = list(errors)
         if self.per_node and all(one.inner >= 0 for one in found):
             return ranks_in_words({one.inner for one in found})
-        return ranks_in_words(tuple(sorted({one.rank for one in found})), "node" if self.per_node else "rank")
+        return ranks_in_words({one.rank for one in found}, "node" if self.per_node else "rank")
