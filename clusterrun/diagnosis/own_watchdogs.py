@@ -24,7 +24,7 @@ _PLACE = re.compile(r"\s|Thread 0x|Current thread")
 """A line of a stack, in which the name of a file may say anything."""
 _OF_TIME = (124, -signal.SIGALRM, 128 + signal.SIGALRM)
 """Codes of a rank whose time was up: timeout(1), and an alarm that nobody handles."""
-_INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
+INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
 _TIMER_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
 
 
@@ -48,7 +48,7 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     if not words or left.per_node or failure is None or failure.rank < 0 or failure.ended:
         return None
     usual = JobSnapshot(seen=left.last, size=len(left.nodes)).longest_pause
-    outside = [one for one in left.stood if place(one.stack).doing not in _INSIDE]
+    outside = [one for one in left.stood if place(one.stack).doing not in INSIDE]
     awaited = [(one, call) for one in outside if (call := _awaited_in(left, one))]
     late = [(one, call) for one, call in awaited if failure.at - call.at >= max(PATIENCE, USUAL * usual)]
     if not late or failure.rank in [one.rank for one, _ in late]:
@@ -58,12 +58,11 @@ def of_watchdog(left: Remains, words: str) -> Diagnosis | None:
     late = [(one, call) for one, call in late if (call.group, call.sequence) == (first.group, first.sequence)]
     whys = [reason(one) for one, _ in late]
     culprits = tuple(Culprit(one.rank, one.node, why.why) for (one, _), why in zip(late, whys))
-    who = ranks_in_words(one.rank for one in culprits)
+    who = ranks_in_words(one.rank for one, _ in late)
     said = f"{who} never came to {called(first)}, in which others had "
     said += f"waited {failure.at - first.at:.0f} s when {left.who(failure.rank)} ended the run: {whys[0].why}"
-    return Diagnosis(
-        Verdict.NEVER_ARRIVED, said, culprits, (), tuple(dict.fromkeys((failure.why, words))), whys[0].remedy
-    )
+    evidence = tuple(dict.fromkeys((failure.why, words)))
+    return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, whys[0].remedy)
 
 
 def _awaited_in(left: Remains, late: RankSeen) -> Record | None:
@@ -91,10 +90,8 @@ def of_timers(left: Remains, timers: tuple[Error, ...]) -> Diagnosis | None:
     outside = {rank: one for rank, one in sorted(newest.items()) if not one.more and one.frame}
     if not waited or not outside:
         return of_watchdog(left, newest[failure.rank].said)
-    culprits = tuple(
-        Culprit(rank, left.node(rank), f"it was elsewhere when a timer of the script ended it: {one.said}")
-        for rank, one in outside.items()
-    )
+    elsewhere = "it was elsewhere when a timer of the script ended it"
+    culprits = left.culprits({rank: f"{elsewhere}: {one.said}" for rank, one in outside.items()})
     said = f"{ranks_in_words(outside)} held the others up: {culprits[0].why}"
     evidence = tuple(f"rank {rank}: {newest[rank].said}" for rank in waited[:4])
     return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, _TIMER_REMEDY)

@@ -11,11 +11,11 @@ from clusterrun.diagnosis.flight_records import members
 from clusterrun.diagnosis.known_error_lookup import meaning
 from clusterrun.diagnosis.known_errors import PEERS_REMEDY
 from clusterrun.diagnosis.left_mismatches import mismatch, unmet
-from clusterrun.diagnosis.own_watchdogs import noticed, of_timers, of_watchdog
+from clusterrun.diagnosis.own_watchdogs import INSIDE, noticed, of_timers, of_watchdog
 from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS, Error, is_timer
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.solo_ranks import SILENCE
-from clusterrun.diagnosis.stack_location import Doing, place, short
+from clusterrun.diagnosis.stack_location import place, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.watchdog_lines import explain_timeout, is_timeout
 from clusterrun.model.frozen import replace
@@ -40,6 +40,7 @@ _MARK = re.compile(r"^\[rank\d+\]:\s?")
 _NUMBERS = re.compile(r"\d+")
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 """What draws a box around a line."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _TOLD_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 """Signals that come after words of one's own, or from whoever ends the others."""
 OURS = "clusterrun: "
@@ -92,16 +93,15 @@ def _by_origin(left: Remains) -> Remains:
 
 def _with_stacks(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """The same, with where those stood whom the others had waited for: they print nothing themselves."""
-    lines = {one.rank: place(one.stack).line for one in left.stood}
+    lines = {
+        one.rank: f"; when it was told to end it was at {place(one.stack).line}"
+        for one in left.stood
+        if place(one.stack).line
+    }
     seen = [one for one in left.stood if any(one.rank == culprit.rank for culprit in diagnosis.culprits)]
-    if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not any(lines.values()) or not seen:
+    if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not lines or not seen:
         return diagnosis
-    culprits = tuple(
-        replace(one, why=f"{one.why}; when it was told to end it was at {lines[one.rank]}")
-        if lines.get(one.rank)
-        else one
-        for one in diagnosis.culprits
-    )
+    culprits = tuple(replace(one, why=one.why + lines.get(one.rank, "")) for one in diagnosis.culprits)
     said = diagnosis.said
     if len(culprits) == 1:
         said = f"{said.partition(diagnosis.culprits[0].why)[0].rstrip(': ')}: {culprits[0].why}"
@@ -110,14 +110,12 @@ def _with_stacks(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
 
 def _outside(left: Remains) -> tuple[int, ...]:
     """The ranks that were in no collective when they were told to end, where all have one group only."""
-    spoke = {one.rank for one in left.errors}
-    silent = {rank for rank in range(len(left.nodes)) if rank not in spoke}
+    silent = {*range(len(left.nodes))} - {one.rank for one in left.errors}
     stood = [one for one in left.stood if one.rank in silent]
     groups = [group for one in left.last for group in one.groups]
     if {one.rank for one in stood} != silent or any(group.size != len(left.nodes) for group in groups):
         return ()
-    inside = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
-    return tuple(one.rank for one in stood if groups and place(one.stack).doing not in inside)
+    return tuple(one.rank for one in stood if groups and place(one.stack).doing not in INSIDE)
 
 
 def _of_timeout(left: Remains) -> Diagnosis:
@@ -131,14 +129,14 @@ def _of_timeout(left: Remains) -> Diagnosis:
 
 def with_printed(diagnosis: Diagnosis, errors: Iterable[Error], per_node: bool) -> Diagnosis:
     """The same, with errors of those to blame that did not end the run by themselves."""
-    to_blame = {one.rank for one in diagnosis.culprits if one.rank >= 0}
     told = [one for one in errors if not one.consequence and not is_timer(one)]
     said = {one.inner if per_node else one.rank: one for one in told}
-    printed = tuple(
-        f"rank {rank} has printed: {one.said}"
-        for rank, one in sorted(said.items())
-        if rank in to_blame and not is_timeout(one)
-    )
+    blamed = {one.rank for one in diagnosis.culprits if one.rank >= 0}
+    printed = [
+        f"rank {rank} has printed: {said[rank].said}"
+        for rank in sorted(blamed & said.keys())
+        if not is_timeout(said[rank])
+    ]
     return replace(diagnosis, evidence=(*diagnosis.evidence, *printed))
 
 
@@ -220,27 +218,23 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     cause = f": {root.row.cause}" if root.row else ""
     by = left.name(root.rank) if root.inner >= 0 else "it"
     remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that {by} said"
-    same = [one for one in left.errors if one.rank != root.rank and _alike(one.text) == _alike(root.text)]
-    evidence = [f"{left.name(root.rank, root.inner)}: {root.said}", *memory]
-    if same:
-        evidence.append(f"{left.several(same)} said the same")
-    evidence += _also_printed(left, root)
     remedy = _MEMORY_REMEDY if memory else remedy
+    same = [one for one in left.errors if one.rank != root.rank and _alike(one.text) == _alike(root.text)]
+    evidence = (left.quoted(root), *memory)
+    evidence += (f"{left.several(same)} said the same",) if same else ()
+    evidence += _also_printed(left, root)
     if root.row and root.row.shared:
         said, culprits = _of_file_system(left, root, root.row.cause)
-        return Diagnosis(verdict, said, culprits, (), tuple(evidence), remedy)
+        return Diagnosis(verdict, said, culprits, (), evidence, remedy)
     everywhere = _everywhere(left, root, same)
-    culprits = tuple(
-        Culprit(one.inner if left.per_node else one.rank, left.node(one.rank), one.said)
-        for one in everywhere or [root]
-    )
+    culprits = tuple(Culprit(left.rank(one), left.node(one.rank), one.said) for one in everywhere or [root])
     said = f"{who} failed first{cause}"
     if everywhere:
         nodes = {left.node(one.rank) for one in everywhere}
         whole = len(everywhere) == len(left.nodes)
         of = "" if whole else f" of {', '.join(sorted(nodes)[:MOST_NAMED])}"
         said = f"all {len(everywhere)} ranks{of} failed with the same error{cause}"
-    return Diagnosis(verdict, said, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
+    return Diagnosis(verdict, said, culprits[:MOST_CULPRITS], (), evidence, remedy)
 
 
 def _everywhere(left: Remains, root: Error, same: list[Error]) -> list[Error]:
@@ -268,12 +262,12 @@ def _alike(text: str) -> str:
     return _NUMBERS.sub("#", text)
 
 
-def _also_printed(left: Remains, root: Error) -> list[str]:
+def _also_printed(left: Remains, root: Error) -> tuple[str, ...]:
     """Other errors of the same process, which it did not outlive by long."""
     own = [one for one in left.errors if (one.rank, one.inner) == (root.rank, root.inner)]
     also = [one for one in own if one.text != root.text and not one.consequence and not one.survived]
     name = left.name(root.rank, root.inner)
-    return [f"{name} also printed: {_cut(one.said)}" for one in also[-MOST_ALSO:]]
+    return tuple(f"{name} also printed: {_cut(one.said)}" for one in also[-MOST_ALSO:])
 
 
 def _memory(left: Remains) -> tuple[str, ...]:
@@ -293,12 +287,11 @@ def _of_end(left: Remains) -> Diagnosis:
     why = failure.why[len(who) + 1 :] if failure.why.startswith(f"{who} ") else failure.why
     rank = -1 if left.per_node else failure.rank
     memory = _memory(left)
-    killed = failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    if left.state is State.OUT_OF_MEMORY or (killed and memory):
+    culprit = Culprit(rank, failure.node, why)
+    if left.state is State.OUT_OF_MEMORY or (failure.code in _KILLED and memory):
         said = f"{who} was killed because memory ran out"
-        culprit = Culprit(rank, failure.node, why)
         return Diagnosis(Verdict.OUT_OF_MEMORY, said, (culprit,), (), (failure.why, *memory), _MEMORY_REMEDY)
-    return _of_last_words(left, failure, Culprit(rank, failure.node, why))
+    return _of_last_words(left, failure, culprit)
 
 
 def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnosis:
@@ -309,18 +302,17 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         if not failure.node:
             remedy = "job.out in the run directory holds what the launcher said; --srun adds an option to it"
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
-    if failure.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if failure.code in _KILLED:
         remedy = (
-            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person, or "
-            "the kernel at a limit of processor time (ulimit -t)?"
+            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person, "
         )
+        remedy += "or the kernel at a limit of processor time (ulimit -t)?"
     told = _last_word(failure.last_lines)
     last = told.removeprefix(OURS)
     known = meaning(last)
     own = [one for one in left.errors if one.rank == failure.rank]
     if known and known.consequence and not failure.peer and not _killed(left):
-        left_early = _who_left(left, own)
-        if left_early is not None:
+        if left_early := _who_left(left, own):
             return left_early
         if known.remedy == PEERS_REMEDY:  # nobody failed before: what it lost need not be another rank
             known = replace(known, cause=_BROKEN, remedy=_BROKEN_REMEDY)
@@ -348,19 +340,18 @@ def _who_left(left: Remains, errors: list[Error]) -> Diagnosis | None:
     at = next(place(one.stack).line for one in left.stood if one.rank == rank)
     why = f"it closed its connections and lived on; when it was told to end it was at {at}"
     said = f"{left.who(rank)} left the group while the others still used it"
-    evidence = [f"{left.name(one.rank)}: {one.said}" for one in errors[:1]]
-    culprit = Culprit(rank, left.node(rank), why)
-    return Diagnosis(Verdict.CRASHED, said, (culprit,), (), tuple(evidence), _LEFT_REMEDY)
+    evidence = tuple(f"{left.name(one.rank)}: {one.said}" for one in errors[:1])
+    return Diagnosis(Verdict.CRASHED, said, left.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
 
 
 def _printed(left: Remains, failure: Failure, last: str) -> tuple[str, ...]:
     """What a rank said of its end, or its node for it."""
     name = left.name(failure.rank)
-    own = [one for one in left.errors if one.rank == failure.rank]
     if last.startswith(OURS):
         return (f"{failure.node}: {last[len(OURS) :]}",)
-    if own:
-        return (f"{name}: {own[0].said}",)
+    for one in left.errors:
+        if one.rank == failure.rank:
+            return (f"{name}: {one.said}",)
     return (f"{name} printed last: {_cut(last)}" if last else f"{name} printed nothing",)
 
 
@@ -430,12 +421,9 @@ def _cut(text: str) -> str:
 
 def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """The same, with who only noticed."""
-    to_blame = {(one.node, one.rank) for one in diagnosis.culprits}
-
-    def blamed(one: Error) -> bool:
-        return (left.node(one.rank), one.inner if left.per_node else one.rank) in to_blame
-
-    noticed = [one for one in left.errors if one.consequence and not blamed(one)]
+    blamed = {(one.node, one.rank) for one in diagnosis.culprits}
+    others = [one for one in left.errors if (left.node(one.rank), left.rank(one)) not in blamed]
+    noticed = [one for one in others if one.consequence]
     # A launcher's own words add nothing to those of its ranks.
     noticed = [one for one in noticed if one.inner >= 0] or noticed
     if not noticed:
@@ -443,11 +431,4 @@ def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     first = min(noticed, key=lambda one: (one.rank, one.inner))
     line = f"a consequence only, of {left.several(noticed)}: {_cut(first.text)}"
     line += f", at {short(first.frame)}" if first.frame else ""
-    return Diagnosis(
-        diagnosis.verdict,
-        diagnosis.said,
-        diagnosis.culprits,
-        diagnosis.groups,
-        (*diagnosis.evidence, line),
-        diagnosis.remedy,
-    )
+    return replace(diagnosis, evidence=(*diagnosis.evidence, line))

@@ -62,7 +62,6 @@ def _listed(living: Sequence[RankSeen]) -> Diagnosis:
         + ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:_MOST])
         for one in living[:_MOST]
     ]
-    remedy = (
-        f"on {living[0].node}: py-spy dump --pid N of each shows where it is (ranks of torchrun need none)"
-    )
+    remedy = f"on {living[0].node}: py-spy dump --pid N of each shows where it is"
+    remedy += " (ranks of torchrun need none)"
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)

@@ -38,6 +38,10 @@ class Remains:
         """These ranks, each with what it did, and its node."""
         return tuple(Culprit(rank, self.node(rank), why) for rank, why in whys.items())
 
+    def rank(self, error: Error) -> int:
+        """The rank that said it; -1 where that is a launcher of several."""
+        return error.inner if self.per_node else error.rank
+
     def quoted(self, error: Error) -> str:
         """``rank 3: RuntimeError: …``."""
         return f"{self.name(error.rank, error.inner)}: {error.said}"

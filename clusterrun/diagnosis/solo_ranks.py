@@ -47,13 +47,16 @@ class Together:
             self._left |= {pulse.rank} if pulse.alone else set()
             if pulse.size:
                 self._small[pulse.rank] = self._small.get(pulse.rank, 0) + 1
-        return self._news(self._judged(now)) if self._size > 1 else ""
+        said = self._small_groups() or self._no_group(now, NO_GROUP_SECONDS) or self._silent(now)
+        return self._news(said) if self._size > 1 else ""
 
     @property
     def together(self) -> bool:
         """Whether one group of all ranks was formed, and is used: what was told before holds no more."""
-        used = any(pulse.begun > FEW_COLLECTIVES or pulse.begun < 0 for pulse in self._all())
-        return self._size > 1 and self._largest >= self._size and used
+        return self._size > 1 and self._largest >= self._size and self._used()
+
+    def _used(self) -> bool:
+        return any(one.begun > FEW_COLLECTIVES or one.begun < 0 for one in self._pulses.values())
 
     def over(self, now: float) -> str:
         """All ranks have ended well."""
@@ -65,9 +68,6 @@ class Together:
         if not said and now - self._began >= NO_GROUP_AT_END:
             said = self._no_group(now, NO_GROUP_AT_END)
         return self._news(said) if self._size > 1 else ""
-
-    def _judged(self, now: float) -> str:
-        return self._small_groups() or self._no_group(now, NO_GROUP_SECONDS) or self._silent(now)
 
     def _small_groups(self) -> str:
         """Every rank has a default group, and none is the whole world; seen twice: they are made in turn."""
@@ -92,10 +92,11 @@ class Together:
 
     def _silent(self, now: float) -> str:
         """One group of all, which is never used, while all work and print."""
-        if self._largest < self._size or any(p.begun > FEW_COLLECTIVES or p.begun < 0 for p in self._all()):
+        if self._largest < self._size or self._used():
             self._formed = None
             return ""
-        output, seconds = sum(p.output for p in self._all()), min(p.seconds for p in self._all())
+        pulses = self._pulses.values()
+        output, seconds = sum(one.output for one in pulses), min(one.seconds for one in pulses)
         if self._formed is None:
             self._formed, self._output, self._seconds = now, output, seconds
         worked = seconds - self._seconds >= WORKED * SILENT_SECONDS and output > self._output
@@ -105,9 +106,6 @@ class Together:
             f"{ALONE}: the group of {self._size} ranks exists, but they have exchanged nothing for "
             f"{now - self._formed:.0f} s while they work: does the framework know its world size?{SILENCE}"
         )
-
-    def _all(self) -> list[Pulse]:
-        return list(self._pulses.values())
 
     def _news(self, said: str) -> str:
         """``said`` where it is another sentence than the one that stands, its numbers aside."""

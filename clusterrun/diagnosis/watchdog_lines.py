@@ -104,12 +104,11 @@ def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
     if len(sides) > 1:
         return _differs(sides, where, nodes, evidence)
     absent = _absent(lines, group, waits, newest, len(nodes))
-    if absent:
-        whys = {rank: _why(lines, rank, group, where) for rank in absent}
-        return _blamed(whys, f"never came to {sides[0][0]} ({where})", nodes, evidence)
-    low = tuple(sorted(rank for rank, call in waits.items() if group and call.sequence < newest))
-    if low and 2 * len(low) < len(waits):
-        whys = {rank: f"it stands at {waits[rank].called}, collective {waits[rank].sequence}" for rank in low}
+    whys = {rank: _why(lines, rank, group, where) for rank in absent}
+    low = {rank: call for rank, call in waits.items() if group and call.sequence < newest}
+    if not absent and 2 * len(low) < len(waits):
+        whys = {rank: f"it stands at {it.called}, collective {it.sequence}" for rank, it in low.items()}
+    if whys:
         return _blamed(whys, f"never came to {sides[0][0]} ({where})", nodes, evidence)
     everybody = len(waits) == len(nodes) and not low
     said = f"{ranks_in_words(waits)} waited in {sides[0][0]} ({where}) until it timed out"
@@ -147,15 +146,11 @@ def _differs(
     sides: Sequence[tuple[str, tuple[int, ...]]], where: str, nodes: Sequence[str], evidence: tuple[str, ...]
 ) -> Diagnosis:
     odd = sides[1:] if len(sides[0][1]) > len(sides[1][1]) else sides
-    culprits = tuple(
-        Culprit(rank, _node(nodes, rank), f"it called {called} as {where}")
-        for called, ranks in odd
-        for rank in ranks
-    )
+    whys = {rank: f"it called {called} as {where}" for called, ranks in odd for rank in ranks}
     told = "; ".join(f"{ranks_in_words(ranks)} called {called}" for called, ranks in sides)
     said = f"ranks called different collectives as {where}: {told}"
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), evidence, remedy)
+    return Diagnosis(Verdict.MISMATCH, said, _culprits(whys, nodes), (), evidence, remedy)
 
 
 def _of_heartbeats(stuck: tuple[int, ...], nodes: Sequence[str]) -> Diagnosis:
@@ -171,17 +166,16 @@ def _of_gloo(errors: Sequence[Error], nodes: Sequence[str], outside: Sequence[in
     """gloo's words name no collective; a monitored barrier names who did not come."""
     listed = " ".join(found for error in errors for found in _BARRIER.findall(error.text))
     named = {int(rank) for rank in listed.replace(",", " ").split()}
-    waited = ranks_in_words(tuple(sorted({error.rank for error in errors if is_timeout(error)})))
+    waited = ranks_in_words({error.rank for error in errors if is_timeout(error)})
     evidence = (f"{waited} waited in a collective until it timed out",)
-    silent = [rank for rank in range(len(nodes)) if all(error.rank != rank for error in errors)]
+    silent = {*range(len(nodes))} - {error.rank for error in errors}
     if named:
         whys = dict.fromkeys(named, "it did not come to the monitored barrier")
         return _blamed(whys, "never came to monitored_barrier", nodes, evidence)
+    whys = dict.fromkeys(outside, "it was in no collective, while others timed out or lost their peers")
     if len(silent) == 1:
-        whys = {silent[0]: "it printed nothing, while all others timed out or lost their peers"}
-        return _blamed(whys, "never came to a collective", nodes, evidence)
-    if outside:
-        whys = dict.fromkeys(outside, "it was in no collective, while others timed out or lost their peers")
+        whys = dict.fromkeys(silent, "it printed nothing, while all others timed out or lost their peers")
+    if whys:
         return _blamed(whys, "never came to a collective", nodes, evidence)
     said = f"a collective timed out in {waited}: what was printed does not tell who did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, said, (), (), evidence, _REMEDY)
@@ -190,13 +184,14 @@ def _of_gloo(errors: Sequence[Error], nodes: Sequence[str], outside: Sequence[in
 def _blamed(
     whys: Mapping[int, str], did: str, nodes: Sequence[str], evidence: tuple[str, ...], remedy: str = _REMEDY
 ) -> Diagnosis:
-    ranks = tuple(sorted(whys))
-    culprits = tuple(Culprit(rank, _node(nodes, rank), whys[rank]) for rank in ranks)
+    ranks = sorted(whys)
+    culprits = _culprits({rank: whys[rank] for rank in ranks}, nodes)
     on = f" on {culprits[0].node}" if len({one.node for one in culprits}) == 1 and culprits[0].node else ""
     said = f"{ranks_in_words(ranks)}{on} {did}: {culprits[0].why}"
     remedy = remedy.replace("--rank N", f"--rank {ranks[0]}")
     return Diagnosis(Verdict.NEVER_ARRIVED, said, culprits, (), evidence, remedy)
 
 
-def _node(nodes: Sequence[str], rank: int) -> str:
-    return nodes[rank] if 0 <= rank < len(nodes) else ""
+def _culprits(whys: Mapping[int, str], nodes: Sequence[str]) -> tuple[Culprit, ...]:
+    known = dict(enumerate(nodes))
+    return tuple(Culprit(rank, known.get(rank, ""), why) for rank, why in whys.items())
