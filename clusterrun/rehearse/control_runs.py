@@ -9,9 +9,8 @@ from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
-from clusterrun.rehearse.part_differences import WORDS
 from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
-from clusterrun.rehearse.resumption import FirstDifference, differences, reference
+from clusterrun.rehearse.resumption import PARTS, FirstDifference, differences, reference
 
 MANY_KEPT = 4
 """Checkpoints of one kind, none ever removed, from which on it is said."""
@@ -29,22 +28,16 @@ def control(first: Start, second: Start) -> tuple[Discovery, ...]:
     if differs is None:
         same = Discovery(Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
     else:
-        what = UNDISTURBED.get(differs.part) or WORDS.get(differs.part, differs.part)
+        what = ARITHMETIC if differs.part == "parameters" else PARTS[differs.part]
         said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
-        same = Discovery(
-            Cause.NOT_DETERMINISTIC,
-            f"{said}{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
-            " losses after it by the spread of these two runs",
-            "seed all generators, torch.use_deterministic_algorithms(True)",
-            step=differs.step,
-        )
+        said += f"{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
+        said += " losses after it by the spread of these two runs"
+        remedy = "seed all generators, torch.use_deterministic_algorithms(True)"
+        same = Discovery(Cause.NOT_DETERMINISTIC, said, remedy, step=differs.step)
     return (same, *files(first))
 
 
-UNDISTURBED = {
-    "parameters": "the arithmetic (samples and random numbers are the same, the weights are not)",
-    "rounding": "the arithmetic (the sum of the gradients of several ranks)",
-}
+ARITHMETIC = "the arithmetic (samples and random numbers are the same, the weights are not)"
 
 
 def divergence(first: Start, second: Start) -> FirstDifference | None:
@@ -61,32 +54,23 @@ def divergence(first: Start, second: Start) -> FirstDifference | None:
 def files(life: Start) -> tuple[Discovery, ...]:
     saves = [save for save in life.saves if save.size]
     if not saves:
-        return (
-            Discovery(
-                Cause.NO_CHECKPOINT,
-                f"no checkpoint was written within {life.last} steps: a failure costs all of them",
-                "save more often (an option of the script?), or rehearse more steps with --steps",
-            ),
-        )
-    found = [_two_writers(saves), _never_dropped(life, saves)]
-    return tuple(one for one in found if one)
+        said = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
+        remedy = "save more often (an option of the script?), or rehearse more steps with --steps"
+        return (Discovery(Cause.NO_CHECKPOINT, said, remedy),)
+    return tuple(one for one in (_two_writers(saves), _never_dropped(life, saves)) if one)
 
 
 def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
+    writers: dict[tuple[str, int], set[int]] = {}
     for save in saves:
-        others = sorted(
-            {o.rank for o in saves if (o.temp or o.path) == (save.temp or save.path) and o.step == save.step}
-        )
-        if len(others) > 1:
-            ranks = " and ".join(map(str, others))
-            return Discovery(
-                Cause.TWO_WRITERS,
-                f"ranks {ranks} write the same file {os.path.basename(save.path)} at step {save.step}:"
-                " what is in it is a matter of luck",
-                "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file",
-                (save.line,),
-                save.step,
-            )
+        writers.setdefault((save.temp or save.path, save.step), set()).add(save.rank)
+    for save in saves:
+        ranks = writers[save.temp or save.path, save.step]
+        if len(ranks) > 1:
+            said = f"ranks {' and '.join(map(str, sorted(ranks)))} write the same file "
+            said += f"{os.path.basename(save.path)} at step {save.step}: what is in it is a matter of luck"
+            remedy = "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file"
+            return Discovery(Cause.TWO_WRITERS, said, remedy, (save.line,), save.step)
     return None
 
 
@@ -98,13 +82,13 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     for kind, paths in kinds.items():
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
-            return Discovery(
-                Cause.NEVER_DROPPED,
+            said = (
                 f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
-                f" 1000 of them take {amount(1000 * size)}",
-                "remove all but the newest two or three after each save",
-                tuple({save.line for save in saves if save.path in paths}),
             )
+            said += f" 1000 of them take {amount(1000 * size)}"
+            lines = tuple({save.line for save in saves if save.path in paths})
+            remedy = "remove all but the newest two or three after each save"
+            return Discovery(Cause.NEVER_DROPPED, said, remedy, lines)
     return None
 
 
@@ -150,9 +134,8 @@ def too_slow(life: Start, budget: float) -> Discovery:
     """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
     if life.last < 1:
         said = f"no optimizer step within --budget {budget:g} s"
-        remedy = (
-            "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger --budget"
-        )
+        remedy = "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger "
+        remedy += "--budget"
         return Discovery(Cause.NO_STEPS, said, remedy)
     steps = life.ranks[min(life.ranks)].steps
     each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)

@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
-from clusterrun.rehearse.resumption import LOST_GRADIENT, OTHERS, SAME_LOSS, FirstDifference
+from clusterrun.rehearse.resumption import LOST_GRADIENT, OTHERS, PARTS, SAME_LOSS, FirstDifference
 
-WORDS = {
-    "weights": "the weights",
-    "state": "the optimizer's state",
-    "rates": "the learning rate",
-    "data": "the data order",
-    "content": "the content of the samples",
-    "unseen": "the data",
-    "scaler": "the gradient scaler",
-    "random": "random numbers",
-    "parameters": "the weights",
-    "buffers": "the model's buffers",
-    "averages": "the averaged weights (EMA)",
-    "scheduler": "the scheduler",
-}
 SAVED_AS = {
     "state": ("optimizer", Cause.OPTIMIZER, "optimizer"),
     "rates": ("scheduler", Cause.RATES, "scheduler"),
@@ -53,7 +39,7 @@ def what_differs(
 ) -> Discovery:
     """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
-    what = f"{head}{WORDS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
+    what = f"{head}{PARTS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
     if one.part in SAVED_AS:
         return _unsaved(one, head, seen, late=one.step > at + 1)
     if one.part == "data":
@@ -66,15 +52,13 @@ def what_differs(
         return _part(one, said, Cause.PARAMETERS, remedy, seen)
     if one.part == "averages":
         if one.detail:
-            what = (
-                f"{head}a copy of the weights (a second network, an average) {one.detail} (rank {one.rank})"
-            )
+            copy = "a copy of the weights (a second network, an average)"
+            what = f"{head}{copy} {one.detail} (rank {one.rank})"
         remedy = "save every copy of the weights that lives on (average, target network), and load it"
         return _part(one, what, Cause.AVERAGES, remedy, seen)
     if one.part == "buffers":
-        remedy = (
-            "save model.state_dict(), not only model.parameters(): it holds running means and counters too"
-        )
+        remedy = "save model.state_dict(), not only model.parameters(): it holds running means and counters "
+        remedy += "too"
         return _part(one, what, Cause.BUFFERS, remedy, seen)
     if one.part == "unseen":
         return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, seen.made())
@@ -95,7 +79,7 @@ def _order(one: FirstDifference, what: str, seen: FaultRun, count: tuple[int, in
 
 def _unexplained(one: FirstDifference, head: str, seen: FaultRun) -> Discovery:
     """Of all that can be seen the weights alone are others after a step: its loss tells where to look."""
-    said = f"{head}{WORDS[one.part]} after it (rank {one.rank})"
+    said = f"{head}{PARTS[one.part]} after it (rank {one.rank})"
     remedy = f"{OWN_STATE}, {OWN_GRADIENTS}"
     if one.detail:
         said, remedy = f"{said}; {one.detail}", OWN_GRADIENTS if one.detail == SAME_LOSS else OWN_STATE

@@ -13,6 +13,8 @@ from clusterrun.model.frozen import frozen
 
 MANY = ("before", "step", "save", "load", "remove", "call", "moved")
 """What a trace may tell more than once; of all else the last counts."""
+Rows = tuple[int, ...]
+"""Checksums, or indices, of samples."""
 NO_ERROR = {"line": "", "what": "", "text": "", "at": 0.0}
 NO_PART = {"line": "", "missing": 0, "unknown": 0, "name": ""}
 
@@ -35,8 +37,8 @@ class Step:
     schedulers: Any
     scalers: Any
     random: Mapping[str, int]
-    rows: tuple[int, ...]
-    batches: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    rows: Rows
+    batches: tuple[tuple[str, Rows, Rows], ...]
     loss: float | None
     hears: bool
     at: float
@@ -207,43 +209,26 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
 
 
 def _step(said: Mapping[str, Any]) -> Step:
-    return Step(
-        said["n"],
-        said["o"],
-        said["p"],
-        said["s"],
-        said["b"],
+    fields = [
+        *(said[key] for key in ("n", "o", "p", "s", "b")),
         tuple(said["ema"]),
-        said["lr"],
-        said["sched"],
-        said["scale"],
-        said["rng"],
+        *(said[key] for key in ("lr", "sched", "scale", "rng")),
         tuple(row for rows in said["x"] for row in _rows(rows)),
         tuple((name, _rows(rows), tuple(order or ())) for name, rows, order in said["d"]),
-        said["loss"],
-        said["hears"],
-        said["at"],
-    )
+        *(said[key] for key in ("loss", "hears", "at")),
+    ]
+    return Step(*fields)
 
 
-def _rows(text: str) -> tuple[int, ...]:
+def _rows(text: str) -> Rows:
     """The checksums of samples, of eight digits each."""
     return tuple(memoryview(bytes.fromhex(text)).cast("I"))
 
 
 def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
-    return SavedFile(
-        said["n"],
-        rank,
-        said["path"],
-        said["temp"],
-        said["size"],
-        said["secs"],
-        said["line"],
-        said["nth"],
-        said["sure"],
-        bool(said.get("gone")),
-    )
+    named = (said[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
+    fields = [said["n"], rank, *named, bool(said.get("gone"))]
+    return SavedFile(*fields)
 
 
 def traces(attempt: str) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.rehearse.rank_trace import RankTrace, Start, Step
+from clusterrun.rehearse.rank_trace import RankTrace, Rows, Start, Step
 
 KNOWN_SHARE = 0.9
 """Of a batch's samples that the control had too: then it is another order, not other data."""
@@ -98,11 +98,9 @@ def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
 
 def _ends_as(control: Start, life: Start) -> bool:
     """Whether every rank's last weights are those that the control had after so many steps."""
-    for rank, trace in life.ranks.items():
-        right = (
-            {step.n: step.parameters for step in control.ranks[rank].steps} if rank in control.ranks else {}
-        )
-        last = [step for step in trace.steps if step.n in right][-1:]
+    for rank in life.ranks.keys() & control.ranks.keys():
+        right = {step.n: step.parameters for step in control.ranks[rank].steps}
+        last = [step for step in life.ranks[rank].steps if step.n in right][-1:]
         if any(step.parameters != right[step.n] for step in last):
             return False
     return True
@@ -176,11 +174,9 @@ def _as_before(known: Reference, trace: RankTrace, at: int) -> int:
     """How many steps after step ``at`` are as they were: weights, learning rates and samples."""
     for j, step in enumerate(trace.steps, 1):
         right = known.at(trace.rank, at + j)
-        if right is None or (step.parameters, step.rates, step.rows) != (
-            right.parameters,
-            right.rates,
-            right.rows,
-        ):
+        if right is None or step.parameters != right.parameters:
+            return j - 1
+        if (step.rates, step.rows) != (right.rates, right.rows):
             return j - 1
     return len(trace.steps)
 
@@ -232,8 +228,7 @@ def differences(known: Reference, life: Start, at: int) -> tuple[FirstDifference
         elif here and {one.part for one in here} == {"rounding"} and state is None:
             rounded, here = here[0], []
         if here:
-            order = {part: place for place, part in enumerate(PARTS)}
-            firsts = sorted(here, key=lambda one: order[one.part])
+            firsts = sorted(here, key=lambda one: list(PARTS).index(one.part))
             if state is None:
                 found += [one for one in firsts if _independent(one, firsts[0], j)]
             elif j == 1:  # an optimizer's learning rates are part of its state
@@ -243,22 +238,22 @@ def differences(known: Reference, life: Start, at: int) -> tuple[FirstDifference
     return tuple({one.part: one for one in reversed(found)}.values())[::-1]
 
 
-PARTS = (
-    "weights",
-    "state",
-    "rates",
-    "data",
-    "content",
-    "unseen",
-    "scaler",
-    "random",
-    "parameters",
-    "buffers",
-    "averages",
-    "scheduler",
-    "rounding",
-)
-"""In the order in which one decides the next."""
+PARTS = {
+    "weights": "the weights",
+    "state": "the optimizer's state",
+    "rates": "the learning rate",
+    "data": "the data order",
+    "content": "the content of the samples",
+    "unseen": "the data",
+    "scaler": "the gradient scaler",
+    "random": "random numbers",
+    "parameters": "the weights",
+    "buffers": "the model's buffers",
+    "averages": "the averaged weights (EMA)",
+    "scheduler": "the scheduler",
+    "rounding": "the arithmetic (the sum of the gradients of several ranks)",
+}
+"""In the order in which one decides the next, and in words."""
 
 
 def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
@@ -268,13 +263,9 @@ def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
 
 def _matters(known: Reference, life: Start, at: int) -> bool:
     """Whether the weights are others after any step: a state that is laid out in another way changes none."""
-    pairs = [
-        (step.parameters, known.at(rank, at + step.n))
-        for rank, one in life.ranks.items()
-        for step in one.steps
-    ]
-    compared = [(mine, right.parameters) for mine, right in pairs if right]
-    return not compared or any(mine != right for mine, right in compared)
+    steps = [(step, known.at(rank, at + step.n)) for rank, one in life.ranks.items() for step in one.steps]
+    compared = [mine.parameters != right.parameters for mine, right in steps if right]
+    return not compared or any(compared)
 
 
 def _state_before(known: Reference, life: Start, at: int) -> FirstDifference | None:
@@ -389,15 +380,15 @@ def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tupl
     """A part ("data", "content" or "unseen") and words, where a step's samples are not the control's."""
     step, right = trace.steps[j - 1], known.at(trace.rank, at + j)
     assert right is not None
+    control = known.steps[trace.rank].values()
     if step.rows and right.rows:
         if step.rows == right.rows:
             return None
         mine, its = step.rows, right.rows
-        seen = {n: one.rows for n, one in known.steps[trace.rank].items()}
+        seen = {one.n: one.rows for one in control}
         mine_index, its_index = _indices(step), _indices(right)
-        indices = {n: _indices(one) for n, one in known.steps[trace.rank].items()}
+        indices = {one.n: _indices(one) for one in control}
     elif step.batches:
-        control = known.steps[trace.rank].values()
         in_steps = Counter(name for one in control for name in {batch[0] for batch in one.batches})
         main = max(in_steps, key=lambda name: in_steps[name], default="")
         ours, theirs = _order(trace.steps, main), _order(control, main)
@@ -407,10 +398,9 @@ def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tupl
         if not ours.get(j) or begin >= len(its_all) or ours[j][0][0] == its_all[begin][0]:
             return None
         (mine, mine_index), (its, its_index) = ours[j][0], its_all[begin]
-        one_each = 0 <= len(its_all) - len(theirs) <= 1
-        firsts = (
-            dict(enumerate(its_all, 1)) if one_each else {n: all_[0] for n, all_ in theirs.items() if all_}
-        )
+        firsts = {n: all_[0] for n, all_ in theirs.items() if all_}
+        if 0 <= len(its_all) - len(theirs) <= 1:
+            firsts = dict(enumerate(its_all, 1))
         seen = {n: rows for n, (rows, _) in firsts.items()}
         indices = {n: index for n, (_, index) in firsts.items()}
     else:
@@ -421,7 +411,27 @@ def data_difference(known: Reference, trace: RankTrace, at: int, j: int) -> tupl
         return "content", "the samples are the same, their content is not"
     if mine_index and its_index:
         mine, its, seen = mine_index, its_index, indices
-    return _data_words(mine, its, seen, at + j, known, trace.rank, bool(mine_index))
+    return _data_words(mine, its, seen, at + j, known, bool(mine_index))
+
+
+def _data_words(
+    mine: Rows, its: Rows, seen: Mapping[int, Rows], n: int, known: Reference, by_index: bool
+) -> tuple[str, str]:
+    same = [step for step, rows in seen.items() if rows == mine and step != n]
+    earlier = max((step for step in same if step < n), default=0)
+    if earlier:
+        begins = ", the first of the run" if 1 in same else ""
+        return "data", f"got the batch of step {earlier} again{begins}: {n - earlier} batches are repeated"
+    if same:
+        return "data", f"got the batch of step {min(same)}: {min(same) - n} batches are skipped"
+    if Counter(mine) == Counter(its):
+        return "data", "got the same samples in another order"
+    elsewhere = {row for steps in known.steps.values() for one in steps.values() for row in one.rows}
+    elsewhere |= {row for rows in seen.values() for row in rows}
+    share = sum(row in elsewhere for row in mine) / max(1, len(mine))
+    if by_index or share >= KNOWN_SHARE:
+        return "data", OTHERS
+    return "unseen", "got data that the control never had"
 
 
 def _ahead(drawn: Mapping[int, Sequence[object]], at: int) -> int:
@@ -431,41 +441,13 @@ def _ahead(drawn: Mapping[int, Sequence[object]], at: int) -> int:
     return 0 if begins_epoch else max(0, len(drawn.get(1, ())) - usual)
 
 
-def _order(steps: Iterable[Step], main: str) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+def _order(steps: Iterable[Step], main: str) -> dict[int, list[tuple[Rows, Rows]]]:
     """Rows and indices of each step's batches that come from the loader ``main``."""
     return {step.n: [(rows, index) for name, rows, index in step.batches if name == main] for step in steps}
 
 
-def _indices(step: Step) -> tuple[int, ...]:
+def _indices(step: Step) -> Rows:
     return step.batches[-1][2] if step.batches else ()
-
-
-def _data_words(
-    mine: tuple[int, ...],
-    its: tuple[int, ...],
-    seen: Mapping[int, tuple[int, ...]],
-    n: int,
-    known: Reference,
-    rank: int,
-    by_index: bool,
-) -> tuple[str, str]:
-    same = [step for step, rows in seen.items() if rows == mine]
-    earlier = [step for step in same if step < n]
-    later = [step for step in same if step > n]
-    if earlier:
-        behind = n - max(earlier)
-        begins = ", the first of the run" if 1 in earlier else ""
-        return "data", f"got the batch of step {max(earlier)} again{begins}: {behind} batches are repeated"
-    if later:
-        return "data", f"got the batch of step {min(later)}: {min(later) - n} batches are skipped"
-    if Counter(mine) == Counter(its):
-        return "data", "got the same samples in another order"
-    elsewhere = {row for steps in known.steps.values() for one in steps.values() for row in one.rows}
-    elsewhere |= {row for rows in seen.values() for row in rows}
-    share = sum(row in elsewhere for row in mine) / max(1, len(mine))
-    if by_index or share >= KNOWN_SHARE:
-        return "data", OTHERS
-    return "unseen", "got data that the control never had"
 
 
 def counted(known: Reference, lives: Sequence[Start], at: int, until: int) -> tuple[int, int]:
