@@ -76,9 +76,8 @@ def judge(
     if found:
         return (*_differences(known, seen, at, found), *notice)
     apart = spread(first, second, last, at) if differs and second else None
-    return (_equal(seen, at, last, not differs, notice, apart),) + tuple(
-        one for one in notice if one.level is not Severity.OK
-    )
+    unheard = (one for one in notice if one.level is not Severity.OK)
+    return (_equal(seen, at, not differs, notice, apart), *unheard)
 
 
 def _differences(
@@ -113,22 +112,18 @@ def _rounded(first: Start, seen: FaultRun, at: int, one: FirstDifference) -> Dis
 
 
 def _equal(
-    seen: FaultRun,
-    at: int,
-    last: Start,
-    deterministic: bool,
-    notice: Sequence[Discovery],
-    apart: LossSpread | None,
+    seen: FaultRun, at: int, deterministic: bool, notice: Sequence[Discovery], apart: LossSpread | None
 ) -> Discovery:
+    last = seen.restarted
     taken = last.last or max(rank.last for rank in last.ranks.values())  # ranks may go on alone for a while
     if taken < 1:
         return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
     if apart and apart.parted:
         why = "what was not restored cannot be named while undisturbed runs differ"
         return unknown(f"resumed at step {at}; then {apart}: {why}")
-    heard = next((one for one in notice if one.level is Severity.OK), None)
-    if heard:
-        return heard
+    for heard in notice:
+        if heard.level is Severity.OK:
+            return heard
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
     same = f"{taken} steps equal to the last bit" if deterministic else "what was saved is restored"

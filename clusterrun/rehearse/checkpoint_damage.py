@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile, pattern
 
+BOTH = " (clusterrun.training.Checkpoints does both)"
 ALIKE = 0.01
 """By how much the sizes of such files differ at most: numbers in them take more digits, names are longer."""
 
@@ -24,32 +25,36 @@ def no_step_taken(seen: FaultRun) -> Discovery:
     words = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
     newest = seen.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
     folder = _unfinished((*seen.damaged, *(save.path for save in newest)), text)
+    raises = (f"{line} raises it",) if line else ()
     if not torn and folder:
-        return Discovery(
-            Cause.TORN,
-            f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}",
-            "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
-            " (clusterrun.training.Checkpoints does both)",
-            (*_raises(line), *seen.writes()),
-        )
+        said = f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}"
+        remedy = "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
+        return Discovery(Cause.TORN, said, remedy + BOTH, (*raises, *seen.writes()))
     if not torn:
-        said = f"the restarted script ends with {words}"
-        return Discovery(Cause.CRASH, said, "", _raises(line))
-    return _torn(seen, os.path.basename(torn[-1]), line, words)
-
-
-def _torn(seen: FaultRun, name: str, line: str, words: str) -> Discovery:
-    """The restarted script loads a file that is cut off, and makes no step."""
+        return Discovery(Cause.CRASH, f"the restarted script ends with {words}", "", raises)
+    name = os.path.basename(torn[-1])
     if _whole_before(seen):
-        return Discovery(
-            Cause.TORN,
-            f"{name} is cut off, the restarted script loads it and ends with {words};"
-            " a whole checkpoint lies beside",
-            "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
-            " (clusterrun.training.Checkpoints does both)",
-            (*_raises(line), *seen.writes()),
-        )
-    return _no_other(name, words, line, seen)
+        said = f"{name} is cut off, the restarted script loads it and ends with {words}; a whole checkpoint "
+        said += "lies beside"
+        remedy = "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
+        return Discovery(Cause.TORN, said, remedy + BOTH, (*raises, *seen.writes()))
+    if seen.fault == "damaged":
+        return only_one(seen, name, f"the restarted script ends with {words}")
+    return overwritten(seen, name, f"the restarted script ends with {words}", raises)
+
+
+def only_one(seen: FaultRun, name: str, then: str) -> Discovery:
+    """The newest checkpoint was damaged, and there is no other."""
+    said = f"{name} is the only checkpoint: with it damaged, {then}"
+    remedy = "keep two checkpoints, and load the older one where the newer is damaged"
+    return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes())
+
+
+def overwritten(seen: FaultRun, name: str, then: str, lines: tuple[str, ...] = ()) -> Discovery:
+    """The checkpoint that is cut off was the only one."""
+    said = f"{name} was overwritten in place and is cut off; {then}: all work is lost"
+    remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
+    return Discovery(Cause.TORN, said, remedy, (*seen.writes(), *lines))
 
 
 def read_in_part(seen: FaultRun) -> str:
@@ -68,30 +73,9 @@ def read_in_part(seen: FaultRun) -> str:
 def loaded_in_part(path: str, seen: FaultRun) -> Discovery:
     """The restarted script trains on with what it could read of a file that is cut off."""
     said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
-    remedy = (
-        "write each checkpoint under a name of its own, which it gets once it is whole; where loading fails,"
-        " load an older one whole, or end"
-    )
-    lines = (*seen.reads([path]), *seen.writes())
-    return Discovery(Cause.TORN, said, remedy, lines)
-
-
-def _no_other(name: str, words: str, line: str, seen: FaultRun) -> Discovery:
-    """The checkpoint that is cut off was the only one."""
-    if seen.fault == "damaged":
-        return Discovery(
-            Cause.ONLY_ONE,
-            f"{name} is the only checkpoint: with it damaged, the restarted script ends with {words}",
-            "keep two checkpoints, and load the older one where the newer is damaged",
-            seen.writes(),
-        )
-    return Discovery(
-        Cause.TORN,
-        f"{name} was overwritten in place and is cut off; the restarted script ends with {words}:"
-        " all work is lost",
-        "write to a temporary name in the same folder, then os.replace(temporary, final)",
-        (*seen.writes(), *_raises(line)),
-    )
+    remedy = "write each checkpoint under a name of its own, which it gets once it is whole; where loading "
+    remedy += "fails, load an older one whole, or end"
+    return Discovery(Cause.TORN, said, remedy, (*seen.reads([path]), *seen.writes()))
 
 
 def _unfinished(damaged: Sequence[str], text: str) -> str:
@@ -100,19 +84,12 @@ def _unfinished(damaged: Sequence[str], text: str) -> str:
     return next((name for name in names if re.search(r"\d", name) and name in text), "")
 
 
-def _raises(line: str) -> tuple[str, ...]:
-    return (f"{line} raises it",) if line else ()
-
-
 def _whole_before(seen: FaultRun) -> bool:
     """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
     kinds = {pattern(path) for path in seen.damaged}
-    life = seen.lives[0]
-    spoilt = _spoilt(seen)
-    return any(
-        not spoilt(save) and not life.dropped(save.path) and pattern(save.path) in kinds
-        for save in life.saves
-    )
+    life, spoilt = seen.lives[0], _spoilt(seen)
+    there = [save for save in life.saves if pattern(save.path) in kinds and not life.dropped(save.path)]
+    return not all(map(spoilt, there))
 
 
 def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
@@ -121,16 +98,12 @@ def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
     So is one of a save that was cut off before the last of its files had its name.
     """
     saves = [save for life in seen.lives[:1] for save in life.saves]
-    steps = {
-        max(save.step for save in saves if save.path == path)
-        for path in seen.damaged
-        if any(save.path == path for save in saves)
-    }
+    newest = {save.path: save.step for save in saves}  # these are in the order of steps
+    steps = {newest[path] for path in seen.damaged if path in newest}
     if seen.fault in ("mid-save", "disk-full"):
         steps |= _incomplete(saves)
     folders = {os.path.dirname(path) for path in seen.damaged}
     folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
-
     temporary = {pattern(save.temp) for save in saves if save.temp}
 
     def spoilt(save: SavedFile) -> bool:
@@ -163,11 +136,8 @@ def newest_whole(seen: FaultRun) -> SavedFile | None:
     kinds |= {
         pattern(save.path) for save in saves if any(_alike(save, one) for one in saves if one.path in read)
     }
-    if (
-        seen.fault in ("mid-save", "disk-full")
-        and not kinds
-        and len({pattern(save.path) for save in saves}) > 1
-    ):
+    several = len({pattern(save.path) for save in saves}) > 1
+    if seen.fault in ("mid-save", "disk-full") and not kinds and several:
         return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(seen)
     return max(

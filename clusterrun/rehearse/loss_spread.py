@@ -47,29 +47,26 @@ class LossSpread:
 
 def spread(first: Start, second: Start, last: Start, at: int) -> LossSpread | None:
     """The losses of ``last``, which continues after step ``at``; None if too few can be compared."""
-    undisturbed = {(rank, n): pair for rank in first.ranks for n, pair in _pairs(first, second, rank).items()}
-    everywhere = [abs(one - two) for one, two in undisturbed.values()]
+    one, two = _losses(first), _losses(second)
+    undisturbed = {place: (one[place], two[place]) for place in one.keys() & two.keys()}
+    everywhere = [abs(loss - other) for loss, other in undisturbed.values()]
     here, own, level, steps = [], [], [], set()
-    for rank, trace in last.ranks.items():
-        for step in trace.steps[:LOOKED_AT]:
-            pair = undisturbed.get((rank, at + step.n))
-            if pair and step.loss is not None and math.isfinite(step.loss):
-                here.append(abs(pair[0] - pair[1]))
-                own.append(min(abs(step.loss - one) for one in pair))
-                level.append(abs(sum(pair)) / 2)
-                steps.add(step.n)
+    for (rank, n), loss in _losses(last).items():
+        pair = undisturbed.get((rank, at + n))
+        if pair and n <= LOOKED_AT:
+            here.append(abs(pair[0] - pair[1]))
+            own.append(min(abs(loss - other) for other in pair))
+            level.append(abs(sum(pair)) / 2)
+            steps.add(n)
     if len(steps) < LEAST:
         return None
     between = max(map(statistics.median, (here, everywhere)))
     return LossSpread(statistics.median(own), between, statistics.median(level), len(steps))
 
 
-def _pairs(first: Start, second: Start, rank: int) -> dict[int, tuple[float, float]]:
-    """By step: the losses of both undisturbed runs."""
-    one, two = (_losses(life, rank) for life in (first, second))
-    return {n: (one[n], two[n]) for n in one.keys() & two.keys()}
-
-
-def _losses(life: Start, rank: int) -> dict[int, float]:
-    steps = life.ranks[rank].steps if rank in life.ranks else ()
-    return {step.n: step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)}
+def _losses(life: Start) -> dict[tuple[int, int], float]:
+    """By rank and step."""
+    steps = [(rank, step) for rank, trace in life.ranks.items() for step in trace.steps]
+    return {
+        (rank, one.n): one.loss for rank, one in steps if one.loss is not None and math.isfinite(one.loss)
+    }

@@ -15,11 +15,14 @@ def complete(seen: FaultRun) -> bool:
 
 def came_to_its_end(life: Start) -> Discovery:
     """The script may have ended because it was done: nothing is said of the notice but whether it listens."""
-    hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
     said = f"the script came to its end at step {life.last}, soon after the notice"
-    if hears:
+    if _hears(life):
         return unknown(f"{said}: give it more to do, and rehearse again")
     return Discovery(Cause.NOTICE_UNHEARD, f"{said}, and does not listen for it")
+
+
+def _hears(life: Start) -> bool:
+    return any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
 
 
 def _unheard(lost: str) -> Discovery:
@@ -34,7 +37,7 @@ def notice_met(known: Reference, seen: FaultRun) -> tuple[Discovery, ...]:
     at = max((step for step in resumed(known, after).values() if step is not None), default=None)
     if not seen.until or at is None:
         return ()
-    hears = any(trace.steps and trace.steps[-1].hears for trace in life.ranks.values())
+    hears = _hears(life)
     done = max((trace.last for trace in life.ranks.values()), default=0)
     lost = done - at
     if lost <= 0 and (hears or seen.took is not None):

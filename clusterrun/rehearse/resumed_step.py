@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from clusterrun.rehearse.checkpoint_damage import newest_whole
+from clusterrun.rehearse.checkpoint_damage import newest_whole, only_one, overwritten
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 from clusterrun.rehearse.resumption import Reference
+
+OF_NO_STEP = "the weights before the first step are those of no step"
 
 
 def wrong_step(seen: FaultRun, known: Reference, steps: Mapping[int, int | None]) -> Discovery | None:
@@ -34,14 +36,10 @@ def wrong_step(seen: FaultRun, known: Reference, steps: Mapping[int, int | None]
         return None
     if at == 0:
         return _never(newest, seen, lines)
-    return Discovery(
-        Cause.TOO_FAR_BACK,
-        f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole:"
-        f" {seen.struck_at - at} steps done again",
-        "load the newest whole checkpoint: compare steps as numbers, not file names as text",
-        (*lines, *seen.writes()),
-        at,
-    )
+    said = f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole: "
+    said += f"{seen.struck_at - at} steps done again"
+    remedy = "load the newest whole checkpoint: compare steps as numbers, not file names as text"
+    return Discovery(Cause.TOO_FAR_BACK, said, remedy, (*lines, *seen.writes()), at)
 
 
 def _of_no_step(
@@ -64,16 +62,14 @@ def _of_no_step(
     )
     if fresh and moved and newest and not last.loaded:
         return _never(newest, seen, lines)
-    return unknown("the weights before the first step are those of no step, and no checkpoint was seen read")
+    return unknown(f"{OF_NO_STEP}, and no checkpoint was seen read")
 
 
 def _all_lost(seen: FaultRun) -> Discovery | None:
     """The damaged file was the only one, and the script begins again; None if nothing was lost by that."""
     name = os.path.basename(seen.damaged[-1])
     if seen.fault == "damaged":
-        said = f"{name} is the only checkpoint: with it damaged, training begins at step 0"
-        remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-        return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes())
+        return only_one(seen, name, "training begins at step 0")
     older = [save for save in seen.lives[0].saves if save.step < seen.struck_at]
     if not any(save.path in seen.damaged or save.gone for save in older):
         return None
@@ -81,9 +77,7 @@ def _all_lost(seen: FaultRun) -> Discovery | None:
         said = f"{os.path.basename(older[-1].path)} was removed before {name} was whole: all work is lost"
         remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
         return Discovery(Cause.TORN, said, remedy, seen.writes())
-    said = f"{name} was overwritten in place and is cut off; training begins at step 0: all work is lost"
-    remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Discovery(Cause.TORN, said, remedy, seen.writes())
+    return overwritten(seen, name, "training begins at step 0")
 
 
 def _never(newest: SavedFile, seen: FaultRun, lines: tuple[str, ...]) -> Discovery:
@@ -102,19 +96,16 @@ def _never(newest: SavedFile, seen: FaultRun, lines: tuple[str, ...]) -> Discove
 
 def weights_of_no_step(seen: FaultRun, steps: Mapping[int, int | None], lines: tuple[str, ...]) -> Discovery:
     if seen.elastic:
-        return unknown(
-            "the weights before the first step are those of no step (ranks may hold other pieces now)"
-        )
+        return unknown(f"{OF_NO_STEP} (ranks may hold other pieces now)")
     ranks = [rank for rank, step in steps.items() if not step]
     whose = "those of no step" if None in steps.values() else "those of step 0"
     who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
-    return Discovery(
-        Cause.PARAMETERS,
-        f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
-        " a part of them is not saved, not loaded, or changed on the way",
-        "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision",
-        lines,
+    said = f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
+    said += " a part of them is not saved, not loaded, or changed on the way"
+    remedy = (
+        "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision"
     )
+    return Discovery(Cause.PARAMETERS, said, remedy, lines)
 
 
 def left_out(seen: FaultRun) -> Discovery | None:
@@ -127,13 +118,12 @@ def left_out(seen: FaultRun) -> Discovery | None:
         line, missing, unknown_names, name = trace.partial
         if not missing or not unknown_names or trace.partial in begun:
             continue
-        return Discovery(
-            Cause.PARAMETERS,
-            f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}):"
-            f" the file lacks {missing} names of the model, and has {unknown_names} that the model lacks"
-            f" ({name})",
-            "save and load the same module, so that names are equal (DDP's begin with module.: save"
-            " ddp.module.state_dict()), and load with strict=True",
-            seen.made(),
+        said = (
+            f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}): "
         )
+        said += f"the file lacks {missing} names of the model, and has {unknown_names} that the model lacks "
+        said += f"({name})"
+        remedy = "save and load the same module, so that names are equal (DDP's begin with module.: save"
+        remedy += " ddp.module.state_dict()), and load with strict=True"
+        return Discovery(Cause.PARAMETERS, said, remedy, seen.made())
     return None
