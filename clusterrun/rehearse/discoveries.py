@@ -94,14 +94,14 @@ class FaultRun:
     @property
     def restarted(self) -> Start:
         """The start that is judged: the first after the fault that took a step, or the first that did not."""
-        after = [life for life in self.lives[1:] if not any(one.struck for one in life.ranks.values())]
+        after = [life for life in self.lives[1:] if not life.struck]
         stepped = (life for life in after if any(one.before for one in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
 
     def writes(self) -> tuple[str, ...]:
         """Where the script writes its checkpoints."""
-        line = next((save.line for save in reversed(self.lives[0].saves)), "")
-        return (f"{line} writes the checkpoint",) if line else ()
+        lines = [save.line for save in self.lives[0].saves[-1:] if save.line]
+        return tuple(f"{line} writes the checkpoint" for line in lines)
 
     def reads(self, among: Sequence[str]) -> tuple[str, ...]:
         """Where the restarted script reads what is ``among`` these paths."""

@@ -127,6 +127,11 @@ class Start:
         return min((rank.last for rank in self.ranks.values()), default=0)
 
     @property
+    def struck(self) -> bool:
+        """Whether a rank injected the fault that it was ordered to."""
+        return any(trace.struck for trace in self.ranks.values())
+
+    @property
     def saves(self) -> tuple[SavedFile, ...]:
         """What all ranks wrote from the first step on, in the order of steps."""
         found = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
@@ -139,10 +144,8 @@ class Start:
 
         Those after it may only say that a peer has gone.
         """
-        failed = sorted(
-            (rank for rank in self.ranks.values() if rank.error[1]), key=lambda one: one.failed_at
-        )
-        return tuple(rank.error for rank in failed)
+        failed = sorted(self.ranks.values(), key=lambda rank: rank.failed_at)
+        return tuple(rank.error for rank in failed if rank.error[1])
 
     @property
     def loaded(self) -> tuple[tuple[str, str], ...]:

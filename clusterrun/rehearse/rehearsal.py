@@ -26,7 +26,7 @@ from clusterrun.rehearse.faults import (
     schedule_faults,
     select_faults,
 )
-from clusterrun.rehearse.rank_trace import SavedFile, Start, read
+from clusterrun.rehearse.rank_trace import Start, read
 from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import made, moved
@@ -110,10 +110,6 @@ class Rehearsal:
                 self._runs.stop_waiting()
                 raise
 
-    def _late(self, what: str) -> Discovery:
-        said = f"not done within --budget {self._runs.budget:g} s"
-        return unknown(said, f"give more: --budget {2 * self._runs.budget:g}s")
-
     # --- the control ---
 
     def _control(self, began: float) -> Result:
@@ -138,10 +134,8 @@ class Rehearsal:
         self._second_run, second = again, self._runs.lives(again)[-1]
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
-        findings = control_runs.control(cut, second)
-        return Result(
-            "control", "control", findings, time.monotonic() - began, (curve(cut, 0), curve(second, 0))
-        )
+        findings, curves = control_runs.control(cut, second), (curve(cut, 0), curve(second, 0))
+        return Result("control", "control", findings, time.monotonic() - began, curves)
 
     def _first(self, folder: str) -> tuple[Start, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
@@ -190,13 +184,14 @@ class Rehearsal:
                     if not well:
                         break
             except BudgetSpent:
-                late = time.monotonic() - began
-                yield from (Result(one.name, one.title, (self._late(one.title),), late) for one in left)
+                said = f"not done within --budget {self._runs.budget:g} s"
+                late = unknown(said, f"give more: --budget {2 * self._runs.budget:g}s")
+                took = time.monotonic() - began
+                yield from (Result(one.name, one.title, (late,), took) for one in left)
                 return
             except ClusterrunError as error:
                 if left[0] is head:
-                    took = time.monotonic() - began
-                    yield Result(head.name, head.title, (unknown(error.seen),), took)
+                    yield Result(head.name, head.title, (unknown(error.seen),), time.monotonic() - began)
                     left = left[1:]
             finally:
                 chain.close()
@@ -234,7 +229,7 @@ class Rehearsal:
                 ends = place is places[-1]
                 self._runs.finish(run, starts, 0 if ends else place.last + 2)
                 lives = self._runs.starts(run)
-                if place is not places[0] and not any(map(struck, lives[place.last : place.last + 1])):
+                if place is not places[0] and not any(life.struck for life in lives[place.last :][:1]):
                     return
                 past = self._past(*lives[: place.first + 1])
                 after = lives[place.first + 1 :] if ends else lives[place.first + 1 : place.last + 2]
@@ -328,8 +323,7 @@ class Rehearsal:
         return not plan.natural and ends == {"limit"}
 
     def _damaged(self, fault: FaultCase, plan: Schedule) -> FaultRun:
-        """Damage the second undisturbed run's newest checkpoint and continue it; no one else needs its
-        folder."""
+        """Damage the second undisturbed run's newest checkpoint and continue it: nobody else needs that."""
         assert self.control is not None and self._second_run is not None
         past = self.control[1]
         damaged = cut_newest(past)
@@ -340,16 +334,14 @@ class Rehearsal:
     def _seen(
         self, fault: FaultCase, plan: Schedule, lives: tuple[Start, ...], run: Run, folder: str
     ) -> FaultRun:
-        torn = plan.saves[plan.group - 1][1] if fault.name in ("mid-save", "disk-full") and plan.saves else ()
-        damaged = torn_paths(torn, os.path.join(self._runs.folder, "control-1"), folder)
+        damaged: tuple[str, ...] = ()
+        if fault.name in ("mid-save", "disk-full") and plan.saves:
+            biggest = max(plan.saves[plan.group - 1][1], key=lambda save: save.size)
+            if not biggest.temp:  # it is cut off under its final name
+                damaged = (moved(biggest.path, os.path.join(self._runs.folder, "control-1"), folder),)
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
         return FaultRun(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
-
-
-def struck(life: Start) -> bool:
-    """Whether a rank of this start injected the fault that it was ordered to."""
-    return any(trace.struck for trace in life.ranks.values())
 
 
 def unstruck(life: Start) -> Start:
@@ -359,14 +351,12 @@ def unstruck(life: Start) -> Start:
 
 def cut_to(life: Start, steps: int) -> Start:
     """The same life, as if it had ended after so many steps."""
-    ranks = {
-        rank: replace(
-            trace,
-            steps=tuple(step for step in trace.steps if step.n <= steps),
-            saves=tuple(save for save in trace.saves if save.step <= steps),
+    ranks = {}
+    for rank, trace in life.ranks.items():
+        saves = tuple(save for save in trace.saves if save.step <= steps)
+        ranks[rank] = replace(
+            trace, steps=tuple(step for step in trace.steps if step.n <= steps), saves=saves
         )
-        for rank, trace in life.ranks.items()
-    }
     return Start(ranks)
 
 
@@ -382,15 +372,6 @@ def cut_newest(life: Start) -> tuple[str, ...]:
     there = [save for save in life.saves if save.size and os.path.exists(save.path)]
     if not there:
         return ()
-    newest = max(save.step for save in there)
-    save = max((save for save in there if save.step == newest), key=lambda save: save.size)
+    save = max(there, key=lambda save: (save.step, save.size))
     os.truncate(save.path, save.size // 2)
     return (save.path,)
-
-
-def torn_paths(planned: Sequence[SavedFile], control: str, folder: str) -> tuple[str, ...]:
-    """The file that a fault in the middle of a save cuts off under its final name, in ``folder``."""
-    biggest = max(planned, key=lambda save: save.size, default=None)
-    if biggest is None or biggest.temp:
-        return ()
-    return (moved(biggest.path, control, folder),)

@@ -73,18 +73,22 @@ class RehearsedRuns:
             environment=(*self.spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
         )
         run = self._launch(spec)
-        self._live.add(self._process(run))
+        self._live.add(run.record.coordinator)
         return run
 
     def _launch(self, spec: JobSpec) -> Run:
         return launch(spec, self._context)
 
-    def _process(self, run: Run) -> str:
-        """The process of its coordinator, which is on this machine."""
-        return run.record.coordinator
-
     def kill_node(self, run: Run, node: int) -> None:
-        kill_node(run.job_id, node)
+        """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
+        job = int(run.job_id.partition(".")[0])
+        for agent in [one for one in proc.descendants(job) if is_agent(one.pid)]:
+            below = proc.descendants(agent.pid)
+            if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
+                for one in (agent, *below):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one.pid, signal.SIGKILL)
+                return
 
     def copy(self, name: str) -> str:
         target = os.path.join(self.folder, name)
@@ -92,7 +96,7 @@ class RehearsedRuns:
         return target
 
     def over(self, run: Run) -> bool:
-        return not processes.alive(self._process(run))
+        return not processes.alive(run.record.coordinator)
 
     def finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
         """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
@@ -107,7 +111,7 @@ class RehearsedRuns:
             if there > next_start > 0:
                 return
             time.sleep(LOOK_EVERY)
-        self._live.discard(self._process(run))
+        self._live.discard(run.record.coordinator)
 
     def wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""
@@ -122,7 +126,8 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice; seconds until the run has ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        self._give_notice(run)
+        with contextlib.suppress(ProcessLookupError):  # as Slurm does it: a signal to the coordinator
+            os.kill(int(run.record.coordinator.partition(".")[0]), signal.SIGUSR2)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -139,16 +144,11 @@ class RehearsedRuns:
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
 
-    def _give_notice(self, run: Run) -> None:
-        """As Slurm gives it: a signal to the coordinator."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
-
     def end(self, run: Run) -> None:
         if self.over(run):
             return
-        processes.end(self._process(run), self._context.clock, END_SECONDS)
-        self._live.discard(self._process(run))
+        processes.end(run.record.coordinator, self._context.clock, END_SECONDS)
+        self._live.discard(run.record.coordinator)
 
     def check_time(self, run: Run) -> None:
         """End the run where the budget is used up. Raises ``BudgetSpent``."""
@@ -170,18 +170,6 @@ class RehearsedRuns:
         self.stop_waiting()
         for process in list(self._live):
             processes.end(process, self._context.clock, END_SECONDS)
-
-
-def kill_node(job_id: str, node: int) -> None:
-    """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
-    agents = [one for one in proc.descendants(int(job_id.partition(".")[0])) if is_agent(one.pid)]
-    for agent in agents:
-        below = proc.descendants(agent.pid)
-        if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
-            for one in (agent, *below):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
-            return
 
 
 def is_agent(pid: int) -> bool:

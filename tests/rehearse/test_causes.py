@@ -11,7 +11,7 @@ from clusterrun.rehearse import causes, control_runs
 from clusterrun.rehearse.discoveries import Cause, FaultRun, Severity
 from clusterrun.rehearse.faults import FAULTS, rank_orders, runs_of, schedule, schedule_faults, select_faults
 from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, parsed, pattern
-from clusterrun.rehearse.rehearsal import struck, unstruck
+from clusterrun.rehearse.rehearsal import unstruck
 from clusterrun.rehearse.resumption import counted, joined, reference, resumed
 
 LAST, SAVED, KILLED = 30, 10, 13
@@ -330,7 +330,7 @@ def test_the_first_start_after_the_fault_that_took_a_step_is_judged() -> None:
 
 def test_a_restart_that_is_killed_again_proves_the_first_kill() -> None:
     again = life(SAVED, SAVED + 3, loads=READ, struck=True)
-    assert struck(again) and not struck(unstruck(again))
+    assert again.struck and not unstruck(again).struck
     once = FaultRun("kill", (BEFORE, unstruck(again)), KILLED)
     twice = FaultRun("twice", (joined(CONTROL, (BEFORE, again)), after(rates=[[9.0]])), KILLED)
     found = [[one.level.value for one in causes.judge(CONTROL, "", one)] for one in (once, twice)]
