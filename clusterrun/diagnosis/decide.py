@@ -12,22 +12,8 @@ from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import find_straggler
-from clusterrun.diagnosis.stuck_collectives import (
-    crossed,
-    held_locks,
-    other_roots,
-    other_tags,
-    unanswered,
-    unended,
-)
-from clusterrun.diagnosis.stuck_rendezvous import (
-    met_in_vain,
-    not_in_new_group,
-    other_groups,
-    other_rank,
-    other_store,
-    other_world,
-)
+from clusterrun.diagnosis.stuck_collectives import crossed, held_locks, other_roots, other_tags, unended
+from clusterrun.diagnosis.stuck_rendezvous import met_in_vain, not_in_new_group, other_request
 from clusterrun.diagnosis.stuck_sends import in_a_circle, other_posts
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
@@ -54,8 +40,7 @@ def decide(snapshot: JobSnapshot) -> Judgement:
         now = max((one.clock for one in snapshot.seen), default=0.0)
         waits = counted(snapshot.seen, now - snapshot.stalled)
     found = _stopped(snapshot, waits) or _moving(snapshot, waits) or _differing(snapshot, waits)
-    found = found or other_world(snapshot) or other_rank(snapshot) or other_store(snapshot)
-    found = found or other_groups(snapshot) or _absent(snapshot, waits) or _together(snapshot, waits)
+    found = found or other_request(snapshot) or _absent(snapshot, waits) or _together(snapshot, waits)
     found = found or _elsewhere(snapshot)
     judged = found if isinstance(found, Judgement) else Judgement(found)
     evidence = (*judged.diagnosis.evidence, *snapshot.circumstances())
@@ -229,7 +214,7 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Di
     if not snapshot.owed and not snapshot.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=snapshot.waited(waits)), certain=False)
-    return unanswered(snapshot, waits, stuck) or unended(snapshot, waits, stuck)
+    return unended(snapshot, waits, stuck)
 
 
 def _elsewhere(snapshot: JobSnapshot) -> Judgement | Diagnosis:

@@ -1,6 +1,8 @@
-"""The table of known messages, a row for each: its pattern, its cause, its remedy; data only."""
+"""What a printed line means: a row for each known message, with its pattern, cause and remedy; pure."""
 
 from __future__ import annotations
+
+import re
 
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.frozen import frozen
@@ -325,3 +327,12 @@ ROWS: tuple[KnownError, ...] = (
     *(KnownError(pattern, cause, PEERS_REMEDY, consequence=True) for pattern, cause in CONSEQUENCES),
 )
 """In this order: the first that fits counts, so special ones stand before general ones."""
+
+_ANY = re.compile("|".join(f"(?:{row.pattern})" for row in ROWS))
+
+
+def meaning(line: str) -> KnownError | None:
+    """The first row that fits ``line``; None if nothing is known about it."""
+    if not _ANY.search(line):
+        return None
+    return next((row for row in ROWS if re.search(row.pattern, line)), None)

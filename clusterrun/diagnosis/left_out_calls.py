@@ -37,11 +37,8 @@ def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     if meant := _other_peer(snapshot, waits):
         return meant
     at = {one.rank: one for one in waits}
-    found: dict[int, Waiting] = {}
-    for one in waits:
-        for rank in one.missing:
-            if rank in at and _is_wider(snapshot, at[rank], one):
-                found[rank] = one
+    pairs = [(rank, one) for one in waits for rank in one.missing if rank in at]
+    found = {rank: one for rank, one in pairs if _is_wider(snapshot, at[rank], one)}
     found = {rank: one for rank, one in found.items() if one.rank not in found}
     if not found:
         return None
@@ -90,9 +87,8 @@ def _other_peer(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
         why += f"rank {mate.rank} waits for it in {_named(mate)}{snapshot.line(mate.rank)}"
         said = f"rank {number} on {one.node} names another rank than the one that it meets: {why}"
         remedy = "let each send name as dst who receives it, and each recv as src who sends it"
-        return Diagnosis(
-            Verdict.MISMATCH, said, (Culprit(number, one.node, why),), (), snapshot.waited(waits), remedy
-        )
+        culprits = snapshot.culprits({number: why})
+        return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
     return None
 
 
@@ -112,7 +108,7 @@ def unset_key(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | No
             whys[rank] = f"{why}, though it has gone on{snapshot.line(rank)}" if gone else why
     if not whys:
         return None
-    culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
+    culprits = snapshot.culprits(dict(sorted(whys.items())))
     first = culprits[0]
     who = ranks_in_words(one.rank for one in keyed)
     said = f"{who} wait{'s' if len(keyed) == 1 else ''} for a key of the store that rank {first.rank} on "
@@ -294,7 +290,7 @@ def _either(
     snapshot: JobSnapshot, waits: Sequence[Waiting], inside: list[Waiting], gone: list[Waiting]
 ) -> Diagnosis:
     """Nothing tells which of both is wrong: both are told, and nobody is blamed."""
-    here, there = (tuple(one.rank for one in side) for side in (inside, gone))
+    here, there = ([one.rank for one in side] for side in (inside, gone))
     callers, others = ranks_in_words(here), ranks_in_words(there)
     said = f"{callers} wait{'s' if len(here) == 1 else ''} in {_named(inside[0])}{snapshot.line(*here)} for "
     said += f"{others}, in {gone[0].record.operation}{snapshot.line(*there)}: either {others} left out "
@@ -324,12 +320,13 @@ def _awaited(snapshot: JobSnapshot, one: Waiting) -> set[int]:
 
 def half(one: Waiting) -> str:
     """What the missing rank should have called."""
-    if one.record.operation == HALF:
-        return f"the other half of {HALF}"
-    if one.record.operation == KEY:
-        return "set for a key of the store"
-    if one.record.operation == LOCK:
-        return "the release of that lock"
+    counterparts = {
+        HALF: f"the other half of {HALF}",
+        KEY: "set for a key of the store",
+        LOCK: "the release of that lock",
+        "send": f"recv from rank {one.rank}",
+        "recv": f"send to rank {one.rank}",
+    }
     verb = one.record.operation.partition(" ")[0]
-    other = {"send": f"recv from rank {one.rank}", "recv": f"send to rank {one.rank}"}.get(verb)
+    other = counterparts.get(one.record.operation) or counterparts.get(verb)
     return other or f"{one.record.operation} of group {one.record.group}"

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from clusterrun.diagnosis.explanations import reason
 from clusterrun.diagnosis.flight_records import members
-from clusterrun.diagnosis.known_error_lookup import meaning
-from clusterrun.diagnosis.known_errors import PEERS_REMEDY
+from clusterrun.diagnosis.known_errors import PEERS_REMEDY, meaning
 from clusterrun.diagnosis.left_mismatches import mismatch, unmet
 from clusterrun.diagnosis.own_watchdogs import INSIDE, noticed, of_timers, of_watchdog
 from clusterrun.diagnosis.printed_errors import SURVIVED_SECONDS, Error, is_timer

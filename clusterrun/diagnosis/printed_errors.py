@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from clusterrun.diagnosis.known_error_lookup import meaning
-from clusterrun.diagnosis.known_errors import KnownError
+from clusterrun.diagnosis.known_errors import KnownError, meaning
 from clusterrun.diagnosis.stack_location import Doing, is_library, place, short
 from clusterrun.model.frozen import frozen, replace
 

@@ -17,6 +17,8 @@ _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it lo
 
 def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
     """``stuck`` wait in a collective that everybody has begun: what ends owe each other tells the link."""
+    if all(one.record.operation == HALF for one in stuck):
+        return _unanswered(snapshot, waits, stuck)
     operation = min(stuck, key=lambda one: one.record.at).record.operation
     said = f"all ranks have begun {operation}, and it does not end"
     evidence = [*snapshot.waited(waits)]
@@ -40,11 +42,9 @@ def unended(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Wai
     return Diagnosis(Verdict.LINK, said, culprits, (), tuple(evidence), remedy)
 
 
-def unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis | None:
+def _unanswered(snapshot: JobSnapshot, waits: Sequence[Waiting], stuck: Sequence[Waiting]) -> Diagnosis:
     """All of ``stuck`` wait for sends or receives, and nothing tells of whom."""
-    if any(one.record.operation != HALF for one in stuck):
-        return None
-    ranks = tuple(one.rank for one in stuck)
+    ranks = [one.rank for one in stuck]
     wait = "waits" if len(ranks) == 1 else "wait"
     said = f"{ranks_in_words(ranks)} {wait} for {HALF} that is not answered{snapshot.line(*ranks)}"
     if odd := alone_departs(snapshot, waits):

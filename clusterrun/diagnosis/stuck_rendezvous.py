@@ -8,10 +8,17 @@ from clusterrun.diagnosis.evidence import RankSeen
 from clusterrun.diagnosis.flight_records import Waiting
 from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.stack_location import Doing, place
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 
 
-def other_world(snapshot: JobSnapshot) -> Diagnosis | None:
+def other_request(snapshot: JobSnapshot) -> Diagnosis | None:
+    """Ranks that do not meet because one asks for another world, rank's number, place or group."""
+    return (
+        _other_world(snapshot) or _other_rank(snapshot) or _other_store(snapshot) or _other_groups(snapshot)
+    )
+
+
+def _other_world(snapshot: JobSnapshot) -> Diagnosis | None:
     """Ranks that wait in ``init_process_group`` for more ranks than there are, or for another number.
 
     One that asked for fewer may be through, while others wait there or for it.
@@ -22,12 +29,10 @@ def other_world(snapshot: JobSnapshot) -> Diagnosis | None:
     wrong = [one for one in asked if one.world > one.started or (fits and one not in fits)]
     if not wrong:
         return None
-    culprits = tuple(Culprit(one.rank, one.node, _of_world(snapshot, one, worlds[one.rank])) for one in wrong)
+    culprits = snapshot.culprits({one.rank: _of_world(snapshot, one, worlds[one.rank]) for one in wrong})
     who = ranks_in_words(one.rank for one in wrong)
-    said = (
-        f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; "
-        f"there are {wrong[0].started}"
-    )
+    said = f"{who} asked init_process_group for a world of {worlds[wrong[0].rank]} ranks; there are "
+    said += f"{wrong[0].started}"
     remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
     return Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy)
 
@@ -37,33 +42,27 @@ def _of_world(snapshot: JobSnapshot, rank: RankSeen, size: int) -> str:
     return f"{doing} a world of {size} ranks, and was started as one of {rank.started}"
 
 
-def other_rank(snapshot: JobSnapshot) -> Diagnosis | None:
+def _other_rank(snapshot: JobSnapshot) -> Diagnosis | None:
     """Several ranks say that they are one and the same: right is the one that was started as it."""
     asked: dict[int, list[RankSeen]] = {}
     for one in snapshot.seen:
         if one.world and one.asks >= 0:
             asked.setdefault(one.asks, []).append(one)
-    wrong = [
-        one for rank, ranks in sorted(asked.items()) if len(ranks) > 1 for one in ranks if one.rank != rank
-    ]
+    wrong = [one for rank, ranks in sorted(asked.items()) if ranks[1:] for one in ranks if one.rank != rank]
     if not wrong:
         return None
-    culprits = tuple(
-        Culprit(
-            one.rank,
-            one.node,
-            f"it waits in init_process_group{snapshot.line(one.rank)} as rank {one.asks}",
-        )
+    whys = {
+        one.rank: f"it waits in init_process_group{snapshot.line(one.rank)} as rank {one.asks}"
         for one in wrong
-    )
+    }
     first = wrong[0]
     said = f"rank {first.rank} on {first.node} says in init_process_group that it is rank {first.asks}, as "
     said += f"{ranks_in_words(one.rank for one in asked[first.asks] if one is not first)} does"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, remedy=remedy)
+    return Diagnosis(Verdict.MISMATCH, said, snapshot.culprits(whys), remedy=remedy)
 
 
-def other_store(snapshot: JobSnapshot) -> Diagnosis | None:
+def _other_store(snapshot: JobSnapshot) -> Diagnosis | None:
     """All wait in ``init_process_group``, but not at one address: most are right, of equal halves none."""
     places: dict[str, list[RankSeen]] = {}
     for one in snapshot.seen:
@@ -80,15 +79,12 @@ def other_store(snapshot: JobSnapshot) -> Diagnosis | None:
         f"{ranks_in_words(one.rank for one in ranks)} at {address}"
         for address, ranks in ((where, most), *others)
     ]
-    culprits = tuple(
-        Culprit(
-            one.rank,
-            one.node,
-            f"it looks for rank 0 at {address}, where the others look at {where}{_is(snapshot, one)}",
-        )
+    whys = {
+        one.rank: f"it looks for rank 0 at {address}, where the others look at {where}{_is(snapshot, one)}"
         for address, ranks in (others if known else ())
         for one in ranks
-    )
+    }
+    culprits = snapshot.culprits(whys)
     said = f"ranks wait for each other in init_process_group at different addresses: {'; '.join(sides)}"
     remedy = "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
     return Diagnosis(Verdict.MISMATCH if known else Verdict.UNDETERMINED, said, culprits, remedy=remedy)
@@ -101,7 +97,7 @@ def _may_be(where: str, address: str, ranks: list[RankSeen], snapshot: JobSnapsh
     return same_port and {one.node for one in ranks} <= home
 
 
-def other_groups(snapshot: JobSnapshot) -> Diagnosis | None:
+def _other_groups(snapshot: JobSnapshot) -> Diagnosis | None:
     """Ranks that make groups, and not the same ones in the same order: torch numbers them as they come.
 
     The one that contradicts all others is known where two and more of these are there.
@@ -123,7 +119,7 @@ def other_groups(snapshot: JobSnapshot) -> Diagnosis | None:
     passed = [one for one in odd if not one.makes]
     if len(passed) == 1 and 2 * sum(bool(one.makes) for one in snapshot.seen) > snapshot.size:
         odd = passed  # the others wait for it, and have come as far as each other
-    culprits = tuple(Culprit(one.rank, one.node, _of_groups(snapshot, one, apart, known)) for one in odd)
+    culprits = snapshot.culprits({one.rank: _of_groups(snapshot, one, apart, known) for one in odd})
     said = "ranks do not make the same groups in the same order: "
     if len(odd) == 1:
         said = f"rank {odd[0].rank} on {odd[0].node} does not make the groups that the others make: "
@@ -152,10 +148,7 @@ def _contradicts(two: RankSeen, name: str, members: str, known: dict[str, str], 
 
 
 def _of_groups(
-    snapshot: JobSnapshot,
-    odd: RankSeen,
-    apart: list[tuple[int, int, str]],
-    known: dict[int, dict[str, str]],
+    snapshot: JobSnapshot, odd: RankSeen, apart: list[tuple[int, int, str]], known: dict[int, dict[str, str]]
 ) -> str:
     """In what it differs from the first rank that it contradicts."""
     one, two, name = next((pair for pair in apart if pair[0] != odd.rank), apart[0])
@@ -185,19 +178,17 @@ def not_in_new_group(
     The few are odd; of equal halves either may be.
     """
     makes = [one for one in absent if one.default and place(one.stack).doing is Doing.RENDEZVOUS]
-    if not makes or len(makes) < len(absent) or len(makes) < len(waits):
-        return None
-    if len(makes) + len(waits) < snapshot.size:
+    all_of_them = len(makes) + len(waits) >= snapshot.size
+    if not makes or len(makes) < max(len(absent), len(waits)) or not all_of_them:
         return None
     meets = place(makes[0].stack).operation
-    there = tuple(one.rank for one in makes)
+    there = [one.rank for one in makes]
     where = f"{ranks_in_words(there)} wait in {meets}{snapshot.line(*there)}"
     whys = {
         one.rank: f"it is in {one.record.operation}{snapshot.line(one.rank)} and has not called {meets}"
         for one in waits
     }
-    culprits = tuple(Culprit(rank, snapshot.of(rank).node, why) for rank, why in sorted(whys.items()))
-    inside = tuple(sorted(whys))
+    culprits, inside = snapshot.culprits(dict(sorted(whys.items()))), sorted(whys)
     said = f"{where} for {ranks_in_words(inside)}"
     said += f", and {'it is' if len(inside) == 1 else 'they are'} in {waits[0].record.operation}"
     said += snapshot.line(*inside)
@@ -211,16 +202,15 @@ def met_in_vain(snapshot: JobSnapshot) -> Diagnosis:
     """All seen stand in init_process_group, or in calls that nobody records."""
     here = place(snapshot.seen[0].stack)
     said = f"all ranks seen wait in {here.operation} at {here.line}"
-    gone = tuple(sorted(set(range(snapshot.size)) - {one.rank for one in snapshot.seen}))
+    gone = sorted({*range(snapshot.size)} - {one.rank for one in snapshot.seen})
     if gone and not snapshot.mute and all(one.world == one.started == snapshot.size for one in snapshot.seen):
         said += (
             f", for {ranks_in_words(gone)} as well, of which no process was left when they were looked for"
         )
         remedy = f"how did it end? clusterrun logs --rank {gone[0]}; behind a pipe an exit code is lost: "
         remedy += "set -o pipefail"
-        return Diagnosis(
-            Verdict.NEVER_ARRIVED if snapshot.long_still else Verdict.NOTHING, said, remedy=remedy
-        )
-    remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
-    verdict = Verdict.LINK if any(one.backlog for one in snapshot.seen) else Verdict.UNDETERMINED
+        verdict = Verdict.NEVER_ARRIVED
+    else:
+        remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
+        verdict = Verdict.LINK if any(one.backlog for one in snapshot.seen) else Verdict.UNDETERMINED
     return Diagnosis(verdict if snapshot.long_still else Verdict.NOTHING, said, remedy=remedy)

@@ -6,7 +6,7 @@ from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.resumption import LOST_GRADIENT, OTHERS, PARTS, SAME_LOSS, FirstDifference
 
 SAVED_AS = {
-    "state": ("optimizer", Cause.OPTIMIZER, "optimizer"),
+    "state": ("optimizer", Cause.OPTIMIZER, "the optimizer's state"),
     "rates": ("scheduler", Cause.RATES, "scheduler"),
     "scheduler": ("scheduler", Cause.SCHEDULER, "scheduler"),
     "scaler": ("scaler", Cause.SCALER, "scaler"),
@@ -110,46 +110,35 @@ def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Dis
     name, cause, said = SAVED_AS[one.part]
     saved = seen.lives[0].called(name, "state_dict")
     loaded = seen.restarted.called(name, "load_state_dict")
-    words = {"state": "the optimizer's state", "rates": f"the learning rate is {one.detail}"}.get(
-        one.part, said
-    )
+    words = f"the learning rate is {one.detail}" if one.part == "rates" else said
     if one.part == "state" and one.detail.startswith("of "):
-        return _one_of_many(one, head, loaded, seen.made())
+        called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
+        remedy = "save the state_dict() of every optimizer, and load each after it is made"
+        words = f"{head}the state {one.detail} (rank {one.rank}){called}"
+        return Discovery(cause, words, remedy, seen.made(), one.step)
     if one.part == "state" and one.detail:
         words += " begins anew"
-    if one.part == "rates" and not any(
-        step.schedulers for t in seen.restarted.ranks.values() for step in t.steps
-    ):
+    steps = (step for trace in seen.restarted.ranks.values() for step in trace.steps)
+    if one.part == "rates" and not any(step.schedulers for step in steps):
         words += f" (rank {one.rank}): no scheduler of torch's sets it"
+        remedy = (
+            "after optimizer.load_state_dict(…), set none of it anew; compute what changes while training"
+        )
+        remedy += " from the number of the step that was loaded"
         if late:
             words += ", and it was right before this step"
-        remedy = (
-            "save and restore what decides when the rate changes: the best value, counters of bad evaluations"
-            if late
-            else "after optimizer.load_state_dict(…), set none of it anew; compute what changes while"
-            " training from the number of the step that was loaded"
-        )
+            remedy = "save and restore what decides when the rate changes: the best value, counters of bad "
+            remedy += "evaluations"
         return Discovery(cause, f"{head}{words}", remedy, seen.made(), one.step)
-    if not loaded:
+    if loaded:
+        why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
+        remedy = f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
+    else:
         why = f"{name}.load_state_dict was not called"
         why += "" if saved else f", nor {name}.state_dict when saving"
-    else:
-        why = f"{name}.load_state_dict was called at {loaded}, and something changed it afterwards"
-    remedy = (
-        f"call {name}.load_state_dict(…) after the last line that makes or sets the {name} anew"
-        if loaded
-        else f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
-    )
+        remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
     lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + seen.made()
     return Discovery(cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
-
-
-def _one_of_many(one: FirstDifference, head: str, loaded: str, lines: tuple[str, ...]) -> Discovery:
-    """The state of one of several optimizers."""
-    called = f"; load_state_dict of one was called at {loaded}" if loaded else ""
-    said = f"{head}the state {one.detail} (rank {one.rank}){called}"
-    remedy = "save the state_dict() of every optimizer, and load each after it is made"
-    return Discovery(Cause.OPTIMIZER, said, remedy, lines, one.step)
 
 
 def loaded_beside(seen: FaultRun, one: FirstDifference) -> bool:

@@ -73,11 +73,15 @@ class RehearsedRuns:
             environment=(*self.spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
         )
         run = self._launch(spec)
-        self._live.add(run.record.coordinator)
+        self._live.add(self._process(run))
         return run
 
     def _launch(self, spec: JobSpec) -> Run:
         return launch(spec, self._context)
+
+    def _process(self, run: Run) -> str:
+        """The process of its coordinator, which is on this machine."""
+        return run.record.coordinator
 
     def kill_node(self, run: Run, node: int) -> None:
         """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
@@ -96,7 +100,7 @@ class RehearsedRuns:
         return target
 
     def over(self, run: Run) -> bool:
-        return not processes.alive(run.record.coordinator)
+        return not processes.alive(self._process(run))
 
     def finish(self, run: Run, starts: int = 1, next_start: int = 0) -> None:
         """Wait for the end of a run, at most until its ranks were started twice more than ``starts`` times.
@@ -111,7 +115,7 @@ class RehearsedRuns:
             if there > next_start > 0:
                 return
             time.sleep(LOOK_EVERY)
-        self._live.discard(run.record.coordinator)
+        self._live.discard(self._process(run))
 
     def wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""
@@ -126,8 +130,7 @@ class RehearsedRuns:
     def notified(self, run: Run, seconds: float) -> float | None:
         """Give notice; seconds until the run has ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
-        with contextlib.suppress(ProcessLookupError):  # as Slurm does it: a signal to the coordinator
-            os.kill(int(run.record.coordinator.partition(".")[0]), signal.SIGUSR2)
+        self._give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
@@ -144,11 +147,16 @@ class RehearsedRuns:
         life = read(folder.folder)
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
 
+    def _give_notice(self, run: Run) -> None:
+        """As Slurm gives it: a signal to the coordinator."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
+
     def end(self, run: Run) -> None:
         if self.over(run):
             return
-        processes.end(run.record.coordinator, self._context.clock, END_SECONDS)
-        self._live.discard(run.record.coordinator)
+        processes.end(self._process(run), self._context.clock, END_SECONDS)
+        self._live.discard(self._process(run))
 
     def check_time(self, run: Run) -> None:
         """End the run where the budget is used up. Raises ``BudgetSpent``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from clusterrun.diagnosis.known_error_lookup import meaning
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Grade, LinkReport, Measurement, Report

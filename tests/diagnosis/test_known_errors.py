@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from clusterrun.diagnosis.known_error_lookup import meaning
-from clusterrun.diagnosis.known_errors import ROWS
+from clusterrun.diagnosis.known_errors import ROWS, meaning
 from clusterrun.diagnosis.verdict import Verdict
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
