@@ -62,20 +62,21 @@ def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
         if one.call and one.peer >= 0:
             found.append(_with_peer(one, ranks))
         elif one.call == "wait" and not inside and sends(one):
-            found.append(_with_somebody(one, ranks))
+            found.append(_unrecorded(one, HALF, _behind(one, ranks)))
         elif one.call == "store" and len(whose := setters(one, ranks) or others) == 1:
-            found.append(Waiting(one.rank, Record("", 0, KEY, "", "", False, 0.0), whose))
+            found.append(_unrecorded(one, KEY, whose))
         elif inside:
             record = min(inside, key=lambda r: r.at)
-            missing = tuple(
-                member
-                for member in members(one, record.group, ranks)
-                if member != one.rank and begun.get((member, record.group), 0) < record.sequence
-            )
-            found.append(Waiting(one.rank, record, missing))
+            mates = [mate for mate in members(one, record.group, ranks) if mate != one.rank]
+            behind = (mate for mate in mates if begun.get((mate, record.group), 0) < record.sequence)
+            found.append(Waiting(one.rank, record, tuple(behind)))
         elif holder := _holder(one, ranks):
-            found.append(Waiting(one.rank, Record("", 0, LOCK, "", "", False, 0.0), holder))
+            found.append(_unrecorded(one, LOCK, holder))
     return found
+
+
+def _unrecorded(rank: RankSeen, what: str, missing: tuple[int, ...], group: str = "") -> Waiting:
+    return Waiting(rank.rank, Record(group, 0, what, "", "", False, 0.0), missing)
 
 
 def _holder(one: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
@@ -119,10 +120,10 @@ def _with_peer(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
     meets = any(two.rank == rank.peer and (two.call, two.peer) == (fits, rank.rank) for two in ranks)
     group = f"of ranks {min(rank.rank, rank.peer)} and {max(rank.rank, rank.peer)}"
     what = f"{rank.call} {'to' if rank.call == 'send' else 'from'} rank {rank.peer}"
-    return Waiting(rank.rank, Record(group, 0, what, "", "", False, 0.0), () if meets else (rank.peer,))
+    return _unrecorded(rank, what, () if meets else (rank.peer,), group)
 
 
-def _with_somebody(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
+def _behind(rank: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
     """It waits for what ``isend`` or ``irecv`` began: who has begun fewer of these has not answered it.
 
     That is known where one other rank uses them, or where all that do have begun the same number but one.
@@ -131,7 +132,7 @@ def _with_somebody(rank: RankSeen, ranks: Sequence[RankSeen]) -> Waiting:
     behind = [other for other, count in counts.items() if count < sends(rank)]
     equal = [other for other, count in counts.items() if count == sends(rank)]
     known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
-    return Waiting(rank.rank, Record("", 0, HALF, "", "", False, 0.0), tuple(behind) if known else ())
+    return tuple(behind) if known else ()
 
 
 def sends(rank: RankSeen) -> int:
@@ -175,15 +176,9 @@ def shortest_timeout(ranks: Sequence[RankSeen]) -> float:
     """Of the groups that ranks wait in, the smallest time-out in seconds; 0: none, or unknown."""
     waits = {one.rank: one.record.group for one in waiting(ranks)}
     unrecorded = any(one.rank not in waits and place(one.stack).doing is Doing.COLLECTIVE for one in ranks)
-    return min(
-        (
-            group.timeout
-            for one in ranks
-            for group in one.groups
-            if group.timeout and (unrecorded or _same(group, waits.get(one.rank, "")))
-        ),
-        default=0.0,
-    )
+    known = [(one.rank, group) for one in ranks for group in one.groups if group.timeout]
+    limited = (group for rank, group in known if unrecorded or _same(group, waits.get(rank, "")))
+    return min((group.timeout for group in limited), default=0.0)
 
 
 def _begun(ranks: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
@@ -191,15 +186,14 @@ def _begun(ranks: Sequence[RankSeen]) -> Mapping[tuple[int, str], int]:
     found: dict[tuple[int, str], int] = {}
     known = {record.group for one in ranks for record in one.records}
     for one in ranks:
-        recorded: dict[tuple[int, str], int] = {}
-        for record in one.records:
-            at = one.rank, record.group
-            recorded[at] = max(recorded.get(at, 0), record.sequence)
         for group in one.groups:
             # Who has no record of a group of which others have some has begun nothing but sends in it.
             only_sends = group.backend == "gloo" and group.name in known
             found[one.rank, group.name] = 0 if only_sends else group.sequence
-        found.update(recorded)
+        found.update({(one.rank, group): 0 for group in {record.group for record in one.records}})
+        for record in one.records:
+            at = one.rank, record.group
+            found[at] = max(found[at], record.sequence)
     return found
 
 
@@ -233,11 +227,8 @@ def difference(ranks: Sequence[RankSeen]) -> Difference | None:
         for record in one.records:
             key = (record.group, spans.get(record.group, ""), record.sequence)
             places.setdefault(key, {})[one.rank] = record
-    found = [
-        Difference(name, number, tuple(sides))
-        for (name, _, number), records in places.items()
-        if len(sides := _sides(records)) > 1
-    ]
+    sided = ((name, number, tuple(_sides(records))) for (name, _, number), records in places.items())
+    found = [Difference(*one) for one in sided if len(one[-1]) > 1]
     return min(found, key=lambda one: min(side.record.at for side in one.sides), default=None)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from clusterrun.diagnosis.stack_location import is_library
 
@@ -37,12 +36,9 @@ def _threads(text: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     frames: list[str] = []
     for line in text.replace("\0", "").splitlines():
-        thread = _THREAD.match(line)
-        if thread:
+        if thread := _THREAD.match(line):
             frames = found[thread[1].lstrip("0")] = []
-            continue
-        frame = _FRAME.match(line)
-        if frame:
+        elif frame := _FRAME.match(line):
             frames.append(_frame(frame[1], frame[2], frame[3]))
     return {number: shortened(stack, MOST_FRAMES) for number, stack in found.items()}
 
@@ -53,13 +49,12 @@ def of_py_spy(text: str) -> tuple[str, ...]:
         threads = json.loads(text)
         # A main thread has the process's number; a name only where Python has loaded threads.
         main = next((one for one in threads if one["os_thread_id"] == one["pid"]), threads[-1])
-        return shortened([_of_py_spy(frame) for frame in main["frames"]], MOST_FRAMES)
+        frames = [
+            _frame(*(str(frame[key]) for key in ("filename", "line", "name"))) for frame in main["frames"]
+        ]
+        return shortened(frames, MOST_FRAMES)
     except (ValueError, LookupError, TypeError, AttributeError):
         return ()
-
-
-def _of_py_spy(frame: dict[str, Any]) -> str:
-    return _frame(str(frame["filename"]), str(frame["line"]), str(frame["name"]))
 
 
 def shortened(stack: Sequence[str], most: int) -> tuple[str, ...]:
@@ -72,7 +67,6 @@ def _frame(file: str, line: str, function: str) -> str:
 
 
 def in_data_loader(stack: tuple[str, ...]) -> bool:
-    """Whether a rank waits for its data-loader to hand over a batch."""
     return any("/torch/utils/data/" in frame for frame in stack)
 
 
@@ -83,5 +77,4 @@ def joins_processes(stack: tuple[str, ...]) -> bool:
 
 
 def works_for_a_loader(stack: tuple[str, ...]) -> bool:
-    """Whether a process is a worker of a data-loader."""
     return any("/torch/utils/data/_utils/worker.py:" in frame for frame in stack)

@@ -11,15 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-PROGRAMS = (
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "colossalai",
-    "mpirun",
-    "mpiexec",
-    "horovodrun",
-)
+PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai", "mpirun", "mpiexec", "horovodrun")
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch")
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
@@ -69,8 +61,7 @@ def _in_source(source: str) -> Iterator[str]:
 def _of_call(call: ast.Call) -> Iterator[str]:
     name = _name(call.func)
     last = name.rpartition(".")[2]
-    ours = last in STARTERS and not (last == "spawn" and not _of_multiprocessing(name))
-    if ours:
+    if last in STARTERS and (last != "spawn" or _of_multiprocessing(name)):
         yield (
             f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank: "
             "call what it starts, or start the script once per node with --per-node"
@@ -89,11 +80,9 @@ def _of_multiprocessing(name: str) -> bool:
 
 def _strings(call: ast.Call) -> list[str]:
     """The first argument, or the first item of it, where it is a text."""
-    items = [
-        item
-        for argument in call.args[:1]
-        for item in (argument.elts[:1] if isinstance(argument, (ast.List, ast.Tuple)) else [argument])
-    ]
+    items = call.args[:1]
+    if items and isinstance(items[0], (ast.List, ast.Tuple)):
+        items = items[0].elts[:1]
     return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
 
 

@@ -213,12 +213,13 @@ class _Reader:
         """The last line, where it names an exception and no traceback stood before it."""
 
     def hear(self, at: float, text: str) -> None:
-        """One line."""
         if self._group is not None and self._hear_group(at, text):
             return
         link = _LINKS.get(text.strip())
         if link:
-            self._begin_link(at, link)
+            if self._plain:  # an exception of a chain that was never raised has no traceback
+                self._append(self._error(at, self._plain))
+            self._link, self._continued = link, 0
         elif _GROUP.match(text):
             self._begin()
             self._group = []
@@ -233,12 +234,6 @@ class _Reader:
             self._hear_open(at, text)
         elif not self._continues(text):
             self._hear_other(at, text)
-
-    def _begin_link(self, at: float, link: str) -> None:
-        """A chain goes on; an exception in it that was never raised has no traceback."""
-        if self._plain:
-            self._append(self._error(at, self._plain))
-        self._link, self._continued = link, 0
 
     def _begin(self) -> None:
         """A traceback begins."""
@@ -261,10 +256,12 @@ class _Reader:
                 self._add(at, line)
 
     def _hear_other(self, at: float, text: str) -> None:
-        fatal, thrown = _FATAL.match(text), _THROWN.match(text)
-        if fatal:
-            self._begin_dump(at, f"Fatal Python error: {fatal[1]}")
-        elif thrown:
+        last = self._newest()
+        if fatal := _FATAL.match(text):  # an abort says where it was, after what it was about
+            self._dump = "other"
+            if last is None or last.frame or at - last.at >= SAME_DUMP:
+                self._append(self._error(at, f"Fatal Python error: {fatal[1]}"))
+        elif thrown := _THROWN.match(text):
             self._thrown = thrown[1]
         elif _TIMER.match(text):
             self._append(self._error(at, text))
@@ -291,13 +288,10 @@ class _Reader:
         elif what and self._thrown and not meaning(text):
             self._append(self._error(at, f"{self._thrown}: {what[1]}"))
         elif row := meaning(text):
-            self._known(at, text.strip(), row)
-
-    def _known(self, at: float, text: str, row: KnownError) -> None:
-        """A line that means something by itself; not where it only goes on with what was said."""
-        last = self._newest()
-        if last is None or last.row is not row or at - last.at > SAME_DUMP:
-            self._append(replace(self._error(at, text), row=row, ends=False))
+            last = self._newest()
+            goes_on = last is not None and last.row is row and at - last.at <= SAME_DUMP
+            if not goes_on:
+                self._append(replace(self._error(at, text.strip()), row=row, ends=False))
 
     # --- tracebacks ---
 
@@ -308,11 +302,15 @@ class _Reader:
             return
         if not function and not self._open:
             self._begin()  # a script that is no Python has no traceback, only its place
-        own = not is_library(frame)
-        if self._open and own:
+        if is_library(frame):
+            return
+        last = self._newest()
+        if self._open:
             self._frame = frame
-        elif self._dump and own and not self._open:
-            self._place_dump(frame)
+        elif last and (self._dump == "current" or (self._dump and not last.frame)):
+            # The innermost frame of the user's: that of the thread that failed, if it is told.
+            self._dump = "" if self._dump == "current" else self._dump
+            self._errors[self._last] = replace(last, frame=frame)
 
     def _add(self, at: float, text: str) -> None:
         """An exception, alone or as the next one of a chain; in a wrapper the one that was wrapped."""
@@ -382,22 +380,6 @@ class _Reader:
             self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, found.row))
 
     # --- what the interpreter or the library prints when it aborts ---
-
-    def _begin_dump(self, at: float, text: str) -> None:
-        """An abort says where it was, after what it was about."""
-        self._dump = "other"
-        last = self._newest()
-        if last is None or last.frame or at - last.at >= SAME_DUMP:
-            self._append(self._error(at, text))
-
-    def _place_dump(self, frame: str) -> None:
-        """The innermost frame of the user's: that of the thread that failed, if it is told."""
-        last = self._newest()
-        if last is None or (last.frame and self._dump != "current"):
-            return
-        if self._dump == "current":
-            self._dump = ""
-        self._errors[self._last] = replace(last, frame=frame)
 
     def _note_timed(self, frame: str) -> None:
         """The innermost frame of the user's, and what it waits in; the main thread comes last."""
