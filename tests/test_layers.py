@@ -229,7 +229,7 @@ def test_contributing_draws_the_same_layers():
     drawn = {
         package: (side, float(layer))
         for layer, *cells in rows
-        for side, cell in zip((SHARED, NODES, CLIENT), cells)
+        for side, cell in zip((SHARED, NODES, CLIENT), cells, strict=True)
         for package in re.findall("`(.*?)`", cell)
     }
     assert drawn == {package: place for package, place in LAYERS.items() if place[0] != APART}
