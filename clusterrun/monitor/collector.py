@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Collected, LookOptions, RankSeen
@@ -207,10 +208,8 @@ def quiet(paths: AttemptPaths, rank: int) -> float:
 def _logs(paths: AttemptPaths, rank: int) -> list[os.stat_result]:
     found = []
     for path in (paths.out(rank), paths.err(rank)):
-        try:
+        with suppress(OSError):
             found.append(os.stat(path))
-        except OSError:
-            continue
     return found
 
 

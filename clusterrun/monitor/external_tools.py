@@ -86,10 +86,7 @@ def _number(cell: str) -> float:
 
 
 def _said(command: list[str]) -> str:
-    """What ``command`` printed; empty if it could not be run, or not in time.
-
-    One that cannot even be killed, because a driver holds it, is not waited for.
-    """
+    """What ``command`` printed; empty if it could not be run, or not in time."""
     import subprocess
 
     try:
@@ -101,7 +98,7 @@ def _said(command: list[str]) -> str:
     try:
         return process.communicate(timeout=ANSWER_SECONDS)[0].decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
-        process.kill()
+        process.kill()  # not waited for: a driver may hold it
         if process.stdout:
             process.stdout.close()
         return ""

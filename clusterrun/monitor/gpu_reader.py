@@ -98,20 +98,18 @@ class GpuWatch:
 def best_look(path: str) -> Look:
     """NVIDIA's library where it can be loaded, else its program, else what AMD's driver tells."""
     from clusterrun.monitor import amdgpu_sysfs
-    from clusterrun.monitor.nvml import Gpus, NoLibrary  # only the process that asks needs ctypes
+    from clusterrun.monitor.nvml import Gpus  # only the process that asks needs ctypes
 
     try:
         return Gpus().look
-    except NoLibrary:
+    except OSError:
         return lambda: nvidia_smi(path) or amdgpu_sysfs.look()
 
 
 def visible_to(devices: str | None) -> frozenset[str] | None:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names: numbers and UUIDs, or their beginnings.
-
-    None if it is not set, or names instances (MIG), whose GPUs cannot be told from their names.
-    """
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names: numbers and UUIDs, or their beginnings; None: unknown."""
     words = frozenset(word.strip() for word in (devices or "").split(","))
+    # Of instances (MIG) the GPUs cannot be told from their names.
     if devices is None or any(word.startswith("MIG-") for word in words):
         return None
     return frozenset(word for word in words if word.isdecimal() or word.startswith("GPU-"))

@@ -388,7 +388,6 @@ class HangDetector:
         return True
 
     def _consequences(self, diagnosis: Diagnosis, stalled: float, later: float) -> list[HangDetectorAction]:
-        """What follows from a stall that nobody asked about."""
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         acts = self._watch.on_hang != "report"
         nothing = diagnosis.verdict is Verdict.NOTHING

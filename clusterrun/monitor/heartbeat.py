@@ -48,14 +48,10 @@ class Digests:
         return [json.dumps({"digest": encode(found)})]
 
     def ended(self, now: float) -> list[str]:
-        """A rank has ended just now: what killed it, or that it was alone, may be known here.
-
-        Nobody is asked: ranks that end as well would not answer, and the run may be over before that.
-        """
+        """A rank has just ended: nobody is asked, for ranks that end as well would not answer in time."""
         return [json.dumps({"digest": encode(self.digest(asks=False))})]
 
     def digest(self, asks: bool = True) -> Digest:
-        """The ranks now, with what they answer where it ``asks`` them."""
         if self._paths is None:
             return Digest(())
         self._number += 1

@@ -1,23 +1,18 @@
 """Reads NVIDIA's GPUs through its management library; runs in a process of its own, as it may hang.
 
 Names and layouts are those of nvml.h, unchanged since the library's first versions. What one GPU
-does not say is ``UNKNOWN``; a library that is not there, or does not start, raises ``NoLibrary``.
+does not say is ``UNKNOWN``; a library that is not there, or does not start, raises ``OSError``.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.usage import UNKNOWN, GpuUse
 
 LIBRARY = "libnvidia-ml.so.1"
 _CORE_SENSOR = 0
 _LONGEST_UUID = 96
-
-
-class NoLibrary(ClusterrunError):
-    """The management library cannot be used here."""
 
 
 class _Utilization(ctypes.Structure):
@@ -34,9 +29,9 @@ class Gpus:
             self._library = ctypes.CDLL(library)
             code = self._library.nvmlInit_v2()
         except (OSError, AttributeError) as error:
-            raise NoLibrary(f"{library} cannot be loaded: {error}") from error
+            raise OSError(f"{library} cannot be loaded: {error}") from error
         if code:
-            raise NoLibrary(f"{library} does not start: error {code}")
+            raise OSError(f"{library} does not start: error {code}")
 
     def look(self) -> tuple[GpuUse, ...]:
         count = ctypes.c_uint()

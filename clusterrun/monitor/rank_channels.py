@@ -48,25 +48,15 @@ class RankChannel:
 
     def intact(self) -> bool:
         """Whether the descriptors still are what they were: a script may have closed them all."""
-        return (
-            _leads(self.pid, self.stacks).startswith(f"{STACKS}{self.rank}.{self.pid}.{self.main}")
-            and _leads(self.pid, self.facts).startswith(f"{FACTS}{self.rank}.{self.pid}.{self.ask}")
-            and _leads(self.pid, self.ask).startswith("pipe:")
-        )
-
-
-def _leads(pid: int, descriptor: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
-    except OSError:
-        return ""
+        return channel(self.pid) == self
 
 
 def channel(pid: int) -> RankChannel | None:
     """The channel of process ``pid``. One that was inherited by a fork is its parent's."""
     stacks = facts = ask = -1
     rank, main = "", ""
-    for descriptor, target in proc.descriptors(pid).items():
+    open_files = proc.descriptors(pid)
+    for descriptor, target in open_files.items():
         words = target.split(" ")[0].split(".")
         if len(words) != 5 or words[3] != str(pid) or not words[2].isdigit():
             continue
@@ -74,7 +64,8 @@ def channel(pid: int) -> RankChannel | None:
             stacks, rank, main = descriptor, words[2], words[4]
         elif target.startswith(FACTS) and words[4].isdigit():
             facts, ask = descriptor, int(words[4])
-    return RankChannel(int(rank), pid, stacks, facts, ask, main) if stacks >= 0 and facts >= 0 else None
+    whole = stacks >= 0 and facts >= 0 and open_files.get(ask, "").startswith("pipe:")
+    return RankChannel(int(rank), pid, stacks, facts, ask, main) if whole else None
 
 
 def channels(pid: int) -> list[RankChannel]:
@@ -94,14 +85,10 @@ class StackReply:
 
 
 class StackRequest:
-    """Stacks that were asked for and may still come."""
-
     def __init__(self, channel: RankChannel, pid: int) -> None:
         """``pid``: the rank itself, or a process that it forked, which has the same channels."""
         self._channel, self._pid = channel, pid
-        self._settled = 0
-        self._text = ""
-        self._file = -1
+        self._text, self._file, self._settled = "", -1, 0
         self.stack: tuple[str, ...] = ()
         self.waiting = self._ask()
 
@@ -144,10 +131,7 @@ def stacks(channels: Iterable[RankChannel], seconds: float = STACKS_SECONDS) -> 
 
 
 def stack_of_fork(channel: RankChannel, pid: int, seconds: float = STACKS_SECONDS) -> tuple[str, ...]:
-    """The stack of a process that the rank behind ``channel`` forked; () where it has the handler no more.
-
-    Such processes write into one file with their parent: one after the other is asked.
-    """
+    """The stack of a process that a rank forked, () without a handler; one at a time: they share a file."""
     question = StackRequest(channel, pid)
     _wait([question], seconds)
     return question.stack

@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from clusterrun import proc
 from clusterrun.atomic_file import write_whole
 from clusterrun.model.document import encode
-from clusterrun.model.frozen import Any, replace
+from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.model.usage import UNKNOWN, NodeUse, UsageMean, merged
-from clusterrun.monitor import counters
+from clusterrun.model.usage import UNKNOWN, NodeUse, RankUse, UsageMean, merged
 from clusterrun.monitor.gpu_reader import GpuWatch
 
 FIRST_SECONDS = 2.0
@@ -27,6 +27,94 @@ FINE_SECONDS = 3600.0
 COARSE_SECONDS = 60.0
 LEAST_EVERY = 0.5
 MOST_WATCHED_SECONDS = 600.0
+PAGE = os.sysconf("SC_PAGE_SIZE")
+INFINIBAND = "/sys/class/infiniband"
+WORD = 4
+"""InfiniBand counts data in words of four bytes."""
+
+
+@frozen
+class Counted:
+    """Counters at one moment (steady seconds): processor seconds of all cores, bytes in and out."""
+
+    at: float
+    busy: float
+    received: int
+    sent: int
+    ranks: tuple[tuple[int, float, int], ...]
+    """Rank, processor seconds of it and all below it, bytes of memory."""
+
+
+def count(now: float, pids: Mapping[int, int]) -> Counted:
+    """Read everything; ``pids`` are by rank. A rank that has ended is left out."""
+    words = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
+    ticks = [int(word) for word in words]
+    busy = (sum(ticks) - sum(ticks[3:5])) / proc.TICKS  # without idling, and waiting for a disk
+    received, sent = _network()
+    ranks = tuple((rank, *used) for rank, pid in pids.items() if (used := _process(pid)))
+    return Counted(now, busy, received, sent, ranks)
+
+
+def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
+    seconds = max(after.at - before.at, 1e-3)
+    earlier = {rank: used for rank, used, _ in before.ranks}
+    return tuple(
+        RankUse(rank, round(max(0.0, used - earlier.get(rank, used)) / seconds, 3), memory)
+        for rank, used, memory in after.ranks
+    )
+
+
+def memory() -> tuple[int, int]:
+    """Bytes taken, and bytes in all."""
+    found = {}
+    for line in proc.content("/proc/meminfo").split(b"\n"):
+        name, _, value = line.partition(b":")
+        if value:
+            found[name] = int(value.split()[0]) * 1024
+    total = found.get(b"MemTotal", 0)
+    return total - found.get(b"MemAvailable", found.get(b"MemFree", 0)), total
+
+
+def _network() -> tuple[int, int]:
+    """Bytes received and sent, over all networks but the one inside this machine."""
+    received = sent = 0
+    for line in proc.content("/proc/net/dev").split(b"\n")[2:]:
+        name, _, rest = line.partition(b":")
+        words = rest.split()
+        if len(words) > 8 and name.strip() != b"lo":
+            received, sent = received + int(words[0]), sent + int(words[8])
+    for device in proc.listed(INFINIBAND):
+        for port in proc.listed(f"{INFINIBAND}/{device}/ports"):
+            received += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_rcv_data")
+            sent += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_xmit_data")
+    return received, sent
+
+
+def _number(path: str) -> int:
+    text = proc.content(path).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _process(pid: int) -> tuple[float, int] | None:
+    """Processor seconds and bytes of a process and of all that it has started."""
+    own = proc.look(pid)
+    if own is None:
+        return None
+    seconds, resident = own.seconds, _memory(pid, shared=True)
+    for child in proc.below(pid):
+        moment = proc.look(child)
+        if moment is not None:
+            seconds += moment.seconds
+            # What workers share with the rank is counted once.
+            resident += _memory(child, shared=False)
+    return seconds, resident
+
+
+def _memory(pid: int, shared: bool) -> int:
+    words = proc.content(f"/proc/{pid}/statm").split()
+    if len(words) < 3:
+        return 0
+    return (int(words[1]) - (0 if shared else int(words[2]))) * PAGE
 
 
 class Sampling:
@@ -36,7 +124,7 @@ class Sampling:
         self._period, self._name, self._place, self._gpus = period, name, place, gpus
         self._paths: AttemptPaths | None = None
         self._pids: Mapping[int, int] = {}
-        self._before: counters.Counted | None = None
+        self._before: Counted | None = None
         self._began = 0.0
         self._at: float | None = None
         self._light_at = 0.0
@@ -47,7 +135,7 @@ class Sampling:
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
         self._paths, self._pids, self._began = paths, pids, now
-        self._before, self._waiting, self._sums = counters.count(now, pids), [], Sums()
+        self._before, self._waiting, self._sums = count(now, pids), [], Sums()
         self._at = self._light_at = now + min(FIRST_SECONDS, self._period)
 
     def wakes_at(self) -> float | None:
@@ -90,10 +178,10 @@ class Sampling:
         return [json.dumps({"sampling": True})]
 
     def _sample(self, now: float) -> NodeUse:
-        after = counters.count(now, self._pids)
+        after = count(now, self._pids)
         before, self._before = self._before or after, after
         seconds = max(after.at - before.at, 1e-3)
-        taken, total = counters.memory()
+        taken, total = memory()
         return NodeUse(
             node=self._name,
             at=round(time.time(), 2),
@@ -104,7 +192,7 @@ class Sampling:
             memory_total=total,
             received=round(max(0, after.received - before.received) / seconds),
             sent=round(max(0, after.sent - before.sent) / seconds),
-            ranks=counters.ranks_between(before, after),
+            ranks=ranks_between(before, after),
             gpus=self._gpus.look(),
             gpus_said=self._gpus.said,
         )

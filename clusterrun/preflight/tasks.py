@@ -44,10 +44,7 @@ class RunNeeds:
 
 @frozen
 class LocalTask(Task):
-    """Make these checks (by name), all at once, each within its own limit.
-
-    Once more with the same number and a ``limit``: what takes longer than so many seconds is late.
-    """
+    """Make these checks (by name), all at once, each within its own limit; asked again: within ``limit``."""
 
     asked: RunNeeds
     checks: tuple[str, ...]
@@ -104,10 +101,7 @@ class Interface:
 
 @frozen
 class ListenAnswer(Answer):
-    """Where this node can be dialled: TCP ports spread over the ephemeral range, and one of UDP.
-
-    ``topology`` is the scheduler's address of the node among the switches; empty if it has none.
-    """
+    """Where this node can be dialled; ``topology``: Slurm's address of it among the switches, or empty."""
 
     interfaces: tuple[Interface, ...]
     ports: tuple[int, ...]

@@ -8,7 +8,6 @@ _MOST = 200
 
 
 def number(value: object, *path: str) -> float | None:
-    """The finite number at ``path``, or None."""
     found = _at(value, path)
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return None

@@ -16,11 +16,10 @@ from clusterrun.model.document import decode
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import GpuUse, NodeUse, RankUse, UsageMean, merged
-from clusterrun.monitor import counters
 from clusterrun.monitor.external_tools import gpu_of_row, nvidia_smi
 from clusterrun.monitor.gpu_reader import GpuWatch, visible_to
-from clusterrun.monitor.nvml import Gpus, NoLibrary
-from clusterrun.monitor.sampling import COARSE_SECONDS, FINE_SECONDS, Sampling
+from clusterrun.monitor.nvml import Gpus
+from clusterrun.monitor.sampling import COARSE_SECONDS, FINE_SECONDS, Sampling, count, ranks_between
 from clusterrun.proc import below
 from clusterrun.runs.usage_files import newest, summary
 
@@ -69,10 +68,10 @@ def test_a_process_and_what_it_has_started_are_counted_together():
     both = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {burn!r}])\n{burn}"
     process = subprocess.Popen([sys.executable, "-c", both], start_new_session=True)
     try:
-        before, until = counters.count(time.monotonic(), {3: process.pid}), time.monotonic() + 60
+        before, until = count(time.monotonic(), {3: process.pid}), time.monotonic() + 60
         while not below(process.pid) or used(process.pid) < used(below(process.pid)[0]) + 0.1:
             assert time.monotonic() < until
-        (rank,) = counters.ranks_between(before, counters.count(time.monotonic(), {3: process.pid}))
+        (rank,) = ranks_between(before, count(time.monotonic(), {3: process.pid}))
         assert (rank.rank, rank.cores > 0, rank.memory > 5_000_000) == (3, True, True)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -81,13 +80,13 @@ def test_a_process_and_what_it_has_started_are_counted_together():
 
 def used(pid: int) -> float:
     """Processor seconds of ``pid`` and all below it."""
-    return counters.count(0.0, {0: pid}).ranks[0][1]
+    return count(0.0, {0: pid}).ranks[0][1]
 
 
 def test_a_rank_that_has_ended_is_left_out():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    assert counters.count(1.0, {0: process.pid}).ranks == ()
+    assert count(1.0, {0: process.pid}).ranks == ()
 
 
 def test_a_sample_is_a_line_each_period_and_one_a_minute_after_an_hour(attempt: AttemptPaths):
@@ -190,7 +189,7 @@ def test_only_the_gpus_of_the_job_are_looked_at(devices: str | None, seen: list[
 
 
 def test_a_library_that_is_not_there_is_said():
-    with pytest.raises(NoLibrary, match="cannot be loaded"):
+    with pytest.raises(OSError, match="cannot be loaded"):
         Gpus("libno-such-thing.so")
 
 

@@ -149,11 +149,7 @@ def _pcie(request: RunNeeds, readings: Readings) -> Findings:
 
 
 def _lost(
-    index: int,
-    width: float,
-    lanes: Mapping[tuple[int, float], int],
-    there: gpus.Numbered,
-    nodes: int,
+    index: int, width: float, lanes: Mapping[tuple[int, float], int], there: gpus.Numbered, nodes: int
 ) -> bool:
     """Whether most of its like have more lanes: GPUs of its number, or, with few nodes, those of its node."""
     if nodes >= _SEVERAL:
@@ -213,18 +209,12 @@ def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
         yield Grade.WARN, said, _LOOK.format(index)
 
 
+_ONE_KIND = "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU"
+_ECC = "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed"
 _EQUAL = (
     ("the NVIDIA driver", "driver", "install the same driver on every node, or leave the node out"),
-    (
-        "the kind of GPU",
-        "name",
-        "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU",
-    ),
-    (
-        "ECC of the GPUs' memory",
-        "ecc",
-        "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed",
-    ),
+    ("the kind of GPU", "name", _ONE_KIND),
+    ("ECC of the GPUs' memory", "ecc", _ECC),
 )
 
 

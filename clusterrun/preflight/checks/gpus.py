@@ -36,16 +36,12 @@ Numbered = list[tuple[int, dict[str, object]]]
 _NO_SUCH_PROGRAM = 127
 _AGAIN = "nvidia-smi on the node; if it fails again: reboot the node"
 _ILL = "nvidia-smi -q and dmesg | grep -i xid on the node; drain it before that GPU is needed"
+_LOAD = "load the driver (modprobe nvidia; dmesg | grep NVRM says why not): a new kernel needs it built anew"
+_INSTALL = "install the driver's libraries on the node; in a container: let its runtime bring them (--nv)"
 _REMEDIES = (
     ("version mismatch", "the driver was updated under jobs: drain the node and reboot it"),
-    (
-        "couldn't communicate",
-        "load the driver (modprobe nvidia; dmesg | grep NVRM says why not): a new kernel needs it built anew",
-    ),
-    (
-        "libnvidia-ml.so",
-        "install the driver's libraries on the node; in a container: let its runtime bring them (--nv)",
-    ),
+    ("couldn't communicate", _LOAD),
+    ("libnvidia-ml.so", _INSTALL),
     ("No devices were found", "dmesg | grep NVRM on the node says why no GPU started; switch it off and on"),
 )
 """What to do about what nvidia-smi says where it lists no GPU, by some of its words."""
@@ -146,7 +142,6 @@ def memory_in_use(gpu: Mapping[str, object], limits: Mapping[str, float]) -> tup
 
 
 def names() -> list[str]:
-    """How the job's GPUs are named to its ranks."""
     return named(variables().get("CUDA_VISIBLE_DEVICES", ""))
 
 

@@ -17,7 +17,6 @@ _SLOW = (
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail for a wrong or failed product, warn or fail for a slow one."""
     for node, reading in readings.items():
         failure = _failure(reading)
         if failure:

@@ -14,13 +14,10 @@ from clusterrun.preflight.untrusted import text
 NAME = "versions"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.UNDETERMINED, "the versions could not be read within 10 s", "")
+_ONE_KIND = "ask for one kind of node (--constraint, --partition)"
 _KINDS = {
     "clusterrun": ("clusterrun", Grade.WARN, "submit again: every node must run the same agent.pyz"),
-    "machine": (
-        "the processor's architecture",
-        Grade.WARN,
-        "ask for one kind of node (--constraint, --partition)",
-    ),
+    "machine": ("the processor's architecture", Grade.WARN, _ONE_KIND),
     "kernel": ("the kernel", Grade.PASS, ""),
     "libc": ("the C library", Grade.PASS, ""),
     "python": ("the Python that checks", Grade.PASS, ""),

@@ -151,10 +151,7 @@ def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
 
 
 def _spread(count: int) -> list[socket.socket]:
-    """One socket in each of ``count`` equal parts of the range; where a part is full, any port.
-
-    Fewer where that many are not free. Raises ``OSError`` if none is.
-    """
+    """One socket in each of ``count`` parts of the range, or on any port; fewer, but one, or ``OSError``."""
     told = [int(word) for word in proc.text(_RANGE).split()]
     low, high = told if len(told) == 2 else _USUAL
     width = max(1, (high - low) // count)

@@ -73,9 +73,6 @@ class RunningExchange:
         made = self._exchange.exchanged() if self._exchange is not None else []
         return ExchangeAnswer((*made, *(self._listener.exchanged() if self._listener is not None else ())))
 
-    def end(self) -> None:
-        """It holds nothing."""
-
 
 class _Connection:
     """One connection: a message is sent when the one before has come back; ``next_at`` is when."""

@@ -80,9 +80,6 @@ class RunningThrough:
         body = remote.heard.pop(self._number, "")
         return ThroughAnswer(body, "" if body else remote.why or "no answer within the limit")
 
-    def end(self) -> None:
-        """It holds nothing."""
-
 
 class RemoteExaminers:
     def __init__(self, environment: Mapping[str, str], watch: Callable[..., None]) -> None:

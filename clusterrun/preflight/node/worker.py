@@ -60,7 +60,8 @@ class Worker:
                     key.data(events)
             self._tick()
         for running in self._running.values():
-            running.end()
+            if isinstance(running, (RunningChecks, RunningDial)):  # the others hold nothing
+                running.end()
         self._torch_worker.end()
         self._remotes.end()
         return 0

@@ -57,6 +57,8 @@ _OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_unco
 """Of a divided GPU (MIG) the errors stand with its instances, and those of the whole are N/A."""
 _MOST_PROCESSES, _MOST_COMPLAINTS = 32, 8
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+_REASONS = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
+"""What holds the clocks down; drivers before 535 spoke of throttling."""
 _UNCORRECTED = (
     "sram_uncorrectable",
     "sram_uncorrectable_parity",
@@ -68,12 +70,10 @@ _CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
 
 
 def gpus(xml: str) -> dict[str, Any]:
-    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``.
-
-    What the program says of a GPU that is ill stands before, behind or within the document.
-    """
+    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``."""
     from xml.etree import ElementTree  # only in the probe's process
 
+    # What the program says of a GPU that is ill stands before, behind or within the document.
     start, end = xml.find(f"<{_ROOT}>"), xml.rfind(f"</{_ROOT}>")
     try:
         log = ElementTree.fromstring(xml[start : end + len(_ROOT) + 3] if 0 <= start < end else "")
@@ -93,12 +93,15 @@ def complaints(printed: str) -> list[str]:
 
 def _gpu(gpu: Element) -> dict[str, Any]:
     texts = {name: _first(_text(gpu, path) for path in paths) for name, paths in _TEXTS.items()}
-    texts["gone"] = _first(said for said in map(_plain, gpu.iter()) if said in GONE)
+    plain = ((one.text or "").strip().strip("[]") for one in gpu.iter())
+    texts["gone"] = _first(said for said in plain if said in GONE)
     numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
     return {
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
         "instances": len(gpu.findall("mig_devices/mig_device")),
-        "slowed": [reason for reason in _SLOW if _active(gpu, reason)],
+        "slowed": [
+            reason for reason in _SLOW if "Active" in (_text(gpu, path + reason) for path in _REASONS)
+        ],
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
         + sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES)),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
@@ -115,13 +118,6 @@ def _process(one: Element) -> dict[str, Any]:
     }
 
 
-def _active(gpu: Element, reason: str) -> bool:
-    """Whether clocks are held down for ``reason``; drivers before 535 spoke of throttling."""
-    new = _text(gpu, f"clocks_event_reasons/clocks_event_reason_{reason}")
-    old = _text(gpu, f"clocks_throttle_reasons/clocks_throttle_reason_{reason}")
-    return "Active" in (new, old)
-
-
 def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
     return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
 
@@ -134,10 +130,6 @@ def _text(element: Element, path: str) -> str:
     """The text at ``path``; empty where the driver says nothing, or says that it cannot."""
     said = (element.findtext(path) or "").strip()
     return "" if said.strip("[]").startswith(_NOTHING) else said
-
-
-def _plain(element: Element) -> str:
-    return (element.text or "").strip().strip("[]")
 
 
 def _number(element: Element, path: str) -> float | None:

@@ -102,10 +102,7 @@ class OnGpu:
         )
 
     def settle(self, until: float) -> None:
-        """Wait for what was queued, until ``until`` on the monotonic clock. Raises ``OutOfTime``.
-
-        A wait of CUDA's own would have no limit.
-        """
+        """Wait for what was queued, until ``until``: CUDA's own wait has no limit. Raises ``OutOfTime``."""
         event = torch.cuda.Event()
         event.record()
         while not event.query():
@@ -124,5 +121,4 @@ class OnGpu:
 
 
 def on(backend: str, local: int) -> OnCpu | OnGpu:
-    """The side on which a local rank tests. Raises where it has no GPU."""
     return OnGpu(local) if backend == NCCL else OnCpu(local)

@@ -105,7 +105,9 @@ class BandwidthTest:
         began = time.monotonic()
         for step in steps.values():  # warms up
             self._timed(step)
-        rounds = self._rounds(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
+        rounds = self._least(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))))
         taken: dict[str, list[float]] = {name: [] for name in steps}
         waited = []
         for _ in range(rounds):
@@ -138,11 +140,6 @@ class BandwidthTest:
                 break
             size = larger
         return size
-
-    def _rounds(self, seconds: float) -> int:
-        """How many rounds are worth it, when one takes ``seconds``; the same on all ranks."""
-        fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
-        return self._least(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))))
 
     def _least(self, number: int) -> int:
         one = torch.tensor([number], dtype=torch.int64, device=self._side.device)

@@ -35,7 +35,6 @@ def serve(backend: str, local: int, until: float, say: Callable[[RankWord], None
 
 
 def multiplied(side: OnCpu | OnGpu, until: float) -> RankWord:
-    """One rank's word: fingerprint, what is wrong, and teraflops as ``product``."""
     torch.set_float32_matmul_precision("high")
     kind = side.device.type
     size = _SIZE[kind]

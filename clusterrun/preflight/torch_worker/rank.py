@@ -28,47 +28,15 @@ _OWN_SHARE = 0.75
 _WORDS_SHARE = 0.05
 
 
-Say = Callable[[RankWord], None]
-
-
-def serve(
-    task: GroupTask,
-    local: int,
-    backend: str,
-    users: Mapping[str, str],
-    listening: int,
-    until: float,
-    spoils: bool,
-    say: Say,
-) -> None:
-    """Run the part of the node's rank ``local`` of a test, and report each stage and the end; never raises.
+class Rank:
+    """One of a node's ranks in a test, number ``local``.
 
     ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1. ``until`` is
     monotonic. ``spoils``: the test hook that makes this rank's contribution wrong.
     """
-    try:
-        Rank(task, local, listening, until, spoils, say).run(backend, users)
-    except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
-        say(RankWord(ended=True, why=of_error(error)))
 
-
-class Rank:
-    def __init__(
-        self,
-        task: GroupTask,
-        local: int,
-        listening: int,
-        until: float,
-        spoils: bool,
-        say: Say,
-    ) -> None:
-        self._task, self._local, self._listening, self._spoils, self._say = (
-            task,
-            local,
-            listening,
-            spoils,
-            say,
-        )
+    def __init__(self, task: GroupTask, local: int, listening: int, until: float, spoils: bool) -> None:
+        self._task, self._local, self._listening, self._spoils = task, local, listening, spoils
         self._rank, self._world = task.place * task.ranks + local, len(task.members) * task.ranks
         self._peer = (1 - task.place) * task.ranks + local
         """The rank of a pair's other node with the same local number: the same rail."""
@@ -77,7 +45,15 @@ class Rank:
         self._until = until - _WORDS_SHARE * task.limit
         self._wrong: list[str] = []
 
-    def run(self, backend: str, users: Mapping[str, str]) -> None:
+    def serve(self, backend: str, users: Mapping[str, str], say: Callable[[RankWord], None]) -> None:
+        """Run this rank's part of the test and report each stage and the end; never raises."""
+        self._say = say
+        try:
+            self._run(backend, users)
+        except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
+            say(RankWord(ended=True, why=of_error(error)))
+
+    def _run(self, backend: str, users: Mapping[str, str]) -> None:
         self._stage("store")
         dress(variables(backend, self._task.interface, users))
         self._side = on(backend, self._local)

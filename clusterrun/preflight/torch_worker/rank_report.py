@@ -37,7 +37,6 @@ def line(word: RankWord) -> str:
 
 
 def read(text: bytes) -> RankWord:
-    """The word of a line. Raises ``BadDocument`` or ``ValueError``."""
     return decode(RankWord, json.loads(text))
 
 

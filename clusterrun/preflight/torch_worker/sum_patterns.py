@@ -34,10 +34,7 @@ def _terms(count: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def difference(found: torch.Tensor, world: int, kind: str) -> str:
-    """How a sum differs from what it must be; empty if every bit is right.
-
-    Where one rank's contribution explains all of it (missing, or there twice), that is said.
-    """
+    """How a sum differs from what it must be, and which one rank explains that; empty if all is right."""
     wanted = total(world, found.numel(), kind)
     wrong = (found != wanted).nonzero().flatten()
     if not len(wrong):

@@ -25,7 +25,12 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> Tor
     ``why`` says what kept torch or NCCL from GPUs it was built for, such as a driver silent for ``seconds``.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
-    seen = _devices(seconds) if gpus and (nccls or _xpu()) else TorchStarted(True, 0.0)
+    seen = TorchStarted(True, 0.0)
+    if gpus and (nccls or _xpu()):
+        # In a child: after CUDA was touched here, no test could be forked any more.
+        said = await_lines(fork(lambda say: say(json.dumps(encode(_counted())))), seconds)
+        silent = TorchStarted(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
+        seen = decode(TorchStarted, json.loads(said[0])) if said else silent
     usable = nccls and seen.devices > 0 and dist.is_nccl_available()
     divided = instances(visible) if usable else []
     several = len(divided) > 1
@@ -43,15 +48,6 @@ def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> Tor
 
 def _xpu() -> str:
     return str(getattr(torch.version, "xpu", None) or "")
-
-
-def _devices(seconds: float) -> TorchStarted:
-    # In a child: after CUDA was touched here, no test could be forked any more.
-    child = fork(lambda say: say(json.dumps(encode(_counted()))))
-    said = await_lines(child, seconds)
-    if said:
-        return decode(TorchStarted, json.loads(said[0]))
-    return TorchStarted(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
 
 
 def _counted() -> TorchStarted:

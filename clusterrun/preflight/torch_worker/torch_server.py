@@ -185,8 +185,9 @@ class TorchServer:
         spoils = task.members[task.place].name in self._spoilt
         with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
             given = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
-            parts = [(task, i, backend, self._users, one, until, spoils) for i, one in enumerate(given)]
-            return _all_or_none([(partial(rank.serve, *part), one) for part, one in zip(parts, given)])
+            ranks = [rank.Rank(task, i, one, until, spoils) for i, one in enumerate(given)]
+            works = [partial(one.serve, backend, self._users) for one in ranks]
+            return _all_or_none(list(zip(works, given)))
 
 
 def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:

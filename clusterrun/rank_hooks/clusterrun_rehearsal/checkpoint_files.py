@@ -81,7 +81,9 @@ class CheckpointWatch:
             elif not writes and self._trace.step == 0 and (path.endswith(KINDS) or is_own(path)):
                 self.read(path)
         elif event == "os.rename":
-            self.renamed(os.fsdecode(args[0]), os.fsdecode(args[1]))
+            source, target = (os.path.abspath(os.fsdecode(one)) for one in args[:2])
+            for path in self._below(source):
+                self._written(path, target + path[len(source) :])
         else:
             path = beside(os.fsdecode(args[0]), args[1] if len(args) > 1 else None)
             self.removed(path, event == "shutil.rmtree")
@@ -101,7 +103,7 @@ class CheckpointWatch:
     def wrap_safetensors(self, safetensors: Any) -> None:
         """What opens its files is no Python: its functions are wrapped before its modules take them."""
         write, read = safetensors.serialize_file, safetensors.safe_open
-        begun, seen = self._trace.guarded(self._note_save), self._trace.guarded(self._note_read)
+        begun, seen = self._trace.guarded(self._note_save), self._trace.guarded(self.read)
 
         def written(tensors: Any, filename: Any, *args: Any, **more: Any) -> Any:
             begun(filename)
@@ -112,10 +114,6 @@ class CheckpointWatch:
             return read(filename, *args, **more)
 
         safetensors.serialize_file, safetensors.safe_open = written, opened
-
-    def _note_read(self, path: Any) -> None:
-        if self._trace.is_ours() and self._trace.step == 0:
-            self.read(os.fspath(path))
 
     def _note_save(self, file: Any) -> None:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
@@ -139,11 +137,6 @@ class CheckpointWatch:
             self._trace.limit_files(strike["size"])
             self._strike = None
 
-    def renamed(self, source: str, target: str) -> None:
-        source, target = os.path.abspath(source), os.path.abspath(target)
-        for path in self._below(source):
-            self._written(path, target + path[len(source) :])
-
     def removed(self, path: str, whole: bool) -> None:
         path = os.path.abspath(path)
         below = self._below(path)
@@ -156,8 +149,10 @@ class CheckpointWatch:
     def _below(self, path: str) -> list[str]:
         return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
 
-    def read(self, path: str) -> None:
+    def read(self, path: Any) -> None:
         path = os.path.abspath(path)
+        if not self._trace.is_ours() or self._trace.step > 0:
+            return
         if path not in self._read and len(self._read) < MOST_READS:
             self._read.add(path)
             self._trace.tell("load", path=path, line=script_line())
@@ -211,10 +206,7 @@ def open_files() -> set[str]:
 
 
 def hearing(events: tuple[str, ...], told: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
-    """An audit hook for these events; `id` and its like raise dozens of others in each step.
-
-    A function is called in a third of the time that a method takes.
-    """
+    """An audit hook for these events, of dozens in each step: no method, which takes three times as long."""
 
     def hook(event: str, args: Any) -> None:
         if event in events:

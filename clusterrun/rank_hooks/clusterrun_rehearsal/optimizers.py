@@ -80,7 +80,6 @@ class Optimizers:
 
 
 def trained_by(optimizer: Any) -> list[Any]:
-    """The parameters of an optimizer, in the order of its groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

@@ -41,7 +41,8 @@ class StepInputs:
         batches, self._batches = self._batches, []
         losses, self._losses = self._losses, []
         loss = sum(losses) / len(losses) if losses else None
-        return f'"x": {json_texts(inputs)}, "d": [{", ".join(batches)}], "loss": {json_number(loss)}'
+        texts = str(inputs).replace("'", '"')  # they hold nothing that JSON writes otherwise
+        return f'"x": {texts}, "d": [{", ".join(batches)}], "loss": {json_number(loss)}'
 
     def _enter(self, module: Any, args: Any) -> None:
         self._depth += 1
@@ -131,11 +132,6 @@ def pickle_without(kind: Any, hook: int) -> None:
         return state
 
     kind.__getstate__ = clean
-
-
-def json_texts(texts: list[str]) -> str:
-    """A list of texts that hold nothing that JSON writes otherwise."""
-    return str(texts).replace("'", '"')
 
 
 def json_number(number: float | None) -> str:

@@ -132,11 +132,9 @@ class StepWatch:
             self._plan.begins_with(parameters)
 
     def _look_again(self, optimizer: Any) -> None:
-        """Whether the script itself has changed weights since a step: a mean over ranks, limits of weights.
-
-        It is looked for in the first steps, and where a checkpoint may hold them.
-        """
+        """Whether the script itself has changed weights since a step, as for a mean over ranks."""
         step, files = self._trace.step, self._files
+        # It is looked for in the first steps, and where a checkpoint may hold them.
         if step > FIRST_STEPS and step not in (files.taken, *files.begun_at):
             return
         parameters = self._optimizers.checksums(optimizer, with_state=False)[0]
