@@ -223,10 +223,8 @@ def _driver(request: RunNeeds, readings: Readings) -> Findings:
     for what, field, remedy in _EQUAL:
         values = {}
         for node, reading in readings.items():
-            kinds = {text(reading, field)} - {""} or {text(gpu, field) for gpu in rows(reading, "gpus")} - {
-                ""
-            }
-            values[node] = ", ".join(sorted(kinds))
+            kinds = {text(gpu, field) for gpu in rows(reading, "gpus")} - {""}
+            values[node] = text(reading, field) or ", ".join(sorted(kinds))
         known = {node: value for node, value in values.items() if value}
         yield from unlike("driver", what, known, Grade.WARN, remedy)
 

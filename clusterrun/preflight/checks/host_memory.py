@@ -41,7 +41,5 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             yield node, Finding(NAME, Grade.WARN, said, _MODULE)
         if free[node] < share * sizes[node] and free[node] < share * usual_free:
             said = f"{gibibytes(free[node])} of {gibibytes(sizes[node])} memory free"
-            yield (
-                node,
-                Finding(NAME, Grade.WARN, f"{said}, {gibibytes(usual_free)} on most nodes", _STRANGERS),
-            )
+            said += f", {gibibytes(usual_free)} on most nodes"
+            yield node, Finding(NAME, Grade.WARN, said, _STRANGERS)

@@ -69,10 +69,9 @@ class Dialer:
         while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
             self._sent += 1
             for target in self._task.targets if not self._sizes else ():
+                # Where there is no way there the calls say so.
                 with suppress(OSError), outgoing(target.address, socket.SOCK_DGRAM) as one:
-                    one.sendto(
-                        self._hello, (target.address, target.udp_port)
-                    )  # no way there: the calls say so
+                    one.sendto(self._hello, (target.address, target.udp_port))
             for size in self._sizes.values():
                 size.send()
         if now >= self.until:
