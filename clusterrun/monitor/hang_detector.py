@@ -99,19 +99,15 @@ class EndAttempt:
 if TYPE_CHECKING:
     HangDetectorAction = Union[AskObserver, Warn, TakeBack, Save, EndAttempt]
 
+Names = Mapping[int, str]
+"""By number within the allocation."""
+
 
 class Collection:
-    """A look of ``seconds`` at all of ``nodes`` (allocation number to name): who has answered, until when."""
+    """A look of ``seconds`` at all of ``nodes``: who has answered, until when."""
 
     def __init__(
-        self,
-        number: int,
-        nodes: Mapping[int, str],
-        mute: Mapping[int, str],
-        size: int,
-        now: float,
-        wall: float,
-        seconds: float,
+        self, number: int, nodes: Names, mute: Names, size: int, now: float, wall: float, seconds: float
     ) -> None:
         self.number, self.seconds = number, seconds
         self.overdue_at = now + seconds + ANSWER_SECONDS

@@ -33,7 +33,7 @@ STORE_WAITS = (".wait(", ".get(")
 """What a line calls of a store that waits until somebody has set a key."""
 STORE_SETS = ("set", "add", "compare_set")
 PARSED: dict[str, dict[tuple[str, int], Any]] = {}
-"""Of each file what defines functions and classes, by name and first line, and the whole of it."""
+"""Of each file what is in its functions and classes, by name and first line, and in the whole of it."""
 
 
 def calls_near(frame: Any) -> list[str]:
@@ -43,6 +43,7 @@ def calls_near(frame: Any) -> list[str]:
     rank may have left it long before the others, and its record does not tell the root. Which key of a store
     is set there, and under which condition it is not.
     """
+    PARSED.clear()
     found: list[str] = []
     for _ in range(ROOT_FRAMES):
         if frame is None:
@@ -53,69 +54,85 @@ def calls_near(frame: Any) -> list[str]:
             found += calls_in(code, code.co_firstlineno, here, scope)
             # Of the line that it is in, a key is set before another one is waited for.
             found += [one for one in calls_in(code, here, here + 1, scope) if one[0] == "K"]
-            loops = [one for one, _ in own_nodes(node_of(code)) if isinstance(one, LOOPS)]
+            _, stores, loops = parts_of(code)
             around = [one for one in loops if one.lineno < here <= one.end_lineno]
             if around:
                 # What stands below was called in the turn before: by what has not changed since.
                 begin, end = around[0].lineno, min(around[0].end_lineno, here + ROOT_LINES) + 1
-                found += calls_in(code, here + 1, end, {**scope, **assigned(node_of(code), begin, end)})
+                found += calls_in(code, here + 1, end, {**scope, **assigned(stores, begin, end)})
         except Exception:  # noqa: BLE001 (a script that cannot be read; the rest of the answer counts)
             break
         frame = frame.f_back
     return found
 
 
-def node_of(code: Any) -> Any:
-    """The function, class or module of the user's that a code object was made of; None for any other."""
+def parts_of(code: Any) -> Any:
+    """What is in the function, class or module of a code object; nothing of one that is not the user's.
+
+    Calls (line, name, node, what is around it), names that are given values (line, names), loops.
+    """
     file, name = code.co_filename, code.co_name
-    if is_installed(file):
-        return None
     if file not in PARSED:
-        tree = ast.parse("".join(linecache.getlines(file)))
-        defined = [one for one in ast.walk(tree) if isinstance(one, (*FUNCTIONS, ast.ClassDef))]
-        firsts = [min([one.lineno, *(d.lineno for d in one.decorator_list)]) for one in defined]
-        PARSED[file] = {(one.name, first): one for one, first in zip(defined, firsts)}
-        PARSED[file]["<module>", 0] = tree
-    return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno))
+        tree = ast.parse("" if is_installed(file) else "".join(linecache.getlines(file)))
+        PARSED[file] = {("<module>", 0): parts_in(tree)}
+        for one in ast.walk(tree):
+            if isinstance(one, (*FUNCTIONS, ast.ClassDef)):
+                first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
+                PARSED[file][one.name, first] = parts_in(one)
+    return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno), ((), (), ()))
+
+
+def parts_in(node: Any) -> Any:
+    own = list(own_nodes(node))
+    calls = [(one.lineno, name_of(one), one, above) for one, above in own if isinstance(one, ast.Call)]
+    stores = [one for one, _ in own if isinstance(getattr(one, "ctx", None), ast.Store)]
+    names = [[part.id for part in ast.walk(one) if isinstance(part, ast.Name)] for one in stores]
+    given = [(one.lineno, some) for one, some in zip(stores, names)]
+    return sorted(calls, key=lambda call: call[0]), given, [one for one, _ in own if isinstance(one, LOOPS)]
 
 
 def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """What is in a function, outermost first, with what is around it; not what is in functions within it."""
-    for child in ast.iter_child_nodes(node) if node is not None else ():
+    for child in ast.iter_child_nodes(node):
         yield child, above
         if not isinstance(child, FUNCTIONS):
             yield from own_nodes(child, (*above, child))
 
 
-def assigned(function: Any, begin: int, end: int) -> dict[str, None]:
+def assigned(stores: Any, begin: int, end: int) -> dict[str, None]:
     """The names that lines of a function give values to, and perhaps others of them: None for each."""
-    stores = [one for one, _ in own_nodes(function) if isinstance(getattr(one, "ctx", None), ast.Store)]
-    parts = [part for one in stores if begin <= one.lineno < end for part in ast.walk(one)]
-    return {part.id: None for part in parts if isinstance(part, ast.Name)}
+    return {name: None for number, names in stores if begin <= number < end for name in names}
+
+
+def mentions(function: Any) -> bool:
+    """Whether this is a function of the user's with a collective that has a root, or that sets a key."""
+    calls = parts_of(function.__code__)[0] if is_function(function) else ()
+    return any(name in ROOT_PLACES or name in STORE_SETS for _, name, _, _ in calls)
 
 
 def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> list[str]:
     """The same of the lines ``begin`` to ``end`` of a function; ``deep``: and of those that these call."""
-    file, whole, found = code.co_filename, node_of(code), []
-    calls = [(one, above) for one, above in own_nodes(whole) if isinstance(one, ast.Call)]
-    for one, above in sorted(calls, key=lambda pair: pair[0].lineno):
-        number, name = one.lineno, name_of(one)
+    file, found = code.co_filename, []
+    calls, stores, _ = parts_of(code)
+    for number, name, one, above in calls:
         if not max(begin, end - ROOT_LINES) <= number < end:
             continue
+        owner = receiver_of(one.func, scope)
         plain = isinstance(one.func, ast.Name)
-        function = scope.get(name) if plain else method_of(receiver_of(one.func, scope), name)
-        if name not in ROOT_PLACES and name not in STORE_SETS and not (deep and is_function(function)):
+        function = scope.get(name) if plain else method_of(owner, name)
+        sets = name in STORE_SETS and one.args and is_store(owner)
+        if not sets and name not in ROOT_PLACES and not (deep and mentions(function)):
             continue
-        known = {**scope, **assigned(whole, *((number + 1, end) if deep else (begin + 1, number)))}
+        known = {**scope, **assigned(stores, *((number + 1, end) if deep else (begin + 1, number)))}
         owner = receiver_of(one.func, known)
         if name in ROOT_PLACES:
             root = root_given(one, ROOT_PLACES[name], known)
             found += [f"R{file}:{number} {root}"] if type(root) is int else []
-        elif name in STORE_SETS and one.args and is_store(owner):
+        elif sets and owner is not None:
             key = text_of(one.args[0], known)
             under = passed_by((*above, one), linecache.getlines(file), known)
             found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
-        elif deep and is_function(function) and (plain or owner is not None):
+        elif not sets and (plain or owner is not None):
             inner, given = function.__code__, with_arguments(one, function, known, owner)
             first = inner.co_firstlineno
             found += calls_in(inner, first, first + ROOT_LINES, given, deep=False)

@@ -10,16 +10,7 @@ from collections import deque
 from contextlib import suppress
 from itertools import zip_longest
 
-from clusterrun.preflight.node.listener import (
-    LARGE,
-    READ,
-    WELCOME,
-    WRITE,
-    Watch,
-    greeting,
-    outgoing,
-    received,
-)
+from clusterrun.preflight.node.listener import LARGE, READ, WELCOME, WRITE, Watch, greeting, outgoing, read
 from clusterrun.preflight.node.tcp_counts import dropped_again
 from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
@@ -158,7 +149,7 @@ class _Call:
         return self.welcome and (self.returned or not self.large)
 
     def _listen(self, sock: socket.socket) -> None:
-        self._got += received(sock, LARGE)
+        self._got += read(sock, LARGE)
         if not self.welcome and self._got.startswith(WELCOME):
             self.welcome = True
             self.seconds = time.monotonic() - self.began

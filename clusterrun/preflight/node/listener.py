@@ -118,7 +118,7 @@ class _Guest:
 
     def advance(self, guest: socket.socket, events: int, nonce: str) -> bool:
         """Go on; False when it is to be closed."""
-        data = received(guest, LARGE) if events & READ else b""
+        data = read(guest, LARGE) if events & READ else b""
         if data and not self._take(data, nonce):
             return False
         if self.unsent:
@@ -176,7 +176,7 @@ def _bound(kind: int, port: int) -> socket.socket:
     return one
 
 
-def received(sock: socket.socket, most: int) -> bytes:
+def read(sock: socket.socket, most: int) -> bytes:
     """What has come; empty where nothing has. Raises ``OSError`` where the other end has closed."""
     try:
         data = sock.recv(most)

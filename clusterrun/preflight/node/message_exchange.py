@@ -8,16 +8,7 @@ import socket
 import time
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.node.listener import (
-    READ,
-    WELCOME,
-    WRITE,
-    Listener,
-    Watch,
-    greeting,
-    outgoing,
-    received,
-)
+from clusterrun.preflight.node.listener import READ, WELCOME, WRITE, Listener, Watch, greeting, outgoing, read
 from clusterrun.preflight.node.tcp_counts import sent_and_resent, transmitted_again
 from clusterrun.preflight.tasks import ExchangeAnswer, ExchangeTask, LinkTraffic, Target
 
@@ -140,7 +131,7 @@ class _Connection:
             self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
 
     def _listen(self, sock: socket.socket) -> None:
-        came = len(received(sock, MESSAGE_BYTES))
+        came = len(read(sock, MESSAGE_BYTES))
         self._awaited -= came
         if came and self._awaited <= 0:
             now = time.monotonic()
