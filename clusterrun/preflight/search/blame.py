@@ -99,7 +99,6 @@ class Blame:
         return self._node_limit + self.more
 
     def guilty(self, node: int) -> bool:
-        """Whether enough speaks against ``node`` to blame it."""
         counted = self.counted(node)
         by_partner = Counter(one.partner for one in counted)
         few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
@@ -117,7 +116,6 @@ class Blame:
         return (link for link in self.poor if link not in self.good and self.cleared.issuperset(link))
 
     def guilty_link(self, link: Pair) -> bool:
-        """Whether a doubted link failed often enough to be blamed."""
         return self.poor[link] >= self._link_limit + self.more
 
     def balance(self, nodes: Iterable[int]) -> int:
@@ -126,7 +124,6 @@ class Blame:
         return sum(self.good[link] - self.poor[link] for link in links)
 
     def tries(self, link: Pair) -> int:
-        """Tests of this link that told something."""
         return self.good[link] + self.poor[link]
 
 

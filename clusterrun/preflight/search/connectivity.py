@@ -29,12 +29,10 @@ class DialledWay:
 
     @property
     def bad(self) -> frozenset[int]:
-        """Ports that never answered."""
         return frozenset(self.tried - self.good)
 
     @property
     def dead(self) -> bool:
-        """Nothing ever answered."""
         return bool(self.tried) and not self.good
 
     @property
@@ -44,7 +42,6 @@ class DialledWay:
 
     @property
     def well(self) -> bool:
-        """Everything answered, large packets included."""
         return not self.bad and self.large
 
 
@@ -68,8 +65,6 @@ class ConnectTrouble:
 
 
 class Connectivity:
-    """Every way that was tried."""
-
     def __init__(self) -> None:
         self.ways: dict[tuple[int, int], DialledWay] = {}
         self.heard: dict[int, set[int]] = {}
@@ -159,7 +154,7 @@ class _Blame:
         return self._into.get(node, []) + self._out.get(node, [])
 
     def nodes(self) -> list[ConnectTrouble]:
-        """Those that nothing reaches or leaves, though ``ENOUGH`` others work; then those with some trou"""
+        """Those that nothing reaches or leaves, though ``ENOUGH`` others work; then those ill in part."""
         everyone = dict.fromkeys([*self._out, *self._into])
         found, cut = [], set()
         for node in [node for node in everyone if node not in self._works]:

@@ -19,7 +19,6 @@ class Groups:
         self._parent: dict[int, int] = {}
 
     def join(self, a: int, b: int) -> None:
-        """From now on both are of one group."""
         self._parent[self.root(a)] = self.root(b)
 
     def root(self, node: int) -> int:
@@ -31,7 +30,6 @@ class Groups:
         return node
 
     def of(self, nodes: Iterable[int]) -> list[tuple[int, ...]]:
-        """These nodes by group, the largest group first."""
         found: dict[int, list[int]] = {}
         for node in nodes:
             found.setdefault(self.root(node), []).append(node)

@@ -73,7 +73,6 @@ class NetworkPartition:
         return {one: balance for one, balance in self._loose.items() if self._place[one[0]] in failed}
 
     def mates(self, node: int) -> frozenset[int]:
-        """The group it is in; empty if it is in none."""
         at = self._place.get(node)
         return frozenset() if at is None else self._members[at]
 

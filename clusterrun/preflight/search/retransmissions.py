@@ -65,8 +65,6 @@ class LossTrouble:
 
 
 class PacketLosses:
-    """Everything that the examiners' messages showed."""
-
     def __init__(self) -> None:
         self._watched: dict[tuple[int, int], LossyWay] = {}
 

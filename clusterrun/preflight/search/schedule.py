@@ -74,7 +74,6 @@ class MatchingRound:
         self._tries, self._confirm, self._most = tries, confirm, most
 
     def put(self, link: Pair) -> bool:
-        """Take both nodes of ``link``, where both are free."""
         if not self.free.keys() >= {*link}:
             return False
         del self.free[link.a], self.free[link.b]

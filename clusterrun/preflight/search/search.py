@@ -132,7 +132,6 @@ class Search:
             self._asked = tuple(link for link in self._asked if node not in link)
 
     def result(self) -> SearchResult:
-        """What is known now; ask any time, also before the end (the time is up)."""
         known, works = self._parting(), self._works
         suspects = (node for node in works.suspects() if node in self._there and node not in self._bad)
         guilty = (node for node in suspects if works.guilty(node) and known.answers_for_itself(node, 1))
@@ -140,7 +139,6 @@ class Search:
         return verdicts(works, self._speed(), tuple(self._there), bad, self._doubtful(), self._rounds)
 
     def _parting(self) -> NetworkPartition:
-        """The groups that the tests show by now."""
         if self._part is None:
             self._part = NetworkPartition(self._works, self._there, self._bad, wary=True)
         return self._part

@@ -98,7 +98,6 @@ def rounds_at_lost(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def _knock(state: SessionState, nodes: list[NodeState]) -> bool:
-    """Whether anybody was asked to knock at these."""
     asked = False
     for one in state.present()[:_MOST_WITNESSES]:
         known = ((other, other.address or one.resolved.get(other.name, "").split(" ")[0]) for other in nodes)
@@ -293,7 +292,6 @@ def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> boo
 
 
 def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
-    """Who of those that knocked heard anything of it, and who nothing."""
     ways = state.connectivity.into(node.node)
     return [way.a for way in ways if way.answered], [way.a for way in ways if not way.answered]
 
@@ -386,7 +384,6 @@ def _through(state: SessionState, node: NodeState, task: Task | None, seconds: f
 
 
 def _relay(state: SessionState, one: NodeState) -> int | None:
-    """The first other node that heard of it."""
     heard, _ = _answers(state, one)
     return next((node.node for node in state.present() if node.node in heard and node.node != HOST), None)
 

@@ -130,7 +130,6 @@ class PairTests:
             said.of_parts(source)
 
     def passing(self) -> Iterator[str]:
-        """Lines for the report that blame nobody."""
         for said in self._said():
             yield from said.passing()
 
@@ -141,7 +140,6 @@ class PairTests:
 
 
 def warm_again(state: SessionState) -> Waits:
-    """Start torch workers that were lost in a test anew."""
     cold = [one for one in state.present() if one.warm is None and one.first_torch_worker and not one.unfit]
     for one in cold:
         state.ask(one.node, state.warm_task, _WARM_AGAIN_SECONDS)
@@ -153,8 +151,6 @@ def warm_again(state: SessionState) -> Waits:
 
 
 class WholeSet:
-    """The whole set, as often as somebody had to be left out of it."""
-
     def __init__(self, pairs: PairTests) -> None:
         self._case, self._trials, self._pairs = pairs.case, pairs.trials, pairs
 
@@ -201,7 +197,6 @@ class WholeSet:
             yield from self._slow_parts(trial.nodes)
 
     def _is_below_floor(self, trial: GroupTest) -> bool:
-        """Slower than this hardware, or the user's number, lets expect."""
         floor, _ = expected_bandwidth.floor_of(self._case, trial.nodes)
         return trial.rate is not None and trial.rate < floor
 

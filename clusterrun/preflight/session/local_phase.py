@@ -78,7 +78,6 @@ def hurry(state: SessionState, kind: type) -> None:
 
 
 def write(state: SessionState) -> None:
-    """Write down what the checks say, with all that is known now."""
     known = {one.name: one for one in state.subjects.values()}
     found = registry.findings(
         state.asked,
@@ -91,7 +90,6 @@ def write(state: SessionState) -> None:
 
 
 def choose_backend(state: SessionState) -> None:
-    """What tests of groups use, where they can be made at all."""
     orders = state.orders
     if not orders.preflight.python:
         state.notice("no collective was tested: the ranks are no Python program")

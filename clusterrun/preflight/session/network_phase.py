@@ -22,8 +22,6 @@ FEW = 96
 """Up to so many nodes everybody dials everybody, and resolves everybody's name; above, those it dials."""
 _ALL_PORTS = 16
 """Among so many nodes everybody dials all ports of everybody, where several links have ports in trouble."""
-_SOME = 2
-"""Ports tried of one that is not a neighbour in the ring: others try the others."""
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
@@ -91,27 +89,23 @@ def _plan(state: SessionState) -> Plan:
 def _plan_around(state: SessionState, nodes: Collection[int]) -> Plan:
     there = state.listeners()
     plan: Plan = {}
+    step = max(1, len(there) // FEW)
     for place, one in enumerate(there):
-        if one.node not in nodes:
-            continue
-        near = {there[place - 1].node, there[(place + 1) % len(there)].node}
-        step = max(1, len(there) // FEW)
-        for at, other in enumerate(there):
-            if other is one or not (at % step == 0 or other.node in near):
-                continue
-            beside = other.node in near
-            plan.setdefault(one.node, {})[other.node] = (
-                other.listening.ports if beside else _some(other, place)
-            )
-            plan.setdefault(other.node, {})[one.node] = one.listening.ports if beside else _some(one, at)
+        near = (there[place - 1], there[(place + 1) % len(there)])
+        for at, other in enumerate(there if one.node in nodes else ()):
+            if other is not one and other in near:
+                _both_ways(plan, one, other)
+            elif other is not one and at % step == 0:
+                plan.setdefault(one.node, {})[other.node] = _some(other, place)
+                plan.setdefault(other.node, {})[one.node] = _some(one, at)
     return plan
 
 
 def _some(node: NodeState, place: int) -> tuple[int, ...]:
+    """Two ports of one that is not a neighbour in the ring: others try the others."""
     ports = node.listening.ports
-    return tuple(
-        dict.fromkeys(ports[(place + step * len(ports) // _SOME) % len(ports)] for step in range(_SOME))
-    )
+    both = (ports[(place + step) % len(ports)] for step in (0, len(ports) // 2))
+    return tuple(dict.fromkeys(both))
 
 
 def _again(state: SessionState) -> Plan:
@@ -155,17 +149,12 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
 
 
 def write(state: SessionState) -> None:
-    """Write down what was found, once more with all that is known now."""
     present = [one.node for one in state.present()]
     parts = state.connectivity.parts(present)
     partition_findings.write(state, "dialling", parts, _seen(state, parts))
     troubles = state.connectivity.troubles(present)
-    nodes = [one for one in troubles if len(one.nodes) == 1]
-    state.write(
-        "control",
-        (NodeFinding(one.nodes[0], of_node(state, one)) for one in nodes),
-        (link(state, one) for one in troubles if len(one.nodes) == 2),
-    )
+    nodes = [NodeFinding(one.nodes[0], of_node(state, one)) for one in troubles if len(one.nodes) == 1]
+    state.write("control", nodes, (link(state, one) for one in troubles if len(one.nodes) == 2))
     heard = [one for one in state.subjects.values() if one.listens]
     views = {one.node: one.resolved for one in heard if one.resolved}
     state.write("names", consistency.names(views, {one.name: one for one in heard}))
@@ -176,7 +165,6 @@ def write(state: SessionState) -> None:
 
 
 def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
-    """What did not pass between the parts of a network."""
     place = {node: at for at, part in enumerate(parts) for node in part}
     ways = [way for way in state.connectivity.ways.values() if {way.a, way.b} <= place.keys()]
     ways = [way for way in ways if place[way.a] != place[way.b]]

@@ -21,7 +21,6 @@ class Choice:
 
     @property
     def whole(self) -> bool:
-        """Every place is taken."""
         return None not in self.world
 
     @property

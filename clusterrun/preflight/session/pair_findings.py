@@ -48,7 +48,6 @@ class PairFindings:
                 yield self._link(one)
 
     def of_parts(self, source: str) -> None:
-        """A network that is partitioned, or slow, between groups of nodes."""
         parts, slow_parts, inside = self._result.parts, self._result.slow_parts, self._result.median or 0.0
         seen = f"{self._across(parts)[0]} tests of two nodes failed, none passed"
         partition_findings.write(self._case, source, parts, seen)
@@ -91,7 +90,6 @@ class PairFindings:
         return Finding("pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", _BROKEN)
 
     def _why(self, evidence: Evidence) -> str:
-        """The words of the first test that failed there."""
         one = evidence.nodes
         keys = [frozenset(one)] if len(one) == 2 else [frozenset((*one, b)) for b in evidence.against]
         trials = (self._last[key] for key in keys if key in self._last)

@@ -108,7 +108,6 @@ def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[type, ...], None, Silent]:
-    """What stays silent of each of these ways."""
     silent: Silent = {way: frozenset(range(LOW, HIGH + 1, STEP)) for way in ways}
     for _ in range(ROUNDS):
         asked = {way: ports for way, ports in silent.items() if len(ports) >= RUN}

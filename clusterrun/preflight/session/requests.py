@@ -58,7 +58,6 @@ class Requests:
         return AskWorker(node, self._last, body or tasks.said(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
-        """Whether one of these kinds is open."""
         return any(map(self.count, kinds))
 
     def count(self, kind: type) -> int:
@@ -72,12 +71,10 @@ class Requests:
         return [question for question in self._open.values() if isinstance(question.task, kind)]
 
     def close(self, node: int, number: int) -> Request | None:
-        """Close one that was answered; None if there is no such one."""
         question = self._open.get(number)
         return self._close(question) if question is not None and question.node == node else None
 
     def close_all_of(self, node: int) -> list[Request]:
-        """Close what a node will not answer any more."""
         return [self._close(one) for one in list(self._open.values()) if one.node == node]
 
     def close_overdue(self, now: float) -> list[Request]:
@@ -87,12 +84,10 @@ class Requests:
         return found
 
     def prolong(self, question: Request, until: float) -> None:
-        """Open one again whose time was over."""
         self._put(replace(question, until=until))
         self._counts[type(question.task)] += 1
 
     def hurry(self, question: Request, until: float) -> None:
-        """Allow an open one less time."""
         if until < question.until:
             self._put(replace(question, until=until))
 
@@ -105,7 +100,6 @@ class Requests:
         return self._open.pop(question.number)
 
     def due_at(self) -> float | None:
-        """The earliest limit."""
         while self._times:
             until, number = self._times[0]
             if number in self._open and self._open[number].until == until:

@@ -114,7 +114,6 @@ class Session:
 
     @property
     def progress(self) -> str:
-        """What is being tested, how much is open, and the time left in the budget."""
         case = self._case
         open_ones = len(case.questions)
         waits = f", waiting for {open_ones} answer{'s' if open_ones != 1 else ''}" if open_ones else ""
@@ -156,7 +155,6 @@ class Session:
         return self._proceed()
 
     def _gone(self, node: int, check: str, why: str, *closed: Request) -> None:
-        """It is lost, or says nothing sensible: it is not asked any more."""
         self._case.subjects[node].mark_gone(check, why, _SILENT)
         for question in (*closed, *self._case.questions.close_all_of(node)):
             self._trials.take(question, None)

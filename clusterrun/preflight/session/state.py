@@ -32,8 +32,6 @@ NOT_HEARD = ListenAnswer((), (), 0, 0.0)
 
 @frozen
 class NodeFinding:
-    """A finding of a node (by number), or of all together where ``node`` is None."""
-
     node: int | None
     finding: Finding
 
@@ -82,7 +80,6 @@ class NodeState:
 
     @property
     def torch_ready(self) -> bool:
-        """Tests can be made with it."""
         return self.warm is not None and self.warm.up and not self.unfit
 
     @property
@@ -92,7 +89,6 @@ class NodeState:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Those above it, the topmost first; () where the scheduler tells of none."""
         return switches(self.listening.topology)
 
     @property
@@ -109,7 +105,6 @@ class NodeState:
         self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
 
     def warm_up(self, said: TorchStarted) -> None:
-        """Its torch worker is up, or cannot be."""
         self.warm = said
         self.first_torch_worker = self.first_torch_worker or said
         self.ports = list(said.ports)
@@ -118,7 +113,6 @@ class NodeState:
             self.mark_gone("torch", why, "see the examiner's log")
 
     def torch_worker_lost(self, why: str) -> None:
-        """Another one can be started."""
         self.ends.append(why)
         self.warm, self.ports = None, []
 
@@ -135,7 +129,6 @@ class NodeState:
         self._found[source] = tuple(found)
 
     def exclude_as_known_unfit(self, findings: Iterable[Finding]) -> None:
-        """It was found unfit before, and is not looked at again."""
         found = tuple(findings)
         failed = [one.said for one in found if one.verdict is Grade.FAIL]
         self.absent, self.excused = "", bool(found) and not failed
@@ -201,12 +194,10 @@ class SessionState:
     # --- asking ---
 
     def ask(self, node: int, task: Task, seconds: float, body: str = "") -> None:
-        """Ask a node; its answer is waited for that long."""
         self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
 
     @property
     def warm_task(self) -> StartTorch:
-        """What has a node import torch."""
         orders = self.orders
         return StartTorch(
             orders.preflight.python, orders.cwd, not orders.hide_gpus, orders.container.is_prefix
@@ -224,7 +215,6 @@ class SessionState:
         return max(0.0, self.end_at - self.now)
 
     def wall_at(self, steady: float) -> float:
-        """What the coordinator's clock said then."""
         return self.wall + steady - self.began
 
     def notice(self, words: str) -> None:
@@ -298,7 +288,6 @@ class SessionState:
         return {node for node in self.subjects if node not in chosen} if chosen else set()
 
     def choice(self) -> Choice:
-        """Who would train by what is known now."""
         nodes = list(self.subjects)
         places, spares = nodes[: self.orders.nodes], nodes[self.orders.nodes :]
         unfit = {one.node for one in self.subjects.values() if one.unfit}
