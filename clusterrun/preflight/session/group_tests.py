@@ -46,8 +46,8 @@ class GroupTests:
         self._took: dict[str, list[float]] = {}
         """Seconds of tests that passed, by kind."""
         self._longest = _LONGEST_LIMIT
-        self._hasty: set[int] = set()
-        """Tests that got no more than the usual time."""
+        self._hasty = True
+        """Whether the tests under way got no more than the usual time."""
 
     def has_time_for(self, rounds: int) -> bool:
         """Whether so many rounds that pass, and some that do not, leave half of the time that is left."""
@@ -60,11 +60,18 @@ class GroupTests:
     ) -> Generator[tuple[type, ...], None, list[GroupTest]]:
         """Test these disjoint groups at once, and wait for all of them: the outcomes in their order."""
         self.case.label = label
+        self._hasty = self._longest == _LONGEST_LIMIT
         for nodes in groups:
             self._begin(kind, nodes)
         if groups:
             yield (GroupTask,)
-        return self._finish()
+        done = [self._outcome(*one) for one in self._open.values()]
+        for trial in done:
+            self._measure(trial)
+            if trial.passed:
+                self._took.setdefault(trial.kind, []).append(trial.seconds)
+        self._open.clear()
+        return done
 
     def _begin(self, kind: str, nodes: tuple[int, ...]) -> None:
         case = self.case
@@ -73,8 +80,6 @@ class GroupTests:
         if kind == PAIR:
             nodes = tuple(sorted(nodes, key=lambda node: not known[node].ports))
         self._open[self._last] = (kind, nodes, case.now, {})
-        if self._longest == _LONGEST_LIMIT:
-            self._hasty.add(self._last)
         lead = known[nodes[0]]
         port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
         members = tuple(GroupMember(node, known[node].name, known[node].address) for node in nodes)
@@ -120,30 +125,21 @@ class GroupTests:
         used = self.case.subjects[node].interface
         return used.name if used is not None else ""
 
-    def take(self, question: Request, result: GroupResult | None) -> None:
-        """A member's answer; None if there will be none."""
+    def take(self, question: Request, result: GroupResult) -> None:
+        """A member's answer."""
         task = question.task
-        if result is not None and isinstance(task, GroupTask) and task.test in self._open:
+        if isinstance(task, GroupTask) and task.test in self._open:
             self._open[task.test][-1][question.node] = result
             self.case.subjects[question.node].ports.extend(result.ports)
 
-    def _finish(self) -> list[GroupTest]:
-        """The outcomes of the round, in the order it was begun; every question of it must be closed."""
-        done = [self._outcome(test) for test in self._open]
-        for trial in done:
-            self._measure(trial)
-            if trial.passed:
-                self._took.setdefault(trial.kind, []).append(trial.seconds)
-        self._open.clear()
-        return done
-
-    def _outcome(self, test: int) -> GroupTest:
-        kind, nodes, began, answers = self._open[test]
+    def _outcome(
+        self, kind: str, nodes: tuple[int, ...], began: float, answers: dict[int, GroupResult]
+    ) -> GroupTest:
         seconds = max((one.seconds for one in answers.values()), default=self.case.now - began)
         if len(answers) < len(nodes):
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="a member was lost")
         slow = [self.case.subjects[node].name for node, one in answers.items() if one.loading]
-        if slow and test in self._hasty:
+        if slow and self._hasty:
             self._be_patient(slow)
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
         passed = all(one.passed for one in answers.values())

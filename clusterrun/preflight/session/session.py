@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 
 from clusterrun.model.document import BadDocument
 from clusterrun.model.frozen import frozen, replace
@@ -44,6 +45,7 @@ OVERSLEPT_SECONDS = 1.0
 _LEAST_LATE, _LONGEST_LATE, _LATE_SHARE = 10.0, 30.0, 0.25
 """How long the first late answer of a node is waited for: a share of the time that is left, within limits."""
 _OURS = "this is a fault of clusterrun: please report it with this line"
+_MORE = "give it more: --preflight-budget"
 _SILENT = "look at the node and at the log of its examiner in the run directory"
 
 
@@ -108,9 +110,8 @@ class Session:
         self._naps_until: float | None = None
         if short is not None and after is not None:
             recheck.recall(self._case, after, short.suspects)
-        self._course = (
-            self._rounds() if short is None else recheck.rounds(self._pairs, short.suspects, short.network)
-        )
+        again = short and recheck.rounds(self._pairs, short.suspects, short.network)
+        self._course = again or self._rounds()
 
     @property
     def progress(self) -> str:
@@ -141,8 +142,7 @@ class Session:
         try:
             _take(self._case, self._trials, question, tasks.answer(question.task, body))
         except BadDocument as error:
-            why = f"answered {_WORDS[type(question.task)]} with nonsense: {error}"
-            self._gone(node, "examiner", why, question)
+            self._gone(node, "examiner", f"answered {_WORDS[type(question.task)]} with nonsense: {error}")
         return self._proceed()
 
     def lost(self, now: float, node: int, why: str) -> list[AskWorker]:
@@ -154,10 +154,9 @@ class Session:
         self._gone(node, "agent", f"was lost during the check: {why}")
         return self._proceed()
 
-    def _gone(self, node: int, check: str, why: str, *closed: Request) -> None:
+    def _gone(self, node: int, check: str, why: str) -> None:
         self._case.subjects[node].mark_gone(check, why, _SILENT)
-        for question in (*closed, *self._case.questions.close_all_of(node)):
-            self._trials.take(question, None)
+        self._case.questions.close_all_of(node)
 
     def tick(self, now: float) -> list[AskWorker]:
         if self.outcome is not None or self._overslept(now):
@@ -169,7 +168,7 @@ class Session:
             if not self._waits_once(question):
                 words = _WORDS[type(question.task)]
                 why = f"did not answer: {words} took longer than {question.seconds:.0f} s"
-                self._gone(question.node, "examiner", why, question)
+                self._gone(question.node, "examiner", why)
         return self._proceed()
 
     def _waits_once(self, question: Request) -> bool:
@@ -246,15 +245,10 @@ class Session:
         for kind, words in _WORDS.items():
             for question in case.questions.of_kind(kind):
                 open_ones.setdefault(question.node, words)
-        ended, more = (
-            f"the budget of {case.orders.preflight.budget:g} s ended",
-            "give it more: --preflight-budget",
-        )
-        cut = ((node, f"{ended} during {what}") for node, what in open_ones.items())
-        case.write(
-            "budget",
-            [NodeFinding(node, Finding("budget", Grade.UNDETERMINED, said, more)) for node, said in cut],
-        )
+        ended = f"the budget of {case.orders.preflight.budget:g} s ended during"
+        said = ((node, f"{ended} {words}") for node, words in open_ones.items())
+        found = ((node, Finding("budget", Grade.UNDETERMINED, words, _MORE)) for node, words in said)
+        case.write("budget", [NodeFinding(*one) for one in found])
         network_phase.write(case)
         local_phase.write(case)
         self._pairs.write()
@@ -303,14 +297,7 @@ def _take(state: SessionState, trials: GroupTests, question: Request, value: tas
             node.record_matmul(value)
         trials.take(question, value)
     elif isinstance(value, tasks.ThroughAnswer) and isinstance(task, tasks.ThroughTask) and value.body:
-        _take_through(state, trials, replace(question, task=tasks.task(task.body)), task.name, value.body)
+        inner = replace(question, node=state.numbers[task.name], task=tasks.task(task.body))
+        with suppress(BadDocument):  # the nonsense is not that of the node that passed it on
+            _take(state, trials, inner, tasks.answer(inner.task, value.body))
     local_phase.hurry(state, type(task))
-
-
-def _take_through(state: SessionState, trials: GroupTests, inner: Request, name: str, body: str) -> None:
-    """It is the answer of the node that was looked at through the one that was asked."""
-    try:
-        said = tasks.answer(inner.task, body)
-    except BadDocument:  # the nonsense is not that of the node that passed it on
-        return
-    _take(state, trials, replace(inner, node=state.numbers[name]), said)

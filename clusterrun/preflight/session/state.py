@@ -8,25 +8,15 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.limits import BY_NAME
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, worst
+from clusterrun.preflight import tasks
 from clusterrun.preflight.search.bandwidth_blame import switches
 from clusterrun.preflight.search.connectivity import Connectivity
 from clusterrun.preflight.search.retransmissions import PacketLosses
 from clusterrun.preflight.session.node_selection import Choice, choose
 from clusterrun.preflight.session.requests import AskWorker, Requests
-from clusterrun.preflight.tasks import (
-    GroupResult,
-    Interface,
-    ListenAnswer,
-    LocalAnswer,
-    RunNeeds,
-    StartTorch,
-    Target,
-    Task,
-    TorchStarted,
-)
 from clusterrun.preflight.thresholds import limits_of
 
-NOT_HEARD = ListenAnswer((), (), 0, 0.0)
+NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
 """Instead of the answer of a node that did not say where it can be dialled."""
 
 
@@ -50,15 +40,15 @@ class NodeState:
         self.excused = False
         self.lost_at: float | None = None
         self.late_until: float | None = None
-        self.local: LocalAnswer | None = None
+        self.local: tasks.LocalAnswer | None = None
         self.listening = NOT_HEARD
         self.earliest, self.latest = float("-inf"), float("inf")
         self.resolved: dict[str, str] = {}
         self.resolve_seconds = 0.0
-        self.warm: TorchStarted | None = None
-        self.first_torch_worker: TorchStarted | None = None
+        self.warm: tasks.TorchStarted | None = None
+        self.first_torch_worker: tasks.TorchStarted | None = None
         self.ports: list[int] = []
-        self.product: GroupResult | None = None
+        self.product: tasks.GroupResult | None = None
         self.ends: list[str] = []
         self._found: dict[str, tuple[Finding, ...]] = {}
 
@@ -83,7 +73,7 @@ class NodeState:
         return self.warm is not None and self.warm.up and not self.unfit
 
     @property
-    def interface(self) -> Interface | None:
+    def interface(self) -> tasks.Interface | None:
         """The interface by which its agent reaches the coordinator: the one that ranks will use."""
         return next((one for one in self.listening.interfaces if one.address == self.address), None)
 
@@ -96,15 +86,15 @@ class NodeState:
         """How far its clock is ahead of the coordinator's, in the middle of what is possible; seconds."""
         return (self.earliest + self.latest) / 2
 
-    def target(self, ports: tuple[int, ...], address: str = "") -> Target:
+    def target(self, ports: tuple[int, ...], address: str = "") -> tasks.Target:
         """It as one to be dialled on these ports; ``address`` where its agent never told one."""
-        return Target(self.node, self.name, address or self.address, ports, self.listening.udp_port)
+        return tasks.Target(self.node, self.name, address or self.address, ports, self.listening.udp_port)
 
     def told_time(self, wall: float, earliest: float, latest: float) -> None:
         """Its clock said ``wall`` at a moment when the coordinator's stood between these two."""
         self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
 
-    def warm_up(self, said: TorchStarted) -> None:
+    def warm_up(self, said: tasks.TorchStarted) -> None:
         self.warm = said
         self.first_torch_worker = self.first_torch_worker or said
         self.ports = list(said.ports)
@@ -116,7 +106,7 @@ class NodeState:
         self.ends.append(why)
         self.warm, self.ports = None, []
 
-    def record_matmul(self, result: GroupResult) -> None:
+    def record_matmul(self, result: tasks.GroupResult) -> None:
         """Record its matrix product: of several the fastest, but a wrong one is kept."""
         rate, best = dict(result.rates).get("product", 0.0), self.product
         if best is None or (
@@ -193,13 +183,13 @@ class SessionState:
 
     # --- asking ---
 
-    def ask(self, node: int, task: Task, seconds: float, body: str = "") -> None:
+    def ask(self, node: int, task: tasks.Task, seconds: float, body: str = "") -> None:
         self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
 
     @property
-    def warm_task(self) -> StartTorch:
+    def warm_task(self) -> tasks.StartTorch:
         orders = self.orders
-        return StartTorch(
+        return tasks.StartTorch(
             orders.preflight.python, orders.cwd, not orders.hide_gpus, orders.container.is_prefix
         )
 
@@ -302,8 +292,8 @@ class SessionState:
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
 
 
-def _needs(orders: Orders, run_dir: str, limits: tuple[tuple[str, float], ...]) -> RunNeeds:
-    return RunNeeds(
+def _needs(orders: Orders, run_dir: str, limits: tuple[tuple[str, float], ...]) -> tasks.RunNeeds:
+    return tasks.RunNeeds(
         run_id=orders.run_id,
         run_dir=run_dir,
         home="",
