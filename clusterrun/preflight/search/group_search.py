@@ -11,12 +11,13 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.preflight.search.schedule import GroupTest
 
 Group = frozenset[int]
+Nodes = tuple[int, ...]
 
 SMALLEST = 3
 """Groups of two were tested before this search begins."""
@@ -31,6 +32,10 @@ PAIRS = 24
 all such pairs are weighed: of more nodes groups that are drawn leave out any two soon enough."""
 BALANCE = 0.5
 """The chance of failing that makes a test tell most."""
+
+
+LEAST_COLLECTIVE = 2
+"""A collective of one node says nothing of the network."""
 
 
 @frozen
@@ -306,3 +311,47 @@ class GroupSearch:
 def most_rounds(count: int) -> int:
     """No more rounds than that are asked for where so many nodes failed together."""
     return 5 * math.ceil(math.log2(max(count, 2))) + 12 + (PAIRS if count <= PAIRS else 0)
+
+
+# --- the parts of a set that works, but slowly ---
+
+
+def slow_parts(
+    nodes: Nodes, floor: float
+) -> Generator[tuple[Nodes, ...], list[GroupTest], tuple[Nodes, ...]]:
+    """Halve what is slower than ``floor`` (GB/s), as all of ``nodes`` were; at most ceil(log2 N) rounds.
+
+    It yields the groups to be tested at once, disjoint, and is sent their outcomes: one that is missing told
+    nothing. It returns the smallest slow groups, each tested once more in a last round, so that none is named
+    by chance; () where no half is slow: it is the set, and no node, that is at fault.
+    """
+    smallest: list[Nodes] = []
+    asked = dict.fromkeys(_halves(nodes), nodes)
+    while asked:
+        known = _judged((yield tuple(asked)), floor)
+        unsure = {of for half, of in asked.items() if known.get(half) is not True}
+        smallest += [parent for parent in dict.fromkeys(asked.values()) if parent not in unsure]
+        slow = [group for group in asked if known.get(group) is False]
+        smallest += [group for group in slow if len(group) <= LEAST_COLLECTIVE]
+        asked = {half: group for group in slow for half in _halves(group)}
+    if nodes in smallest or not smallest:
+        return ()
+    known = _judged((yield tuple(smallest)), floor)
+    return tuple(group for group in smallest if known.get(group) is False)
+
+
+def _judged(outcomes: list[GroupTest], floor: float) -> dict[Nodes, bool]:
+    """By group whether all is well with it, where its test told anything."""
+    told = [one for one in outcomes if one.passed is not None]
+    return {
+        one.nodes: bool(one.passed) and not one.wrong and (one.rate is None or one.rate >= floor)
+        for one in told
+    }
+
+
+def _halves(group: Nodes) -> tuple[Nodes, ...]:
+    """Both halves of a group, of which none is smaller than a collective needs; () if there are none."""
+    if len(group) <= LEAST_COLLECTIVE:
+        return ()
+    middle = (len(group) + 1) // 2
+    return tuple(half for half in (group[:middle], group[middle:]) if len(half) >= LEAST_COLLECTIVE)

@@ -192,7 +192,10 @@ class Search:
         if made.pairs:
             self._compare(made, known, fast_last, failed=False)
         made.assign(self._wanted_spares(suspects), self._neighbours(suspects) + fast_last)
-        self._among(made, suspects)
+        blind = works.cleared.isdisjoint(self._there)  # then suspects meet each other a few times and no more
+        if self._blind_left or not blind:
+            self._blind_left -= blind
+            made.among(suspects + (self._in_question(self._spares) if blind else []), again=blind)
         self._retest_slow(made, speed, known)
         if made.pairs:  # who failed once and passed when repeated is looked at more closely where it is free
             odd = [node for node in works.failures if self._steady.odd(node, known.mates(node))]
@@ -203,7 +206,7 @@ class Search:
 
     def _look_around(self, made: MatchingRound, partition: NetworkPartition) -> None:
         """Where a link is bad, test its ends with all others, and meanwhile who is free with each other."""
-        bad = [link for link in self._works.doubted_links() if self._guilty_link(link)]
+        bad = self._guilty_links()
         ends = [node for node in dict.fromkeys(end for link in bad for end in link) if self._meets(node)]
         for node in ends:
             made.assign([node], sorted(partition.mates(node) - {*ends}) or sorted(partition.mates(node)))
@@ -242,14 +245,6 @@ class Search:
                     if any(link not in self._tries and made.put(link) for link in links):
                         break
 
-    def _among(self, made: MatchingRound, suspects: list[int]) -> None:
-        """Suspects left over meet each other; where nothing was cleared at all, a few times and no more."""
-        blind = not any(node in self._works.cleared for node in self._there)
-        if blind and not self._blind_left:
-            return
-        self._blind_left -= blind
-        made.among(suspects + (self._in_question(self._spares) if blind else []), again=blind)
-
     def _retest_slow(self, made: MatchingRound, speed: BandwidthBlame, partition: NetworkPartition) -> None:
         slow, leaders = speed.ledger, speed.leaders()
         behind = [node for node in speed.behind() if self._told[node] < TESTS_OF_A_LAGGARD]
@@ -266,15 +261,14 @@ class Search:
 
     def _doubtful(self) -> list[int]:
         """Nodes that passed, though not as it should be, and can meet somebody new."""
-        works, steady = self._works, self._steady
-        mates = self._parting().mates
-        ends = (end for link in works.doubted_links() if self._guilty_link(link) for end in link)
-        found = [node for node in ends if not steady.known(node)]
-        found += [node for node in works.failures if steady.doubtful(node, mates(node))]
+        steady, mates = self._steady, self._parting().mates
+        found = [node for link in self._guilty_links() for node in link if not steady.known(node)]
+        found += [node for node in self._works.failures if steady.doubtful(node, mates(node))]
         return [node for node in dict.fromkeys(found) if node in self._there and self._meets(node)]
 
-    def _guilty_link(self, link: Pair) -> bool:
-        return self._works.guilty_link(link) and self._parting().together(link)
+    def _guilty_links(self) -> list[Pair]:
+        works, together = self._works, self._parting().together
+        return [link for link in works.doubted_links() if works.guilty_link(link) and together(link)]
 
     def _meets(self, node: int) -> bool:
         """Whether there is anybody of its group who works and whom it has not met."""

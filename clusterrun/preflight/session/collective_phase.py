@@ -7,8 +7,7 @@ from collections.abc import Generator, Iterator
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
 from clusterrun.preflight.search.bandwidth_blame import levels
-from clusterrun.preflight.search.bisect import slow_parts
-from clusterrun.preflight.search.group_search import GroupSearch
+from clusterrun.preflight.search.group_search import GroupSearch, slow_parts
 from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.search.search import Pair, Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings

@@ -67,7 +67,10 @@ class GroupTests:
             yield (GroupTask,)
         done = [self._outcome(*one) for one in self._open.values()]
         for trial in done:
-            self._measure(trial)
+            outcome = {True: "passed", False: "failed", None: "void"}[trial.passed]
+            names = tuple(self.case.subjects[node].name for node in trial.nodes)
+            of = (trial.kind, self.case.rounds, names, outcome, round(trial.seconds, 3))
+            self.case.tests.append(Measurement(*of, trial.rate, trial.wrong or trial.why))
             if trial.passed:
                 self._took.setdefault(trial.kind, []).append(trial.seconds)
         self._open.clear()
@@ -169,14 +172,6 @@ class GroupTests:
                 f"repeated with {_PATIENT_LIMIT:g} s. Does every start compile them? NCCL_DEBUG=INFO says so "
                 "in Init timings (kernels); a torch built for these GPUs does not"
             )
-
-    def _measure(self, trial: GroupTest) -> None:
-        outcome = {True: "passed", False: "failed", None: "void"}[trial.passed]
-        names = tuple(self.case.subjects[node].name for node in trial.nodes)
-        seconds, why = round(trial.seconds, 3), trial.wrong or trial.why
-        self.case.tests.append(
-            Measurement(trial.kind, self.case.rounds, names, outcome, seconds, trial.rate, why)
-        )
 
 
 def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:

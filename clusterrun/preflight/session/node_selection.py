@@ -77,8 +77,7 @@ def _take(
     """The first free node whose links to all of ``world`` (but one) are good."""
     others = {node for node in world if node is not None and node != but}
     for node in free:
-        bad = {end for link in links if node in link for end in link if end != node}
-        if not bad & others:
+        if not any(node in link and others.intersection(link) - {node} for link in links):
             free.remove(node)
             return node
     return None

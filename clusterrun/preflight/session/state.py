@@ -102,10 +102,6 @@ class NodeState:
             why = f"its torch worker cannot be started again: {said.why}"
             self.mark_gone("torch", why, "see the examiner's log")
 
-    def torch_worker_lost(self, why: str) -> None:
-        self.ends.append(why)
-        self.warm, self.ports = None, []
-
     def record_matmul(self, result: tasks.GroupResult) -> None:
         """Record its matrix product: of several the fastest, but a wrong one is kept."""
         rate, best = dict(result.rates).get("product", 0.0), self.product

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight.search.bisect import slow_parts
+from clusterrun.preflight.search.group_search import slow_parts
 from clusterrun.preflight.search.schedule import GroupTest
 
 FLOOR = 80.0
