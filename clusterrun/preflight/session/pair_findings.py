@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.search.group_search import GroupsSaid
 from clusterrun.preflight.search.schedule import GroupTest
@@ -21,55 +22,52 @@ _THIRD = "give the check a node more to compare with: --spares 1"
 _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; look at the spine switches"
 
 
+@frozen
 class PairFindings:
     """``last``: of each pair the last test, a failed one before all others; ``ways``: (from, to) → GB/s."""
 
-    def __init__(
-        self,
-        state: SessionState,
-        result: SearchResult,
-        last: Mapping[frozenset[int], GroupTest],
-        ways: Mapping[tuple[int, int], float],
-    ) -> None:
-        self._case, self._result, self._last, self._ways = state, result, last, ways
+    state: SessionState
+    result: SearchResult
+    last: Mapping[frozenset[int], GroupTest]
+    ways: Mapping[tuple[int, int], float]
 
     def of_nodes(self) -> Iterator[NodeFinding]:
-        for one in self._result.evidence:
+        for one in self.result.evidence:
             if len(one.nodes) == 1 and one.kind in ("broken", "slow", "undetermined"):
                 yield NodeFinding(one.nodes[0], self._node(one))
-        median, floor = self._result.median, self._case.limits.pair_floor
+        median, floor = self.result.median, self.state.limits.pair_floor
         if median is not None and median < floor:
             said = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
             yield NodeFinding(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
 
     def of_links(self) -> Iterator[LinkReport]:
-        for one in self._result.evidence:
+        for one in self.result.evidence:
             if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
                 yield self._link(one)
 
     def of_parts(self, source: str) -> None:
-        parts, slow_parts, inside = self._result.parts, self._result.slow_parts, self._result.median or 0.0
-        seen = f"{self._across(parts)[0]} tests of two nodes failed, none passed"
-        partition_findings.write(self._case, source, parts, seen)
-        between = median_of(self._across(slow_parts)[1] or [0.0])
-        partition_findings.write_slow(self._case, slow_parts, inside, between)
+        result = self.result
+        seen = f"{self._across(result.parts)[0]} tests of two nodes failed, none passed"
+        partition_findings.write(self.state, source, result.parts, seen)
+        between = median_of(self._across(result.slow_parts)[1] or [0.0])
+        partition_findings.write_slow(self.state, result.slow_parts, result.median or 0.0, between)
 
     def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
         """Between groups: how many links failed, and the rates of those that did not."""
         place = {node: at for at, part in enumerate(parts) for node in part}
-        ends = {key: [place[node] for node in key if node in place] for key in self._last}
-        trials = [one for key, one in self._last.items() if len(set(ends[key])) > 1]
+        places = ({place[node] for node in key if node in place} for key in self.last)
+        trials = [one for one, ends in zip(self.last.values(), places) if len(ends) > 1]
         rates = [one.rate for one in trials if one.passed and one.rate is not None]
         return sum(one.passed is False for one in trials), rates
 
     def passing(self) -> Iterator[str]:
         """Lines that blame nobody: what failed at times only, and links over switches slower alike."""
-        for one in self._result.evidence:
+        for one in self.result.evidence:
             if one.kind == "flaky":
-                names = self._case.names(one.nodes)
+                names = self.state.names(one.nodes)
                 yield f"{names}: {one.failed} of {one.tests} tests failed, the others passed"
-        fastest = max((one.median for one in self._result.kinds), default=0.0)
-        for kind in self._result.kinds:
+        fastest = max((one.median for one in self.result.kinds), default=0.0)
+        for kind in self.result.kinds:
             if kind.factor > 1:
                 over = f"{kind.levels} level{'s' if kind.levels > 1 else ''} of switches"
                 said = f"the links over {over} reach {kind.median:.3g} GB/s"
@@ -86,29 +84,29 @@ class PairFindings:
         if evidence.wrong:
             said = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
             return Finding("sums", evidence.grade, said, _WRONG)
-        with_whom = self._case.names(dict.fromkeys(evidence.against))
+        with_whom = self.state.names(dict.fromkeys(evidence.against))
         return Finding("pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", _BROKEN)
 
     def _why(self, evidence: Evidence) -> str:
         one = evidence.nodes
         keys = [frozenset(one)] if len(one) == 2 else [frozenset((*one, b)) for b in evidence.against]
-        trials = (self._last[key] for key in keys if key in self._last)
+        trials = (self.last[key] for key in keys if key in self.last)
         return next(filter(None, map(why_failed, trials)), "no answer within the limit")
 
     def _link(self, evidence: Evidence) -> LinkReport:
         a, b = evidence.nodes
         direction, said = "both", f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "slow":
-            if self._ways.get((b, a), 0.0) < self._ways.get((a, b), 0.0):
+            if self.ways.get((b, a), 0.0) < self.ways.get((a, b), 0.0):
                 a, b = b, a
-            there, back = self._ways.get((a, b)), self._ways.get((b, a))
+            there, back = self.ways.get((a, b)), self.ways.get((b, a))
             direction = "a->b" if there and back and there < back / 2 else "both"
             said = _slow(evidence)
         elif evidence.kind == "broken":
             said += f", both nodes pass with others: {self._why(evidence)}"
         else:
             said += "; whether the link or a node is to blame is not known"
-        first, second = self._case.subjects[a].name, self._case.subjects[b].name
+        first, second = self.state.subjects[a].name, self.state.subjects[b].name
         return LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from clusterrun.model import contract
 from clusterrun.model.orders import Level
@@ -59,8 +59,18 @@ def rounds(
     case.label = "local round"
     yield (LocalTask,)
     local_phase.write(case)
-    if _tests_wanted(case, suspects, network):
-        yield from _tests(pairs, network, suspects, looked)
+    if not _tests_wanted(case, suspects, network):
+        return
+    for node in [one.node for one in case.present()] if network else _members(case, suspects, looked):
+        local_phase.warm_up(case, node)
+    case.label = "torch is being imported"
+    yield (StartTorch,)
+    local_phase.write(case)
+    local_phase.choose_backend(case)
+    if case.backend:
+        yield from pairs.rounds()
+    if case.backend and network:
+        yield from WholeSet(pairs).rounds()
 
 
 def _spares(case: SessionState, suspects: Sequence[int]) -> list[int]:
@@ -80,22 +90,6 @@ def _tests_wanted(case: SessionState, suspects: Sequence[int], network: bool) ->
     left = any(not case.subjects[node].unfit for node in suspects)
     helps = asked.resubmit or any(not case.subjects[node].unfit for node in _spares(case, suspects))
     return bool(left and helps and asked.level is Level.FULL)
-
-
-def _tests(
-    pairs: PairTests, network: bool, suspects: Sequence[int], looked: Sequence[int]
-) -> Iterator[tuple[type, ...]]:
-    case = pairs.case
-    for node in [one.node for one in case.present()] if network else _members(case, suspects, looked):
-        local_phase.warm_up(case, node)
-    case.label = "torch is being imported"
-    yield (StartTorch,)
-    local_phase.write(case)
-    local_phase.choose_backend(case)
-    if case.backend:
-        yield from pairs.rounds()
-    if case.backend and network:
-        yield from WholeSet(pairs).rounds()
 
 
 def _members(case: SessionState, suspects: Sequence[int], looked: Sequence[int]) -> list[int]:

@@ -102,9 +102,6 @@ class SessionOutcome:
     excluded: tuple[str, ...]
 
 
-NOWHERE = SessionPlace()
-
-
 class Session:
     """Times are on the steady clock but ``wall``, seconds; with ``short``: the check between two attempts."""
 
@@ -114,7 +111,7 @@ class Session:
         nodes: Sequence[SessionNode],
         now: float,
         wall: float,
-        place: SessionPlace = NOWHERE,
+        place: SessionPlace = SessionPlace(),  # noqa: B008
         short: ShortCheck | None = None,
     ) -> None:
         known = {one.node: NodeState(one.node, one.name, one.address) for one in nodes}

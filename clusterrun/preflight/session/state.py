@@ -104,10 +104,9 @@ class NodeState:
 
     def record_matmul(self, result: tasks.GroupResult) -> None:
         """Record its matrix product: of several the fastest, but a wrong one is kept."""
-        rate, best = dict(result.rates).get("product", 0.0), self.product
-        if best is None or (
-            best.passed and not (result.passed and rate <= dict(best.rates).get("product", 0.0))
-        ):
+        best = self.product
+        speeds = [dict(one.rates).get("product", 0.0) for one in (result, best or result)]
+        if best is None or (best.passed and (not result.passed or speeds[0] > speeds[1])):
             self.product = result
 
     def write(self, source: str, found: Iterable[Finding]) -> None:
