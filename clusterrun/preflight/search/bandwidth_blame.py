@@ -54,13 +54,9 @@ def kinds_of(best: Mapping[Pair, float], distance: Distance, slower: float) -> d
         rates.setdefault(distance(link), []).append(rate)
     medians = {kind: median_of(known) for kind, known in rates.items()}
     fastest = max(medians.values(), default=0.0)
-    factors = {
-        kind: fastest / median if 0 < median < fastest * (1 - slower) else 1.0
-        for kind, median in medians.items()
-    }
-    return {
-        kind: LinkDistance(kind, len(rates[kind]), medians[kind], factors[kind]) for kind in sorted(medians)
-    }
+    limit = fastest * (1 - slower)
+    factors = {kind: fastest / median if 0 < median < limit else 1.0 for kind, median in medians.items()}
+    return {one: LinkDistance(one, len(rates[one]), medians[one], factors[one]) for one in sorted(medians)}
 
 
 # --- who is slow ---

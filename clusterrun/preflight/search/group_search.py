@@ -18,6 +18,7 @@ from clusterrun.preflight.search.schedule import GroupTest
 
 Group = frozenset[int]
 Nodes = tuple[int, ...]
+Groups = tuple[Nodes, ...]
 
 SMALLEST = 3
 """Groups of two were tested before this search begins."""
@@ -72,11 +73,11 @@ class GroupSearch:
         self._guilty: dict[int, None] = {}
         self._uses: Counter[int] = Counter()
         self._blind = 0
-        self._asked: tuple[tuple[int, ...], ...] | None = None
+        self._asked: Groups | None = None
         self._rounds = 0
         self._most = most_rounds(len(self._nodes))
 
-    def next_round(self) -> tuple[tuple[int, ...], ...]:
+    def next_round(self) -> Groups:
         """The groups to be tested at once, disjoint; () when it is finished."""
         if self._asked is None:
             groups = self._make_up() if self._rounds < self._most else ()
@@ -110,9 +111,8 @@ class GroupSearch:
         common = self._in_order(frozenset.intersection(*failing) if failing else ())
         bad, apart = self._in_order(named if own else ()), self._in_order(() if own else named)
         size = max(map(self._fails_from, named), default=len(least))
-        return GroupsSaid(
-            bad, apart, least, size, max(map(len, self._passed), default=0), common, self._rounds
-        )
+        passed = max(map(len, self._passed), default=0)
+        return GroupsSaid(bad, apart, least, size, passed, common, self._rounds)
 
     def _in_order(self, nodes: Collection[int]) -> tuple[int, ...]:
         return tuple(node for node in self._nodes if node in nodes)
@@ -316,9 +316,7 @@ def most_rounds(count: int) -> int:
 # --- the parts of a set that works, but slowly ---
 
 
-def slow_parts(
-    nodes: Nodes, floor: float
-) -> Generator[tuple[Nodes, ...], list[GroupTest], tuple[Nodes, ...]]:
+def slow_parts(nodes: Nodes, floor: float) -> Generator[Groups, list[GroupTest], Groups]:
     """Halve what is slower than ``floor`` (GB/s), as all of ``nodes`` were; at most ceil(log2 N) rounds.
 
     It yields the groups to be tested at once, disjoint, and is sent their outcomes: one that is missing told
@@ -343,10 +341,8 @@ def slow_parts(
 def _judged(outcomes: list[GroupTest], floor: float) -> dict[Nodes, bool]:
     """By group whether all is well with it, where its test told anything."""
     told = [one for one in outcomes if one.passed is not None]
-    return {
-        one.nodes: bool(one.passed) and not one.wrong and (one.rate is None or one.rate >= floor)
-        for one in told
-    }
+    fast = (one.rate is None or one.rate >= floor for one in told)
+    return {one.nodes: bool(one.passed) and not one.wrong and quick for one, quick in zip(told, fast)}
 
 
 def _halves(group: Nodes) -> tuple[Nodes, ...]:

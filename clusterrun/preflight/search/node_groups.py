@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 
-from clusterrun.preflight.search.schedule import Pair
+Ends = tuple[int, int]
+Parts = tuple[tuple[int, ...], ...]
 
 LINKS_APART = 3
 """So many links between two groups must have failed, at two nodes of each: less may be the links' own."""
@@ -36,9 +37,7 @@ class Groups:
         return sorted(map(tuple, found.values()), key=lambda one: (-len(one), one))
 
 
-def parts(
-    groups: Iterable[tuple[int, ...]], links: Iterable[tuple[int, int]], least: int = LINKS_APART
-) -> tuple[tuple[int, ...], ...]:
+def parts(groups: Iterable[tuple[int, ...]], links: Iterable[Ends], least: int = LINKS_APART) -> Parts:
     """The parts of a network by its ``groups`` of two nodes and more, and the ``links`` that failed.
 
     At least so many must have failed between two groups, or all.
@@ -48,16 +47,16 @@ def parts(
     place = {node: at for at, one in enumerate(known) for node in one}
     failed = links_between(place, links)
     lumps = Groups()
+    for node, at in place.items():
+        lumps.join(node, known[at][0])
     for a, b in combinations(range(len(known)), 2):
         if not enough_failed(failed.get((a, b), ()), least, known[a], known[b]):
-            lumps.join(a, b)
-    found = [tuple(sorted(node for at in lump for node in known[at])) for lump in lumps.of(range(len(known)))]
-    return tuple(sorted(found, key=lambda one: (-len(one), one))) if len(found) > 1 else ()
+            lumps.join(known[a][0], known[b][0])
+    found = tuple(lumps.of(sorted(place)))
+    return found if len(found) > 1 else ()
 
 
-def parts_by_links(
-    nodes: Iterable[int], ways: Iterable[tuple[int, int]], ill: Collection[frozenset[int]]
-) -> tuple[tuple[int, ...], ...]:
+def parts_by_links(nodes: Iterable[int], ways: Iterable[Ends], ill: Collection[frozenset[int]]) -> Parts:
     """The parts of a network in which these ``ways`` were tried, and those between ``ill`` ends failed."""
     groups = Groups()
     for a, b in ways:
@@ -66,21 +65,18 @@ def parts_by_links(
     return parts(groups.of(nodes), [(min(ends), max(ends)) for ends in ill])
 
 
-def links_between(
-    place: Mapping[int, int], links: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], set[Pair]]:
+def links_between(place: Mapping[int, int], links: Iterable[Ends]) -> dict[Ends, set[Ends]]:
     """By two groups, the links that failed between them, with the end in the first group first."""
-    found: dict[tuple[int, int], set[Pair]] = {}
+    found: dict[Ends, set[Ends]] = {}
     for a, b in links:
         one, other = place.get(a), place.get(b)
-        if one is not None and other is not None and one != other:
-            ends = (a, b) if one < other else (b, a)
-            found.setdefault((min(one, other), max(one, other)), set()).add(ends)  # type: ignore[arg-type]
+        if one is not None and other is not None and one < other:
+            found.setdefault((one, other), set()).add((a, b))
+        elif one is not None and other is not None and one > other:
+            found.setdefault((other, one), set()).add((b, a))
     return found
 
 
-def enough_failed(
-    links: Collection[tuple[int, int]], least: int, one: Collection[int], other: Collection[int]
-) -> bool:
+def enough_failed(links: Collection[Ends], least: int, one: Collection[int], other: Collection[int]) -> bool:
     ends = (len({a for a, _ in links}), len({b for _, b in links}))
     return len(links) >= min(least, len(one) * len(other)) and min(ends) >= LEAST_ENDS

@@ -11,6 +11,8 @@ from clusterrun.preflight.search.blame import Blame, FailedTest
 from clusterrun.preflight.search.partition import NetworkPartition, blamed
 from clusterrun.preflight.search.schedule import Pair
 
+Nodes = tuple[int, ...]
+
 
 @frozen
 class Evidence:
@@ -22,13 +24,13 @@ class Evidence:
     (slow only): the best it reached, where slow begins, and the median over the nodes.
     """
 
-    nodes: tuple[int, ...]
+    nodes: Nodes
     kind: str
     grade: Grade
     tests: int
     failed: int
     wrong: int = 0
-    against: tuple[int, ...] = ()
+    against: Nodes = ()
     rate: float | None = None
     limit: float | None = None
     median: float | None = None
@@ -45,28 +47,23 @@ class SearchResult:
     ``slow_parts`` groups that are fast among themselves and slow with each other. () where there are none.
     """
 
-    bad: tuple[int, ...]
+    bad: Nodes
     bad_links: tuple[Pair, ...]
-    slow: tuple[int, ...]
+    slow: Nodes
     slow_links: tuple[Pair, ...]
-    undetermined: tuple[int, ...]
+    undetermined: Nodes
     undetermined_links: tuple[Pair, ...]
-    certified: tuple[int, ...]
+    certified: Nodes
     rounds: int
     median: float | None
     evidence: tuple[Evidence, ...]
     kinds: tuple[LinkDistance, ...] = ()
-    parts: tuple[tuple[int, ...], ...] = ()
-    slow_parts: tuple[tuple[int, ...], ...] = ()
+    parts: tuple[Nodes, ...] = ()
+    slow_parts: tuple[Nodes, ...] = ()
 
 
 def verdicts(
-    works: Blame,
-    speed: BandwidthBlame,
-    nodes: Sequence[int],
-    bad: tuple[int, ...],
-    doubtful: Collection[int],
-    rounds: int,
+    works: Blame, speed: BandwidthBlame, nodes: Nodes, bad: Nodes, doubtful: Collection[int], rounds: int
 ) -> SearchResult:
     """What is said of ``nodes``; ``doubtful`` ones should meet others before a link of theirs is blamed."""
     there, slow = set(nodes), speed.ledger
@@ -106,7 +103,7 @@ def _slow_links(speed: BandwidthBlame, fit: set[int], paces: list[NetworkPartiti
             yield link
 
 
-def _attached(speed: BandwidthBlame, parts: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
+def _attached(speed: BandwidthBlame, parts: tuple[Nodes, ...]) -> Iterator[Nodes]:
     """The parts, with those of whom it is not sure that they are fast, but who are not slow with a part."""
     place = {node: number for number, part in enumerate(parts) for node in part}
     rates = sorted(((max(rates), link) for link, rates in speed.of_link.items()), reverse=True)
@@ -129,13 +126,13 @@ def _link(works: Blame, link: Pair, kind: str, grade: Grade) -> Evidence:
     return Evidence(tuple(link), kind, grade, works.tries(link), works.poor.get(link, 0), wrong)
 
 
-def _seen(failures: Sequence[FailedTest]) -> tuple[int, tuple[int, ...]]:
+def _seen(failures: Sequence[FailedTest]) -> tuple[int, Nodes]:
     """How many sums were wrong, and the partners in order."""
     return sum(one.wrong for one in failures), tuple(dict.fromkeys(one.partner for one in failures))
 
 
 def _slow(
-    speed: BandwidthBlame, nodes: tuple[int, ...], rates: Sequence[float], failures: Sequence[FailedTest]
+    speed: BandwidthBlame, nodes: Nodes, rates: Sequence[float], failures: Sequence[FailedTest]
 ) -> Evidence:
     """Rates are comparable with those of all: for a link they are made those of its own kind again."""
     drawn, best = speed.line, max(rates)

@@ -256,12 +256,9 @@ def _lost_together(state: SessionState) -> list[NodeState]:
     One whose connection was closed is not cut off: it was heard.
     """
     lost = [one for one in _fell_silent(state) if contract.NO_HEARTBEAT in one.gone and not one.excused]
-    times = {one.node: one.lost_at or 0.0 for one in lost}
-    near = {
-        node: sum(abs(at - it) <= contract.LOST_SECONDS for it in times.values())
-        for node, at in times.items()
-    }
-    return [one for one in lost if near[one.node] >= _GROUP]
+    times = [one.lost_at or 0.0 for one in lost]
+    near = (sum(abs(at - it) <= contract.LOST_SECONDS for it in times) for at in times)
+    return [one for one, count in zip(lost, near) if count >= _GROUP]
 
 
 def _tell_of_lost(state: SessionState) -> None:
@@ -345,11 +342,8 @@ def look_at(why: str, lives: bool) -> str:
 
 def rounds_through(state: SessionState, nodes: Sequence[NodeState]) -> Iterator[tuple[type, ...]]:
     """Start an examiner on each, ask for its own checks, and let it and the coordinator's node dial."""
-    sent = [
-        one
-        for one in nodes[:_MOST_THROUGH]
-        if _relay(state, one) is not None and examiner_on(state.orders.launch, one.name)
-    ]
+    able = (one for one in nodes[:_MOST_THROUGH] if _relay(state, one) is not None)
+    sent = [one for one in able if examiner_on(state.orders.launch, one.name)]
     if not sent or HOST not in [one.node for one in state.present()]:
         return
     state.label = "a look through others at nodes whose agents did not join"

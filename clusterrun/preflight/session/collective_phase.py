@@ -30,6 +30,7 @@ LEAST_HALVES = 4
 LEAST_HALVES_SECONDS = 6.0
 """With less time left the halves are not tested."""
 _SLOW_PART = "look at the links between these and the others: clusterrun check --all-pairs"
+_ENDED = "the budget ended the pair rounds before all was known; --preflight-budget gives more"
 _RING = 3
 """In a ring of so many nodes every two are neighbours."""
 
@@ -77,9 +78,7 @@ class PairTests:
         spares = [node for node in able if node not in ring]
         orders = case.orders.preflight
         limits = for_backend(case.limits, case.backend)
-        search = self.search = Search(
-            ring, spares, orders.confirm, self.every, limits, distance=self._distance
-        )
+        search = self.search = Search(ring, spares, orders.confirm, self.every, limits, self._distance)
         kept = min(MOST_SET_SECONDS, max(LEAST_SET_SECONDS, SET_SHARE * orders.budget), orders.budget / 2)
         while case.left > kept:
             yield from warm_again(case)
@@ -90,9 +89,7 @@ class PairTests:
             yield from self._round(search, pairs)
             self.write()
         else:
-            case.notice(
-                "the budget ended the pair rounds before all was known; --preflight-budget gives more"
-            )
+            case.notice(_ENDED)
         self._drop_lost(search)
         self.write()
 
@@ -222,11 +219,9 @@ class WholeSet:
                 groups = search.send((yield from self._trials.made(label, HALF, groups)))
         except StopIteration as end:
             found = end.value
-        limit = f"(limit {floor:.3g} GB/s); the other parts are not"
-        slow = (f"{case.names(nodes)} are slow together, twice {limit}" for nodes in found)
-        case.write(
-            "slow parts", (NodeFinding(None, Finding("set", Grade.WARN, said, _SLOW_PART)) for said in slow)
-        )
+        slow = f"are slow together, twice (limit {floor:.3g} GB/s); the other parts are not"
+        said = (Finding("set", Grade.WARN, f"{case.names(one)} {slow}", _SLOW_PART) for one in found)
+        case.write("slow parts", [NodeFinding(None, one) for one in said])
 
     def _look(self, failed: GroupTest) -> Waits:
         """Why the whole set failed: links that no ring tested, then the set once more, then its parts."""

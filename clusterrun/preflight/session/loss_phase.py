@@ -77,12 +77,9 @@ def write(state: SessionState) -> None:
 def _of_node(state: SessionState, trouble: retransmissions.LossTrouble) -> Finding:
     node = trouble.nodes[0]
     others = state.names(dict.fromkeys(way.b if way.a == node else way.a for way in trouble.ways))
-    what = {
-        "all": f"what it sends to {others} and gets from them",
-        "out": f"what it sends to {others}",
-        "in": f"what it gets from {others}",
-    }
-    said = f"packets of {what[trouble.side]} get lost: {_counts(trouble)}"
+    out, into = f"what it sends to {others}", f"what it gets from {others}"
+    what = {"out": out, "in": into}.get(trouble.side, f"{out} and gets from them")
+    said = f"packets of {what} get lost: {_counts(trouble)}"
     return Finding("loss", _grade(state, trouble, stalls=1), said, _REMEDY.format(state.names([node])))
 
 

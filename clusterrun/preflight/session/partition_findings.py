@@ -30,12 +30,7 @@ def write(state: SessionState, source: str, parts: Parts, seen: str, how: str = 
 
 
 def _tell(
-    state: SessionState,
-    source: str,
-    parts: Sequence[object],
-    said: str,
-    remedy: str,
-    grade: Grade | None = None,
+    state: SessionState, source: str, parts: object, said: str, remedy: str, grade: Grade | None = None
 ) -> None:
     """Write it where there are such ``parts``; without another ``grade`` it fails where too few can train."""
     grade = grade or (Grade.WARN if state.choice().whole else Grade.FAIL)

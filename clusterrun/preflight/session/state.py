@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.limits import BY_NAME
@@ -138,17 +138,11 @@ class SessionState:
     """
 
     def __init__(
-        self,
-        orders: Orders,
-        subjects: Sequence[NodeState],
-        now: float,
-        wall: float,
-        run_dir: str,
-        nonce: str = "",
+        self, orders: Orders, nodes: list[NodeState], now: float, wall: float, run_dir: str, nonce: str = ""
     ) -> None:
         self.orders, self.nonce = orders, nonce
-        self.subjects = {one.node: one for one in subjects}
-        self.numbers = {one.name: one.node for one in subjects}
+        self.subjects = {one.node: one for one in nodes}
+        self.numbers = {one.name: one.node for one in nodes}
         self.now = self.began = now
         self.wall = wall
         self.end_at = now + orders.preflight.budget
@@ -184,9 +178,8 @@ class SessionState:
     @property
     def warm_task(self) -> tasks.StartTorch:
         orders = self.orders
-        return tasks.StartTorch(
-            orders.preflight.python, orders.cwd, not orders.hide_gpus, orders.container.is_prefix
-        )
+        contained = orders.container.is_prefix
+        return tasks.StartTorch(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
 
     @property
     def ranks(self) -> int:
