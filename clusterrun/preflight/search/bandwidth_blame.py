@@ -114,7 +114,10 @@ class BandwidthBlame:
         }
         fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
-        noise = self._noise([one for one in tests if not one.again] or tests)
+        # By how much a test differs from what its nodes reach: one standard deviation.
+        first = [one for one in tests if not one.again] or tests
+        gaps = [abs(one.rate - min(self._usual[node] for node in one.link)) for one in first]
+        noise = NORMAL * median_of(gaps) if gaps else 0.0
         drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
         self.line = drawn or SlowLine(0.0, 0.0, 0.0)  # where nothing was timed
         self._note(tests)
@@ -140,11 +143,6 @@ class BandwidthBlame:
         """The nodes that are not far behind, the fastest first."""
         fast = (node for node, rate in self._usual.items() if rate >= self._far)
         return sorted(fast, key=lambda node: -self._usual[node])
-
-    def _noise(self, tests: list[TimedPair]) -> float:
-        """By how much a test differs from what its nodes reach: one standard deviation."""
-        gaps = [abs(one.rate - min(self._usual[node] for node in one.link)) for one in tests]
-        return NORMAL * median_of(gaps) if gaps else 0.0
 
 
 def _upper_third(rates: list[float]) -> float:

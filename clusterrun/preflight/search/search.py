@@ -94,22 +94,18 @@ class Search:
             outcome = found.get(link)
             if outcome is None or outcome.passed is None:
                 self._mute.update(link)
-            else:
-                self._enter(link, outcome)
+                continue
+            again, passed = link not in self._scheduled, outcome.passed and not outcome.wrong
+            self._told.update(link)
+            self._works.note(link, passed, again, bool(outcome.wrong))
+            self._steady.note(link, passed)
+            if passed and outcome.rate is not None and math.isfinite(outcome.rate):
+                self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
         self._works.allow_for_chance(self._limits, max(len(self._links), len(self._there)))
         self._part = None
         self._bad = dict.fromkeys(blamed(self._works, self._there, self._bad, wary=True))
         self._discredit_shaky()
         self._part = None
-
-    def _enter(self, link: Pair, outcome: GroupTest) -> None:
-        again = link not in self._scheduled
-        passed = bool(outcome.passed) and not outcome.wrong
-        self._told.update(link)
-        self._works.note(link, passed, again, bool(outcome.wrong))
-        self._steady.note(link, passed)
-        if passed and outcome.rate is not None and math.isfinite(outcome.rate):
-            self._timed.append(TimedPair(link, outcome.rate, again, outcome.starved))
 
     def _discredit_shaky(self) -> None:
         """That it passed at times does not clear a node; who passed with it stays cleared."""

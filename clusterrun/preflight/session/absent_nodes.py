@@ -205,7 +205,10 @@ def review(state: SessionState) -> None:
     lost = [one for one in _fell_silent(state) if not one.excused]
     if host is None or host.gone or not lost:
         return
-    if _cut_off(state, lost):
+    times = [one.lost_at or 0.0 for one in lost]
+    others = [one.node for one in state.present() if one.node != HOST]
+    at_once = len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS
+    if at_once and not any(state.connectivity.between(HOST, node) is None for node in others):
         said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
         state.drop_link_findings_of(HOST)
         host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
@@ -270,14 +273,6 @@ def _tell_of_lost(state: SessionState) -> None:
         here = [one.node for one in state.present()]
         partition_findings.write_silent(state, here, [*before, *(one.node for one in silent)])
         _excuse(silent, f"{len(silent)} nodes fell silent at the same time, and answer nobody")
-
-
-def _cut_off(state: SessionState, lost: list[NodeState]) -> bool:
-    """Whether the coordinator's node has no good way to any other, and lost several in the same moment."""
-    times = [one.lost_at for one in lost if one.lost_at is not None]
-    others = [one.node for one in state.present() if one.node != HOST]
-    reached = [node for node in others if state.connectivity.between(HOST, node) is None]
-    return len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS and not reached
 
 
 def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> bool:

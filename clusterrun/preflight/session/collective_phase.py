@@ -121,9 +121,7 @@ class PairTests:
 
     def write(self) -> None:
         for said in self._said():
-            source = "all pairs" if self.every else "pairs"
-            self.case.write(source, said.of_nodes(), said.of_links())
-            said.of_parts(source)
+            said.write("all pairs" if self.every else "pairs")
 
     def passing(self) -> Iterator[str]:
         for said in self._said():

@@ -34,7 +34,9 @@ def names(views: Mapping[int, Mapping[str, str]], subjects: Mapping[str, NodeSta
     lacking: dict[int, list[str]] = {}
     for name, owner in subjects.items():
         seen = {viewer: view[name] for viewer, view in views.items() if name in view}
-        ill = {viewer: found for viewer, found in seen.items() if not _leads_to(owner, found)}
+        known = (one.address for one in owner.listening.interfaces)
+        right = {owner.address, *(one for one in known if not _is_loopback(one))}
+        ill = {viewer: found for viewer, found in seen.items() if (found.split() or [""])[0] not in right}
         strange = {viewer: found for viewer, found in ill.items() if viewer != owner.node}
         if len(seen) >= _FEW and 2 * len(strange) > len(seen):
             found = next(iter(strange.values()))
@@ -71,11 +73,6 @@ def late_names(subjects: Collection[NodeState]) -> Iterator[NodeFinding]:
         where = f" on {len(late)} of {len(subjects)} nodes" if together else ""
         said = f"it takes {one.resolve_seconds:.1f} s to resolve a name{where}"
         yield _of_names(None if together else one.node, said, _RESOLVER)
-
-
-def _leads_to(owner: NodeState, found: str) -> bool:
-    known = (one.address for one in owner.listening.interfaces)
-    return (found.split() or [""])[0] in {owner.address, *(one for one in known if not _is_loopback(one))}
 
 
 def _is_loopback(addresses: str) -> bool:

@@ -145,19 +145,21 @@ class GroupTests:
         if slow and self._hasty:
             self._be_patient(slow)
             return GroupTest(nodes, None, kind=kind, seconds=seconds, why="NCCL was loading its kernels")
-        passed = all(one.passed for one in answers.values())
+        failed = [one for one in answers.values() if not one.passed]
+        # The words of a member that failed by itself before those of one that waited for it, or lost it.
+        failed.sort(key=lambda one: (one.late, one.stage != "warm", one.seconds))
         known = [rate for one in answers.values() for name, rate in one.rates if name == "all_reduce"]
         waited = max((dict(one.rates).get(CPU_WAIT, 0.0) for one in answers.values()), default=0.0)
         return GroupTest(
             nodes,
-            passed,
+            not failed,
             (max if kind == PAIR else min)(known) if known else None,
             most_telling(one.wrong for one in answers.values()),
             waited >= STARVED,
             kind,
             seconds,
             _ways(answers) if kind == PAIR else (),
-            "" if passed else _first_why(answers),
+            most_telling(one.why for one in failed),
             tuple(dict.fromkeys(one.transport for one in answers.values() if one.transport)),
         )
 
@@ -184,10 +186,3 @@ def _ways(answers: dict[int, GroupResult]) -> tuple[tuple[int, float], ...]:
         known = [rate for rate in seen if rate is not None]
         found += [(node, max(known))] if known else []
     return tuple(found)
-
-
-def _first_why(answers: dict[int, GroupResult]) -> str:
-    """The words of a member that failed by itself before those of one that waited for it, or lost it."""
-    failed = [one for one in answers.values() if not one.passed]
-    failed.sort(key=lambda one: (one.late, one.stage != "warm", one.seconds))
-    return most_telling(one.why for one in failed)

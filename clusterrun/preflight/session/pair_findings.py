@@ -33,20 +33,17 @@ class PairFindings:
 
     def of_nodes(self) -> Iterator[NodeFinding]:
         for one in self.result.evidence:
-            if len(one.nodes) == 1 and one.kind in ("broken", "slow", "undetermined"):
+            if len(one.nodes) == 1 and one.kind != "flaky":
                 yield NodeFinding(one.nodes[0], self._node(one))
         median, floor = self.result.median, self.state.limits.pair_floor
         if median is not None and median < floor:
             said = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
             yield NodeFinding(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
 
-    def of_links(self) -> Iterator[LinkReport]:
-        for one in self.result.evidence:
-            if len(one.nodes) == 2 and one.kind in ("broken", "slow", "undetermined"):
-                yield self._link(one)
-
-    def of_parts(self, source: str) -> None:
+    def write(self, source: str) -> None:
         result = self.result
+        links = (one for one in result.evidence if len(one.nodes) == 2 and one.kind != "flaky")
+        self.state.write(source, self.of_nodes(), map(self._link, links))
         seen = f"{self._across(result.parts)[0]} tests of two nodes failed, none passed"
         partition_findings.write(self.state, source, result.parts, seen)
         between = median_of(self._across(result.slow_parts)[1] or [0.0])
