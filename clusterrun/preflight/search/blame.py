@@ -54,7 +54,8 @@ class Blame:
 
     def __init__(self, confirm: int, node_limit: int, link_limit: int) -> None:
         self._confirm, self._node_limit, self._link_limit = confirm, node_limit, link_limit
-        self._passes = self.more = 0
+        self._passes = 0
+        self.more = 0
         """Failures asked for beyond the usual, for what was seen to fail by chance."""
         self.cleared: set[int] = set()
         self.groups = Groups()
@@ -99,11 +100,10 @@ class Blame:
         return self._node_limit + self.more
 
     def guilty(self, node: int) -> bool:
-        counted = self.counted(node)
+        counted = self.counted(node) if node not in self.cleared else []
         by_partner = Counter(one.partner for one in counted)
         few = len(by_partner) < max(self._confirm, LEAST_PARTNERS)
-        few = few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS
-        if few or node in self.cleared:
+        if few and sum(times > 1 for times in by_partner.values()) < LEAST_PARTNERS:
             return False
         return len(counted) >= self.needed or sum(one.again for one in counted) >= self._confirm + self.more
 

@@ -45,10 +45,7 @@ class LossyWay:
 
 @frozen
 class LossTrouble:
-    """``nodes`` is (node,) or a link (a, b). ``side`` of a node: ``all``, ``out`` or ``in``.
-
-    ``both``: of a link, both ways.
-    """
+    """Of (node,), with its ``side``: ``all``, ``out`` or ``in``; or a link (a, b), one or ``both`` ways."""
 
     nodes: tuple[int, ...]
     ways: tuple[LossyWay, ...]

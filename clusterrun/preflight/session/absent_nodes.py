@@ -52,14 +52,10 @@ _MTU = "let the MTU of {} be what the switches carry: ping -M do -s 1472 to it"
 _NO_NAME = "its name does not resolve on the first node: getent hosts; add it to DNS or /etc/hosts"
 _NO_PYTHON = f"see job.out: was there a Python to start it? {_PROLOG}"
 _NO_ANSWER = "look at the node: sinfo -N -l, and job.out in the run directory"
+_CLOCK = "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking"
 _REMEDIES = (
     (contract.NO_CONNECTION, True, _OUTGOING),
-    # Slurm's credentials hold for two minutes.
-    (
-        "credential",
-        True,
-        "its clock may be wrong, compare it with the others': timedatectl, chronyc tracking",
-    ),
+    ("credential", True, _CLOCK),  # Slurm's hold for two minutes
     ("find an address", True, _NO_NAME),
     ("zero bytes", False, _HANGS),
     ("timed out", False, _HANGS),
@@ -70,6 +66,7 @@ _REMEDIES = (
 """Words of the launcher, whether they say as much of a machine that answers nobody, and what to do."""
 _AND_NAME = "; is that its address? getent hosts {0}, scontrol show node {0}"
 _SHARED = "look at their load, and at the file systems of the run directory and of Python"
+_UNSAID = "did not join though their machines answer, and nothing says why"
 _GROUP = 2
 _REMEDY = "look at switch port, cable and route of {} and {}: ip -s link, ethtool"
 
@@ -131,11 +128,7 @@ def write(state: SessionState) -> None:
     for fits, tell, why in (
         (_is_silent, partition_findings.write_silent, "answer none of those that joined"),
         (_small_only, partition_findings.write_small, "get only small packets from those that joined"),
-        (
-            _kept_away,
-            partition_findings.write_kept_away,
-            "did not join though their machines answer, and nothing says why",
-        ),
+        (_kept_away, partition_findings.write_kept_away, _UNSAID),
     ):
         several = [] if ill else _several(one for one in rest if fits(state, one))
         tell(state, here, [one.node for one in several])
@@ -304,9 +297,9 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
         remedy = f"let another node be the first; or {look_at(node.absent, lives=bool(heard))}"
         node.explain_gone(Grade.UNDETERMINED, said, remedy)
         return []
-    trouble = state.connectivity.between(HOST, node.node) if node.listens else None
     if not heard:
         return []
+    trouble = state.connectivity.between(HOST, node.node) if node.listens else None
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (node.listens and trouble is None):
         small = _small_only(state, node)

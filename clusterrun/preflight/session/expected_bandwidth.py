@@ -24,8 +24,6 @@ _SLOW_ALONE = (
 _SOCKETS = (
     "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
 )
-
-
 _OF_TWO = "ml-engineering: {} with it; four fifths of the lower"
 
 

@@ -97,9 +97,8 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Where only some ports do not answer between the parts of the network: which, by two of their nodes."""
     place = {node: at for at, part in enumerate(state.parts.get("dialling") or ()) for node in part}
-    some = (way for way in state.connectivity.ways.values() if way.good and way.bad)
-    apart = (way for way in some if place.get(way.a, -1) != place.get(way.b, -1))
-    ways = next(([(way.a, way.b), (way.b, way.a)] for way in apart), [])
+    some = (ends for ends, way in state.connectivity.ways.items() if way.good and way.bad)
+    ways = next(([ends, ends[::-1]] for ends in some if len({place.get(one, -1) for one in ends}) > 1), [])
     if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
         return
     for one in blocked((yield from _sweep(state, ways))):
@@ -124,11 +123,11 @@ def _sweep(state: SessionState, ways: list[tuple[int, int]]) -> Generator[tuple[
 
 def _suspects(state: SessionState) -> list[int]:
     """The ends of ways with silent ports, and of tests of pairs that failed."""
-    ways = [(way.a, way.b) for way in state.connectivity.ways.values() if way.missed and not way.dead]
-    tests = [one for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
-    ends = [*ways, *(tuple(state.numbers[name] for name in one.nodes) for one in tests)]
+    ways = [list(ends) for ends, way in state.connectivity.ways.items() if way.missed and not way.dead]
+    tests = [one.nodes for one in state.tests if one.outcome == "failed" and len(one.nodes) == WITNESSES]
+    ways += [[state.numbers[name] for name in names] for names in tests]
     there = {one.node for one in state.listeners()}
-    doubted = [node for way in ends if there.issuperset(way) for node in way]
+    doubted = [node for ends in ways if there.issuperset(ends) for node in ends]
     return sorted(dict.fromkeys(doubted), key=lambda node: -doubted.count(node))[:_MOST_SUSPECTS]
 
 

@@ -132,15 +132,13 @@ class NodeState:
 
 
 class SessionState:
-    """``now`` is the steady time of the last event; ``end_at`` that when the budget is spent.
-
-    ``nonce`` is what only the examiners of this check know.
-    """
+    """``now`` is the steady time of the last event, ``end_at`` that when the budget is spent."""
 
     def __init__(
         self, orders: Orders, nodes: list[NodeState], now: float, wall: float, run_dir: str, nonce: str = ""
     ) -> None:
-        self.orders, self.nonce = orders, nonce
+        self.orders = orders
+        self.nonce = nonce  # only the examiners of this check know it
         self.subjects = {one.node: one for one in nodes}
         self.numbers = {one.name: one.node for one in nodes}
         self.now = self.began = now
