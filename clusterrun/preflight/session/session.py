@@ -372,17 +372,17 @@ def concluded(state: SessionState) -> SessionOutcome:
 
 def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
     orders, subjects = state.orders, state.subjects
-    members, others = [subjects[node] for node in choice.nodes], set(subjects) - set(choice.nodes)
+    members = [subjects[node] for node in choice.nodes]
     world = tuple(one.name for one in members)
     grades = [one.verdict for one in members]
     grades += [link.verdict for link in state.links if {link.a, link.b} <= set(world)]
     grades += [Grade.WARN] * bool(choice.swaps) + [one.verdict for one in state.together]
     interface = common_interface(members)
     chosen = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)} if interface else {}
-    roles = {
-        node: "rank" if node not in others else "excluded" if one.unfit else "spare"
-        for node, one in subjects.items()
-    }
+    nodes = []
+    for one in subjects.values():
+        role = "rank" if one.node in choice.nodes else "excluded" if one.unfit else "spare"
+        nodes.append(NodeReport(one.name, one.verdict, role, one.findings))
     return Report(
         run_id=orders.run_id,
         cluster=orders.preflight.cluster,
@@ -394,11 +394,9 @@ def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
         rounds=state.rounds,
         backend=state.backend,
         world=world,
-        spares=tuple(one.name for one in subjects.values() if roles[one.node] == "spare"),
+        spares=tuple(one.node for one in nodes if one.role == "spare"),
         excluded=tuple(one.name for one in subjects.values() if one.unfit and not one.excused),
-        nodes=tuple(
-            NodeReport(one.name, one.verdict, roles[one.node], one.findings) for one in subjects.values()
-        ),
+        nodes=tuple(nodes),
         links=state.links,
         set_said="; ".join(map(_of_all, state.together)),
         tests=tuple(state.tests),
