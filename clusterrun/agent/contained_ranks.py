@@ -13,7 +13,7 @@ import time
 
 from clusterrun import container_runtimes, proc
 from clusterrun.agent.rank_processes import RankProcesses
-from clusterrun.agent.sidecar_processes import Sidecar
+from clusterrun.agent.sidecar_processes import Sidecar, started
 from clusterrun.model.container import PYTHON
 from clusterrun.model.frozen import Any, replace
 from clusterrun.model.world import Lineage, run_environment
@@ -21,7 +21,7 @@ from clusterrun.protocol.messages import RankExited, RanksStarted, StartFailed, 
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.exit_status import code_in_words
 from clusterrun.runtime.kill_tree import send
-from clusterrun.runtime.processes import ProcessEnd, Program, start_all
+from clusterrun.runtime.processes import ProcessEnd, Program
 from clusterrun.runtime.run_files import open_log
 
 START_SECONDS = 100.0
@@ -62,23 +62,14 @@ class ContainedRanks(RankProcesses):
         lineage = Lineage(self.run_id, self._orders.run_name, self._paths.run_dir, order.epoch, 0)
         base = {**self._base, **run_environment(lineage)}
         argv, environment = container_runtimes.in_container(container, forker, base, said)
-        questions, ours = os.pipe2(os.O_CLOEXEC)
-        theirs, answers = os.pipe2(os.O_CLOEXEC)
         self._log = self._paths.attempt(order.epoch).sidecar_log(order.node, LOG)
-        log = open_log(self._log)
-        box = Program(
-            argv, tuple(environment.items()), "/", questions, answers, log, signal.SIGKILL, ignores_term=True
+        own = tuple(environment.items())
+        self._box = started(
+            self.loop,
+            order.epoch,
+            open_log(self._log),
+            lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
-        try:
-            pid = start_all([box])[0]
-        except BaseException:
-            os.close(ours)
-            os.close(theirs)
-            raise
-        finally:
-            for descriptor in (questions, answers, log):
-                os.close(descriptor)
-        self._box = Sidecar(self.loop, pid, order.epoch, (ours, theirs))
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
         self._box.ask(0, json.dumps(self._order_for_forker(order, programs, said)))
         self._until = steady() + START_SECONDS

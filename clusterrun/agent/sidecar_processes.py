@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
@@ -32,6 +32,9 @@ _MOST_UNREAD = 4 * 1024 * 1024
 _READ = 64 * 1024
 _LAST_READS = 64
 _PAUSE = 0.1
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Descriptors = tuple[int, int, int]
 
 
 class Sidecar:
@@ -158,6 +161,24 @@ class Sidecar:
                     os.close(pipe)
 
 
+def started(loop: EventLoop, epoch: int, log: int, program: Callable[[Descriptors], Program]) -> Sidecar:
+    """Start what ``program`` makes of the descriptors of its input, its output and its ``log``.
+
+    Raises ``NotStarted`` and ``OSError``.
+    """
+    fds = [log]
+    try:
+        fds += os.pipe2(os.O_CLOEXEC)
+        fds += os.pipe2(os.O_CLOEXEC)
+        _, questions, ours, theirs, answers = fds
+        pid = start_all([program((questions, answers, log))])[0]
+        fds = [questions, answers, log]
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return Sidecar(loop, pid, epoch, (ours, theirs))
+
+
 class SidecarProcesses:
     """``happened`` takes the events, ``reap`` collects ended children, ``clear`` is as in ``Sidecar.open``.
 
@@ -182,30 +203,24 @@ class SidecarProcesses:
     def start(self, epoch: int, name: str) -> None:
         """Start it; a program that cannot be executed has ended."""
         self.end(name)
-        fds: list[int] = []
         try:
-            fds += os.pipe2(os.O_CLOEXEC)
-            fds += os.pipe2(os.O_CLOEXEC)
             # A run directory that cannot be written is for the pre-flight to find.
-            fds.append(log_or_nothing(self._paths.attempt(epoch).sidecar_log(self._place.node, name)))
-            questions, ours, theirs, answers, log = fds
-            pid = start_all([self._program(epoch, name, (questions, answers, log))])[0]
+            log = log_or_nothing(self._paths.attempt(epoch).sidecar_log(self._place.node, name))
+            sidecar = started(self._loop, epoch, log, lambda fds: self._program(epoch, name, fds))
         except (NotStarted, OSError) as error:
-            _close(fds)
             why = f"{error.seen}; {error.remedy}" if isinstance(error, NotStarted) else str(error.strerror)
             self.happened(SidecarEnded(epoch, name, why))
             return
-        _close((questions, answers, log))
-        sidecar = self._living[name] = Sidecar(self._loop, pid, epoch, (ours, theirs))
+        self._living[name] = sidecar
         sidecar.open(
             lambda number, body: self.happened(SidecarSaid(epoch, name, number, body)),
-            lambda why: self._gone(name, pid, why),
+            lambda why: self._gone(name, sidecar.pid, why),
             self.clear,
         )
         if name == contract.OBSERVER:
             sidecar.ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
 
-    def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:
+    def _program(self, epoch: int, name: str, descriptors: Descriptors) -> Program:
         here, paths = self._place, self._paths
         words = ("examine",) if name == contract.EXAMINER else ("observe", str(here.node))
         argv = (sys.executable, "-I", "-S", paths.agent, words[0], paths.run_dir, *words[1:], here.name)
@@ -250,8 +265,3 @@ def _kin(pid: int, name: str) -> list[proc.Process]:
         or process.session == pid
         or proc.environment(process.pid).get(contract.COMPANION_VARIABLE) == name
     ]
-
-
-def _close(fds: Iterable[int]) -> None:
-    for fd in fds:
-        os.close(fd)

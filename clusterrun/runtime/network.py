@@ -18,13 +18,14 @@ def reachable(names: tuple[str, ...]) -> str:
     A name that resolves to a loopback address, or to another machine, is passed over.
     """
     for name in names:
-        for address in _resolved(name):
+        for address in addresses(name):
             if not address.startswith(("127.", "::1", "fe80:")) and _is_mine(address):
                 return address
     return _way_out() or _LOOPBACK
 
 
-def _resolved(name: str) -> list[str]:
+def addresses(name: str) -> list[str]:
+    """To what ``name`` resolves; nothing if it does not."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

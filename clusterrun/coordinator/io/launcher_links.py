@@ -5,10 +5,10 @@ It looks names up, which may take long, and so it runs in a process of its own; 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from clusterrun import proc
+from clusterrun.runtime.network import addresses
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
@@ -23,9 +23,9 @@ def main(process: int, names: Sequence[str]) -> int:
     """
     rows, sockets = list(_rows()), proc.sockets(process)
     peers, asked = connected(rows, sockets), dialled(rows, sockets)
-    addresses = {name: _addresses(name) for name in names}
-    found = [name for name in names if peers & addresses[name]]
-    settled = found and not asked & {one for known in addresses.values() for one in known}
+    own = {name: set(addresses(name)) for name in names}
+    found = [name for name in names if peers & own[name]]
+    settled = found and not asked & {one for known in own.values() for one in known}
     for line in (*found, *([SETTLED] if settled else [])):
         print(line, flush=True)
     return 0
@@ -57,10 +57,3 @@ def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], acce
 def _rows() -> Iterator[str]:
     for table in _TABLES:
         yield from proc.text(table).splitlines()[1:]
-
-
-def _addresses(name: str) -> set[str]:
-    try:
-        return {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except (OSError, UnicodeError):
-        return set()

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
 
-from clusterrun.atomic_file import remove, write_whole
+from clusterrun.atomic_file import end_of, remove, write_whole
 from clusterrun.coordinator.actions import SaveBeside, SaveReport, WriteNotice
 from clusterrun.coordinator.events import Progressed
 from clusterrun.model.document import encode
@@ -110,8 +109,7 @@ class ReportFiles:
         for name in names:
             if name in self._asked or not _NAME.fullmatch(name) or len(self._asked) >= _MOST_ASKS:
                 continue
-            text = _small_file(os.path.join(self._paths.asks, name))
-            if text is not None:
+            if text := _small_file(os.path.join(self._paths.asks, name)):
                 self._asked.add(name)
                 yield name, text
 
@@ -125,19 +123,8 @@ def _values(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _small_file(path: str) -> str | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return None
-        return os.read(fd, _LONGEST_ASK).decode("utf-8", "replace")
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+def _small_file(path: str) -> str:
+    return end_of(path, _LONGEST_ASK)[0].decode("utf-8", "replace")
 
 
 class StateWriter:
