@@ -72,9 +72,9 @@ def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: st
     return replace(failure_event, failure=replace(failure_event.failure, why=why, ended=folded(ranks)))
 
 
-def of_node(kind: FailureKind, node: str, at: float, why: str, said: tuple[str, ...] = ()) -> FailureEvent:
+def of_node(kind: FailureKind, node: str, at: float, why: str) -> FailureEvent:
     """A node that failed as a whole; ``at`` is when it was last known to be well."""
-    return FailureEvent(kind, Failure(-1, node, 1, at, why, said))
+    return FailureEvent(kind, Failure(-1, node, 1, at, why))
 
 
 def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: float) -> FailureEvent:
@@ -92,10 +92,8 @@ def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: floa
 
 def nodes_in_words(names: Sequence[str]) -> str:
     """``node n3`` or ``nodes n1, n2 and n7``; no more than eight are named."""
-    shown = list(names[:8])
-    rest = len(names) - len(shown)
-    if rest:
-        return f"nodes {', '.join(shown)} and {rest} more"
-    if len(shown) == 1:
-        return f"node {shown[0]}"
-    return f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
+    if len(names) == 1:
+        return f"node {names[0]}"
+    if len(names) > 8:
+        return f"nodes {', '.join(names[:8])} and {len(names) - 8} more"
+    return f"nodes {', '.join(names[:-1])} and {names[-1]}"

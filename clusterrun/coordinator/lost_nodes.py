@@ -75,7 +75,9 @@ class LostNodes(RunPart):
         telling = launcher_lives and bool(self._here())
         silent = [node for node in lost if self._fell_silent(node, telling)]
         to_spare = self._membership.size - len(gone) - self._need
-        for node in sorted(silent, key=self._heard)[: max(to_spare, 0)]:
+        members = self._membership.members
+        silent.sort(key=lambda node: one.heard if (one := members[node]) else float("-inf"))
+        for node in silent[: max(to_spare, 0)]:
             self.leave_out(self._membership.name_of(node), contract.NOT_BACK)
         lost = [node for node in lost if node not in self._out]
         if self._here():
@@ -121,10 +123,6 @@ class LostNodes(RunPart):
         member = self._membership.members[node]
         return member is not None and member.here
 
-    def _heard(self, node: int) -> float:
-        member = self._membership.members[node]
-        return float("-inf") if member is None else member.heard
-
     def _fell_silent(self, node: int, telling: bool) -> bool:
         """``telling``: that its agent ended, or never came, is its own doing."""
         member = self._membership.members[node]
@@ -135,6 +133,5 @@ class LostNodes(RunPart):
         return telling and not ended
 
     def _numbers(self, names: Sequence[str]) -> list[int]:
-        if not names:
-            return []
-        return [node for node in range(self._membership.size) if self._membership.name_of(node) in names]
+        nodes = range(self._membership.size if names else 0)
+        return [node for node in nodes if self._membership.name_of(node) in names]

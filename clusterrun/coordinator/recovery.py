@@ -31,11 +31,9 @@ def first_claim(
     last = state.attempts[-1] if state.attempts else None
     # A job that was handed over had no ranks any more when it said so.
     quiet = state.state.ended or state.state is State.PENDING
-    cause = "node" if dead_since is None else "coordinator"
+    cause = "requeue" if quiet else "node" if dead_since is None else "coordinator"
     if state.state is State.PENDING:
         cause = _CAUSES.get(last.outcome if last else "", "requeue")
-    elif quiet:
-        cause = "requeue"
     there = (*last.nodes, *state.spares) if last and dead_since is not None and not quiet else ()
     waited = last is None or (not last.nodes and len(state.attempts) > 1)
     if waited or dead not in (None, state.pid):

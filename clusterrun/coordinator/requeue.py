@@ -48,8 +48,7 @@ class RequeuePolicy(RunPart):
         return sum(attempt.cause == cause for attempt in self._state_keeper.state.attempts)
 
     def _most(self, cause: str) -> int:
-        survival = self._survival
-        return survival.max_time_limits if cause == TIME_LIMIT else survival.max_preemptions
+        return self._survival.max_time_limits if cause == TIME_LIMIT else self._survival.max_preemptions
 
     def begin(self) -> RunOutcome | None:
         """This job may be one too many: then how the run ends."""
@@ -130,7 +129,7 @@ class RequeuePolicy(RunPart):
                 self.drop()
             elif excluded:
                 self._actions.append(ExcludeNext(excluded))
-            taken_back = self._wish is not None and self._end is not None and not self._way
+            taken_back = self._end is not None and not self._way
             self._actions.append(Finish(self._wish.exit_code if self._wish and taken_back else code))
 
     def _hand(self, now: Now) -> None:

@@ -43,12 +43,10 @@ class WorldFormation(RunPart):
 
     def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
         super().__init__(shared)
-        orders = self._orders
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(shared)
-        self._nodes = orders.nodes
         # Another job gets nodes that are well: what did not come back once is not tried again and again.
-        self._elsewhere = bool(orders.survival.requeue)
+        self._elsewhere = bool(self._orders.survival.requeue)
         self._lost: FailureEvent | None = None
         self._gate = PreflightGate(shared, examine) if examine else None
         self._rendezvous = Rendezvous(shared, does_without=self._gate is not None)
@@ -159,7 +157,7 @@ class WorldFormation(RunPart):
         idle, excluded = self._membership.idle(), self._state_keeper.state.excluded
         spares = tuple(member.name for member in idle if member.name not in excluded)
         self._state_keeper.formed(self._membership.names(), spares)
-        if len(self._membership.training()) != self._nodes:
+        if len(self._membership.training()) != self._orders.nodes:
             return no_ranks(now, FailureKind.NODE, "", "a node was lost while the world was formed")
         self.lost_nodes.trained()
         return WorldFormed()

@@ -37,11 +37,10 @@ def addresses(name: str) -> list[str]:
 
 def _is_mine(address: str) -> bool:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
+    try:
+        _bound(family, address, 0, socket.SOCK_STREAM, reuse=False).close()
+    except OSError:
+        return False
     return True
 
 

@@ -39,9 +39,9 @@ class NotStarted(ClusterrunError):
 class Program:
     """What to execute: strings are exact bytes (surrogate escapes), descriptors are those of this process.
 
-    ``death_signal`` (0: none) reaches the program when the process that started it dies; ``session`` gives
-    it a session of its own; ``open_files`` is the soft limit it gets (0: as this process has it).
-    ``ignores_term``: a TERM that a scheduler sends to all below this process does not end it.
+    ``death_signal`` (0: none) reaches the program when the process that started it dies; ``open_files`` is
+    the soft limit it gets (0: as this process has it). ``ignores_term``: a TERM that a scheduler sends to all
+    below this process does not end it. It leads a session of its own.
     """
 
     argv: tuple[str, ...]
@@ -51,7 +51,6 @@ class Program:
     stdout: int
     stderr: int
     death_signal: int
-    session: bool = True
     open_files: int = 0
     ignores_term: bool = False
 
@@ -153,8 +152,7 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
         on_parents_death(parent, program.death_signal)
         os.chdir(prepared.cwd)
         stage = b"p"
-        if program.session:
-            os.setsid()
+        os.setsid()
         _settle_descriptors(prepared)
         _settle_signals(program.ignores_term)
         if program.open_files:

@@ -118,8 +118,7 @@ def read_state(paths: RunPaths) -> RunState | None:
 
 
 def _content(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
+    with open(path, "rb") as file:
         return file.read(_MOST_OF_A_DOCUMENT)
 
 
