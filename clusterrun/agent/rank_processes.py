@@ -220,7 +220,6 @@ class RankProcesses:
 
 
 def _memory_kills() -> int:
-    """How many processes the kernel has ended here so far for want of memory."""
     from clusterrun.monitor.oom import killed  # with the first ranks, not with the agent
 
     return killed()

@@ -32,9 +32,6 @@ _MOST_UNREAD = 4 * 1024 * 1024
 _READ = 64 * 1024
 _LAST_READS = 64
 _PAUSE = 0.1
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Descriptors = tuple[int, int, int]
 
 
 class Sidecar:
@@ -120,14 +117,12 @@ class Sidecar:
         try:
             said = json.loads(line)
             number, body = said["number"], said["body"]
-            # As it travels on; a frame has a limit, and what is beyond it would cost the link.
-            fits = len(line) <= LONGEST_LINE and len(json.dumps(body)) <= LONGEST_LINE
         except (ValueError, KeyError, TypeError, RecursionError):
             number = body = None
-            fits = True
         if type(number) is not int or not isinstance(body, str) or abs(number) >= 2**63:
             self._break(f"said what is no answer: {line[:80].decode('utf-8', 'backslashreplace')!r}")
-        elif not fits:
+        # As it travels on; a frame has a limit, and what is beyond it would cost the link.
+        elif max(len(line), len(json.dumps(body))) > LONGEST_LINE:
             self._break(f"said more than {LONGEST_LINE:,} bytes in one line")
         else:
             self._heard(number, body)
@@ -161,8 +156,10 @@ class Sidecar:
                     os.close(pipe)
 
 
-def started(loop: EventLoop, epoch: int, log: int, program: Callable[[Descriptors], Program]) -> Sidecar:
-    """Start what ``program`` makes of the descriptors of its input, its output and its ``log``.
+def started(
+    loop: EventLoop, epoch: int, log: int, made: Callable[[tuple[int, int, int]], Program]
+) -> Sidecar:
+    """Start what ``made`` makes of the descriptors of its input, its output and its ``log``.
 
     Raises ``NotStarted`` and ``OSError``.
     """
@@ -171,7 +168,7 @@ def started(loop: EventLoop, epoch: int, log: int, program: Callable[[Descriptor
         fds += os.pipe2(os.O_CLOEXEC)
         fds += os.pipe2(os.O_CLOEXEC)
         _, questions, ours, theirs, answers = fds
-        pid = start_all([program((questions, answers, log))])[0]
+        pid = start_all([made((questions, answers, log))])[0]
         fds = [questions, answers, log]
     finally:
         for fd in fds:
@@ -220,7 +217,7 @@ class SidecarProcesses:
         if name == contract.OBSERVER:
             sidecar.ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
 
-    def _program(self, epoch: int, name: str, descriptors: Descriptors) -> Program:
+    def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:
         here, paths = self._place, self._paths
         words = ("examine",) if name == contract.EXAMINER else ("observe", str(here.node))
         argv = (sys.executable, "-I", "-S", paths.agent, words[0], paths.run_dir, *words[1:], here.name)

@@ -112,7 +112,6 @@ class Membership:
         return [member for member in self.world if not member.lost]
 
     def idle(self) -> list[Member]:
-        """Those that can be spoken to and do not train."""
         return [member for member in self.by_link.values() if member.place < 0]
 
     def form(self, nodes: Sequence[int]) -> None:

@@ -133,13 +133,11 @@ class Rendezvous(RunPart):
         self._actions.append(LaunchAgents(names))
 
     def welcomes(self, node: int) -> bool:
-        """Whether an agent of ``node`` may join now; not while its launcher is being ended."""
         waits = not self._ending and self._again_at is None and not self._complete
         return waits and node not in self._without
 
     @property
     def _complete(self) -> bool:
-        """Nobody else can come."""
         return self._membership.present + len(self._without) == self._nodes
 
     @property
@@ -248,7 +246,6 @@ class Rendezvous(RunPart):
 
     @property
     def _may_launch_again(self) -> bool:
-        """Agents may be launched once more without some nodes, which are known by name."""
         again = self._relaunch and self._relaunches < MOST_RELAUNCHES
         return again and self._membership.names_known
 

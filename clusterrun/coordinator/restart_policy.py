@@ -117,7 +117,6 @@ class RestartPolicy(RunPart):
 
     @property
     def left(self) -> int:
-        """How many restarts are left to the newest attempt, and to those after it."""
         return max(0, self._orders.max_restarts - restarts_used(self._state_keeper.state.attempts))
 
     def over(self, now: Now, outcome: AttemptOver) -> None:
@@ -236,7 +235,6 @@ class RestartPolicy(RunPart):
 
 
 def _clock(wall: float) -> str:
-    """A time of the day, as it is the same everywhere."""
     minutes, seconds = divmod(int(wall) % _DAY, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
 

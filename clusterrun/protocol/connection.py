@@ -53,7 +53,6 @@ class Connection:
             self._connection.close()
 
     def drained(self) -> bool:
-        """Whether everything was handed to the kernel (or nothing more can be)."""
         return not self._open or not self._unsent
 
     def _send_now(self, data: bytes | bytearray) -> int:

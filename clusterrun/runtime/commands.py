@@ -99,7 +99,6 @@ class CommandRunner:
             self._out.pop(child.pid)(child.code, late)
 
     def finish(self, seconds: float) -> None:
-        """Wait for those that are under way, and kill them when the time is up."""
         until = steady() + seconds
         while (self._out or self._put_off) and steady() < until + 1.0:
             if steady() >= until:

@@ -52,8 +52,6 @@ class EventLoop:
         self.at(steady() + seconds, callback)
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call ``callback`` now and then every ``seconds``."""
-
         def again() -> None:
             callback()
             self.after(seconds, again)

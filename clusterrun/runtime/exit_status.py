@@ -9,7 +9,6 @@ STARVED = "clusterrun: out of memory: the kernel ended a process of this job on 
 
 
 def code_in_words(code: int) -> str:
-    """How a process ended, as a sentence without its subject."""
     if code >= 0:
         return f"exited with code {code}"
     try:

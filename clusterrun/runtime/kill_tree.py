@@ -47,7 +47,6 @@ def marked(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[p
 
 
 def everywhere(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
-    """What descends from this process, and what is ``marked`` beside that."""
     found = below(os.getpid())
     known = {process.pid for process in found}
     return found + [process for process in marked(target, sessions) if process.pid not in known]

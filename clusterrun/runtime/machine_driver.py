@@ -41,12 +41,9 @@ class MachineDriver:
             if self.exit_code is None:
                 self._standstill.due = self._machine.wakes_at()
                 self._loop.wait(self._standstill.due)
-                self._tick()
-
-    def _tick(self) -> None:
-        wakes_at = self._machine.wakes_at()
-        if not self._waiting and wakes_at is not None and wakes_at <= steady():
-            self.happened(machine_events.Tick())
+                wakes_at = self._machine.wakes_at()
+                if not self._waiting and wakes_at is not None and wakes_at <= steady():
+                    self.happened(machine_events.Tick())
 
     def _work(self) -> Iterator[Any]:
         while self._waiting and self.exit_code is None:

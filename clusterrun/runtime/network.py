@@ -54,7 +54,6 @@ def _way_out() -> str:
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface that has ``address``; '' where none is found."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return next((name for _, name in socket.if_nameindex() if _has(probe, name, address)), "")
 

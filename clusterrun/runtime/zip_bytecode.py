@@ -48,7 +48,6 @@ class Bytecode:
         self._archive, self._index, self._fd, self._first = archive, index, fd, first
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Where ``name`` comes from; None if it is not the program's."""
         if name not in self._index:
             return None
         package = self._index[name][2]
@@ -67,7 +66,6 @@ class Bytecode:
         exec(code, module.__dict__)
 
     def get_source(self, name: str) -> str | None:
-        """The text of a module, for tracebacks."""
         return self._archive.get_source(name.replace(".", "/"))
 
     def get_data(self, path: str) -> bytes:

@@ -216,7 +216,12 @@ class StateWriter:
         try:
             write_state(self._paths, state if state.attempts else self._with_history(state))
         except OSError as error:
-            self._failed(error)
+            if not self._pause:
+                why = f"the state cannot be written ({error.strerror})"
+                self._note(f"{why}; the run goes on, it is tried again")
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._due = True
+            self._loop.after(self._pause, self._write)
             return
         if self._pause:
             self._note("the state is written again")
@@ -229,13 +234,6 @@ class StateWriter:
             return state
         known = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
         return replace(state, started_at=before.started_at, **known)
-
-    def _failed(self, error: OSError) -> None:
-        if not self._pause:
-            self._note(f"the state cannot be written ({error.strerror}); the run goes on, it is tried again")
-        self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-        self._due = True
-        self._loop.after(self._pause, self._write)
 
 
 class RunLog:
