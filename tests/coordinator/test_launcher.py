@@ -70,7 +70,7 @@ def test_the_end_of_the_first_launch_is_not_the_end_of_the_second(
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[int] = []
-    one = Launcher(loop, launch((str(program),)), lambda code, said, whole, others, launch: ends.append(code))
+    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append(ended.code))
     passes = passing(loop, one, ends)
 
     one.start()
@@ -95,9 +95,7 @@ def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_l
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[bool, bool]] = []
-    one = Launcher(
-        loop, launch((str(program),)), lambda code, said, whole, others, launch: ends.append((whole, others))
-    )
+    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.whole, ended.others)))
     passes = passing(loop, one, ends)
     started = []
     for without in ((), ("n2",)):
@@ -137,7 +135,7 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     one = Launcher(
         loop,
         launch((str(program),)),
-        lambda code, said, whole, others, launch: ends.append((code, said[0], whole)),
+        lambda ended: ends.append((ended.code, ended.said[0], ended.whole)),
     )
     passes = passing(loop, one, ends)
 
@@ -155,9 +153,7 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[int, tuple[str, ...]]] = []
-    one = Launcher(
-        loop, launch((str(program),)), lambda code, said, whole, others, launch: ends.append((code, said))
-    )
+    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.said)))
     passes = passing(loop, one, ends)
 
     one.start()
@@ -179,7 +175,7 @@ def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
     before: int, after: int, line: str
 ) -> None:
     said: list[tuple[str, ...]] = []
-    one = Launcher(EventLoop(), launch(ARGV), lambda code, words, whole, others, launch: said.append(words))
+    one = Launcher(EventLoop(), launch(ARGV), lambda ended: said.append(ended.said))
     words = [f"line {number}" for number in range(before)] + [line]
     words += [f"later {number}" for number in range(after)]
     for number, word in enumerate(words):

@@ -62,7 +62,7 @@ class CoordinatorService:
         self._paths = paths
         self._driver = driver = MachineDriver(self._loop, machine, _now)
         happened = self._happened = driver.happened
-        self._launcher = Launcher(self._loop, launch, lambda *told: happened(events.LauncherEnded(*told)))
+        self._launcher = Launcher(self._loop, launch, happened)
         self._server = Server(self._loop, listener, launch.bootstrap)
         self._log = RunLog(paths)
         self._note = self._log.note

@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+from clusterrun.coordinator.events import LauncherEnded
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand, fold
@@ -58,15 +59,11 @@ class Launch:
 class Launcher:
     """The programs that started the agents; ``ended`` tells of their ends.
 
-    Its parameters are those of `LauncherEnded`: the code, the last lines, and these.
-    ``whole``: all programs of the newest launch have ended; ``others``: some of an older one live, as
-    their agents do. Not ``whole``: the first of several agents ended badly: only whoever knows who has
-    joined can tell what that means. An older launch that ends under a newer one is seen by its agents' end.
+    Not ``whole``: the first of several agents ended badly; only whoever knows who has joined can tell what
+    that means. An older launch that ends under a newer one is seen by its agents' end.
     """
 
-    def __init__(
-        self, loop: EventLoop, launch: Launch, ended: Callable[[int, tuple[str, ...], bool, bool, int], None]
-    ) -> None:
+    def __init__(self, loop: EventLoop, launch: Launch, ended: Callable[[LauncherEnded], None]) -> None:
         self._loop, self._launch, self._ended = loop, launch, ended
         self._living: set[int] = set()
         self._older: set[int] = set()
@@ -156,13 +153,16 @@ class Launcher:
             self._agent_ended(self._code)
 
     def _all_ended(self) -> None:
-        self._ended(self._code, tuple(self._said), True, bool(self._older), self._starts)
+        self._ended(LauncherEnded(self._code, tuple(self._said), True, bool(self._older), self._starts))
 
     def _agent_ended(self, code: int) -> None:
+        def tell() -> None:
+            self._ended(LauncherEnded(code, tuple(self._said), whole=False, launch=launch))
+
+        launch = self._starts
         if not self._one_ended:
             self._one_ended = True
-            launch = self._starts
-            self._loop.after(_WORDS_AFTER, lambda: self._ended(code, tuple(self._said), False, False, launch))
+            self._loop.after(_WORDS_AFTER, tell)
 
     @property
     def alive(self) -> bool:
