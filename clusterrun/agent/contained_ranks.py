@@ -71,14 +71,12 @@ class ContainedRanks(RankProcesses):
             lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
-        self._box.ask(0, json.dumps(self._order_for_forker(order, programs, said)))
+        self._box.ask(0, json.dumps(self._forker_order(order, programs, said)))
         self._until = steady() + START_SECONDS
         self._look(self._box)
         return ()
 
-    def _order_for_forker(
-        self, order: StartRanks, programs: list[Program], said: list[str]
-    ) -> dict[str, Any]:
+    def _forker_order(self, order: StartRanks, programs: list[Program], said: list[str]) -> dict[str, Any]:
         """Encode the order; what most ranks have in common is sent once."""
         paths = self._paths.attempt(order.epoch)
         found = [container_runtimes.environment_inside(dict(one.environment), said) for one in programs]

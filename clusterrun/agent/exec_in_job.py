@@ -48,9 +48,8 @@ def become(
     model = _rank_here(orders.run_id, node, rank)
     if model is None:
         if rank >= 0:
-            raise CannotExecute(
-                f"rank {rank} does not live on {node}", "clusterrun status RUN says which ranks live where"
-            )
+            seen = f"rank {rank} does not live on {node}"
+            raise CannotExecute(seen, "clusterrun status RUN says which ranks live where")
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
         model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
     environment = _environment(model, own, beside_slurm=bool(orders.launch))
@@ -62,9 +61,8 @@ def become(
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        raise CannotExecute(
-            f"{argv[0]!r} cannot be started on {node}: {error.strerror}", "is it installed there?"
-        ) from error
+        seen = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
+        raise CannotExecute(seen, "is it installed there?") from error
 
 
 def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
@@ -113,12 +111,9 @@ def _enter_container(pid: int) -> bool:
     """Go where ``pid`` is: its user and mount namespaces, root and folder; False if that is forbidden."""
     try:
         there, here = f"/proc/{pid}/", "/proc/self/"
-        names = [
-            name for name in ("ns/user", "ns/mnt") if os.readlink(there + name) != os.readlink(here + name)
-        ]
-        *namespaces, root, folder = (
-            os.open(there + name, os.O_RDONLY | os.O_CLOEXEC) for name in (*names, "root", "cwd")
-        )
+        names = [one for one in ("ns/user", "ns/mnt") if os.readlink(there + one) != os.readlink(here + one)]
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        *namespaces, root, folder = (os.open(there + one, flags) for one in (*names, "root", "cwd"))
         libc = ctypes.CDLL(None, use_errno=True)
         if any(libc.setns(namespace, 0) for namespace in namespaces):
             return False

@@ -183,17 +183,13 @@ def _signal_of(code: str) -> int:
 class OrphanedJob:
     """The questions of one agent that is left behind.
 
-    ``live_until`` tells the shim how long this process may live (steady clock).
+    ``renew`` tells the shim how long this process may live (steady clock).
     """
 
     def __init__(
-        self,
-        left: OrphanedNode,
-        environment: Mapping[str, str],
-        shim: int,
-        live_until: Callable[[float], None],
+        self, left: OrphanedNode, environment: Mapping[str, str], shim: int, renew: Callable[[float], None]
     ) -> None:
-        self._left, self._shim, self._live_until = left, shim, live_until
+        self._left, self._shim, self._renew = left, shim, renew
         self._silence = Silence()
         self._loop = EventLoop()
         self._commands = CommandRunner(self._loop, environment)
@@ -204,7 +200,7 @@ class OrphanedJob:
     def run(self) -> None:
         """Wait until the job is taken care of, or give it back; ends soon after a TERM or its shim's end."""
         until = steady() + PATIENCE_SECONDS
-        self._live_until(until + ASK_SECONDS)
+        self._renew(until + ASK_SECONDS)
         if not self._hurried:
             self._loop.after(min(STAGGER_SECONDS * self._left.node, MOST_STAGGER_SECONDS), self._ask)
         while not self._over and steady() < until:

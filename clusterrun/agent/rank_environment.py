@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
@@ -55,9 +54,7 @@ class AgentPlace:
     address: str = ""
 
 
-def inherited(
-    base: Mapping[str, str], orders: Orders, step: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
+def inherited(base: Mapping[str, str], orders: Orders, step: Mapping[str, str] = {}) -> dict[str, str]:
     """The job's environment without what misleads, with ``step`` and what the user asked for on top."""
     kept = {
         name: value

@@ -68,11 +68,8 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
 
 def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
     own = container_runtimes.merged_environment(environment, {**order["common"], **one["environment"]})
-    descriptors = (
-        os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),
-        open_log(one["out"]),
-        open_log(one["err"]),
-    )
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    descriptors = (null, open_log(one["out"]), open_log(one["err"]))
     return Program(tuple(one["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
 
 

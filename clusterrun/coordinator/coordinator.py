@@ -69,9 +69,8 @@ class Coordinator:
         self._sweep_at: float | None = None
         self._signalled: dict[int, str] = {}
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
-        self._state_keeper = RunStateKeeper(
-            orders.run_id, host, pid, timeouts.state, collaborators.job_id, str(orders.interpreter)
-        )
+        python, job_id = str(orders.interpreter), collaborators.job_id
+        self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts.state, job_id, python)
         shared = Shared(orders, self._membership, self._state_keeper, self._actions)
         self._lifecycle = Lifecycle(shared, collaborators)
         self._notifications = Notifications() if orders.survival.on_event else None

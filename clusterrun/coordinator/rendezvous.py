@@ -95,9 +95,7 @@ class Rendezvous(RunPart):
         self.left.clear()
         beside = self._membership.launcher_lives and self._relaunch
         self._dismiss(self._membership.retain(without) if beside else self._membership.clear())
-        if (
-            beside and self._membership.present
-        ):  # agents for the other nodes; those that are here wait for them
+        if beside and self._membership.present:  # those that are here wait for the agents of other nodes
             self.ended_others = False
             self._began = now.steady
             if self._complete:
@@ -185,9 +183,7 @@ class Rendezvous(RunPart):
             return self._gathered(now)
         if self._least and not self._enough_without(self._membership.missing()):
             return self._too_few(now)
-        if (
-            self.does_without and self._here
-        ):  # the launcher still tries: once more without those who are missing
+        if self.does_without and self._here:  # the launcher still tries to reach those who are missing
             self._dismiss(self._leave_out(now, self._membership.missing()))
             self._end_launcher(now)
             return None

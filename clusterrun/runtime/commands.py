@@ -57,9 +57,7 @@ class CommandRunner:
         own = (*self._environment.items(), *more)
         try:
             # Asked why a job is ended, it must not be ended as a part of the job.
-            program = Program(
-                argv, own, "/", null, said, said, death_signal=signal.SIGKILL, ignores_term=True
-            )
+            program = Program(argv, own, "/", null, said, said, signal.SIGKILL, ignores_term=True)
             self.start(program, seconds, lambda code, late: done(_done(code, late, _all_of(words))))
         except NotStarted as error:
             os.close(words)

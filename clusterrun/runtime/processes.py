@@ -93,9 +93,8 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     try:
         started = _fork_all(prepared, report)
     except OSError as error:
-        raise NotStarted(
-            f"no process could be started: {error.strerror}", "see ulimit -u on this node"
-        ) from error
+        seen = f"no process could be started: {error.strerror}"
+        raise NotStarted(seen, "see ulimit -u on this node") from error
     else:
         _check(programs, reports)
     finally:

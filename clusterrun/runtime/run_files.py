@@ -102,9 +102,8 @@ def read_orders(paths: RunPaths) -> Orders:
             "CLUSTERRUN_HOME must lie on a file system that the compute nodes share",
         ) from error
     except (ValueError, BadDocument) as error:
-        raise BadRunDirectory(
-            f"{paths.orders} is not what this program reads: {error}", "submit again"
-        ) from error
+        seen = f"{paths.orders} is not what this program reads: {error}"
+        raise BadRunDirectory(seen, "submit again") from error
 
 
 def read_state(paths: RunPaths) -> RunState | None:

@@ -18,7 +18,7 @@ MOST_MOVES = 25
 """It was 98. Only to shrink: ``python -m benchmarks.trace_story`` prints them."""
 OURS = ("clusterrun.coordinator", "clusterrun.agent", "clusterrun.preflight", "clusterrun.monitor")
 HOOKS = {
-    "agent/orphaned_job.py OrphanedJob live_until",
+    "agent/orphaned_job.py OrphanedJob renew",
     "agent/rank_processes.py RankProcesses instrumented",
     "coordinator/io/event_hook.py EventHook note",
     "coordinator/io/launcher.py Launcher ended",

@@ -137,9 +137,8 @@ class CoordinatorService:
             from clusterrun.slurm_text.job_row import job_of
 
             job = SlurmJob(*job_of(self._environment), self._began_wall)
-            self._slurm = Scheduler(
-                self._commands(), job, self._orders, self._reports, self._note, self._happened
-            )
+            note, happened = self._note, self._happened
+            self._slurm = Scheduler(self._commands(), job, self._orders, self._reports, note, happened)
         return self._slurm
 
     def _commands(self) -> CommandRunner:
