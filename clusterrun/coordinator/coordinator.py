@@ -243,7 +243,7 @@ class Coordinator:
 
     def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
-        self._lifecycle.termination.requeue_policy.cancel(now, wish)
+        self._lifecycle.termination.requeue.cancel(now, wish)
         self._lifecycle.ask(now, wish)
 
     def _on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
@@ -271,9 +271,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     events.SupervisorGone: Coordinator._on_supervisor_gone,
     events.JobTold: Coordinator._on_job_answer,
     events.NextQueued: lambda self, now, event: self._lifecycle.termination.queued(now, event),
-    events.HandedOver: lambda self, now, event: self._lifecycle.termination.requeue_policy.handed_over(
-        now, event
-    ),
+    events.HandedOver: lambda self, now, event: self._lifecycle.termination.requeue.handed_over(now, event),
     events.ClientAsked: Coordinator._on_client_request,
     StoodStill: Coordinator._on_standstill,
 }

@@ -26,7 +26,7 @@ class Shutdown(RunPart):
         self._code = 0
 
     def wakes_at(self) -> float | None:
-        return earliest(self._due_at, self._termination.requeue_policy.due_at)
+        return earliest(self._due_at, self._termination.requeue.due_at)
 
     def begin(self, now: Now, over: RunOver) -> None:
         """No rank lives anywhere: write how it ended, and say farewell to everyone.
@@ -56,7 +56,7 @@ class Shutdown(RunPart):
             self._finish(now)
 
     def tick(self, now: Now) -> None:
-        self._termination.requeue_policy.tick(now)
+        self._termination.requeue.tick(now)
         if self._due_at is None or now.steady < self._due_at:
             return
         if self._membership.launcher_lives and not self._forced:
@@ -77,4 +77,4 @@ class Shutdown(RunPart):
         if self._restart.superseded:
             self._actions.append(Finish(self._code))
         else:
-            self._termination.requeue_policy.leave(now, self._code)
+            self._termination.requeue.leave(now, self._code)

@@ -74,7 +74,7 @@ class Termination(RunPart):
         orders = self._orders
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._grace, self._job_id = orders.grace, job_id
-        self.requeue_policy = RequeuePolicy(shared, self._survival)
+        self.requeue = RequeuePolicy(shared, self._survival)
         self.stray = self.shutdown = self.abandoned = False
         self._asked: _Asked | None = None
         self._unanswered = 0
@@ -109,9 +109,9 @@ class Termination(RunPart):
         if not self._job_id:
             return None
         self._ask_at = now.steady + FIRST_LOOK_SECONDS
-        end = self.requeue_policy.begin()
+        end = self.requeue.begin()
         if end is None:
-            self.requeue_policy.queue()  # at once: this node may be lost before anything else
+            self.requeue.queue()  # at once: this node may be lost before anything else
         return end
 
     def wakes_at(self) -> float | None:
@@ -128,7 +128,7 @@ class Termination(RunPart):
             return EndAsked(self.wish())
         if self._ask_at is not None and now.steady >= self._ask_at:
             self._ask_at = None
-            self.requeue_policy.queue()
+            self.requeue.queue()
             if self._ends_within(now, self._survival.notice + DUE_SECONDS):
                 self.noticed(now, live, by_clock=True)
             else:
@@ -243,22 +243,22 @@ class Termination(RunPart):
         if why == CANCELLED:
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
             if not self.abandoned:
-                self.requeue_policy.cancel(now, wish)
+                self.requeue.cancel(now, wish)
         elif why in _WORDS:
             wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
         return EndAsked(wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:
-        self.requeue_policy.queued(now, event)
-        if self.requeue_policy.lacks:
+        self.requeue.queued(now, event)
+        if self.requeue.lacks:
             again = now.steady + ASK_AGAIN_SECONDS
             self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
     def rule(self, end: RunOutcome, affordable: bool) -> RunOutcome:
         """``end``, or PENDING where the run goes on; ``affordable``: what failed may be tried again.
 
-        From now on signals mean nothing any more; ``requeue_policy`` leads on.
+        From now on signals mean nothing any more; ``requeue`` leads on.
         """
         self._over = True
         self._asked = self._until = self._ask_at = None
-        return self.requeue_policy.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)
+        return self.requeue.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)

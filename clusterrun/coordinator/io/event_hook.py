@@ -43,9 +43,8 @@ class EventHook:
         self._runs = False
 
     def announce(self, order: Announce) -> None:
-        if self._orders.survival.on_event:
-            self._waiting.append(order)
-            self._next()
+        self._waiting.append(order)
+        self._next()
 
     def _next(self) -> None:
         while self._waiting and not self._runs:
