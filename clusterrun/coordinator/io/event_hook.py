@@ -43,8 +43,9 @@ class EventHook:
         self._runs = False
 
     def announce(self, order: Announce) -> None:
-        self._waiting.append(order)
-        self._next()
+        if self._orders.survival.on_event:
+            self._waiting.append(order)
+            self._next()
 
     def _next(self) -> None:
         while self._waiting and not self._runs:
