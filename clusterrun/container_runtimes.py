@@ -197,10 +197,7 @@ def devices_here(container: Container, hidden: bool) -> NodeDevices:
 
 
 def make_places(container: Container) -> None:
-    """Make the folders in an image of Charliecloud's on which something is mounted: it does not itself.
-
-    Raises ``ClusterrunError``.
-    """
+    """Make the folders in an image of Charliecloud's on which something is mounted: it does not itself."""
     if container.runtime != "charliecloud" or not os.path.isdir(container.image):
         return
     for one in container.mounts:

@@ -83,7 +83,6 @@ class ClusterrunJob(core.Job[Any]):
 
     @property
     def state(self) -> str:
-        """The state of the run, as `clusterrun status` shows it."""
         return self._status().state.value
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
@@ -106,12 +105,11 @@ class ClusterrunJob(core.Job[Any]):
         path = self.paths.result_pickle
         if not path.exists():
             status = self._status()
-            failure = (
-                f"{self.job_id} is {status.state.value} and rank {self.paths.task_id} has returned nothing"
-            )
-            last = (self.stderr() or "").strip()[-2000:]
-            lines = [failure + (f": {status.reason}" if status.reason else ""), *([last] if last else [])]
-            raise utils.UncompletedJobError("\n".join([*lines, f"clusterrun diagnose {self.job_id}"]))
+            state, rank = status.state.value, self.paths.task_id
+            seen = f"{self.job_id} is {state} and rank {rank} has returned nothing"
+            seen += f": {status.reason}" if status.reason else ""
+            lines = (seen, (self.stderr() or "").strip()[-2000:], f"clusterrun diagnose {self.job_id}")
+            raise utils.UncompletedJobError("\n".join(filter(None, lines)))
         return _loaded(path, self.max_result_size_gb)
 
     def submission(self) -> utils.DelayedSubmission:

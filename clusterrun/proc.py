@@ -186,7 +186,6 @@ def _locked(pid: int, identity: str) -> str:
 
 
 def sockets(pid: int) -> set[str]:
-    """The inode numbers of the sockets that ``pid`` has open."""
     return {target[8:-1] for target in descriptors(pid).values() if target.startswith("socket:[")}
 
 

@@ -46,10 +46,9 @@ def run(
 ) -> Completed:
     """Run ``argv`` (never a shell) and return what it said.
 
-    ``stdin`` is what it reads: text, or an open file. ``timeout`` is in seconds; past it the
-    program's whole process group is killed. Output is decoded as UTF-8 with ``surrogateescape``,
-    so foreign bytes survive. Raises ``ProgramMissing`` and ``ProgramTimeout``; a
-    non-zero exit is the caller's to judge.
+    ``stdin`` is text, or an open file. ``timeout`` is in seconds; past it the program's whole process group
+    is killed. Output is decoded as UTF-8 with ``surrogateescape``, so foreign bytes survive. Raises
+    ``ProgramMissing`` and ``ProgramTimeout``; a non-zero exit is the caller's to judge.
     """
     began = time.monotonic()
     try:
@@ -107,7 +106,6 @@ def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
 
 
 def text_of(path: str) -> str:
-    """What a file holds; '' where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -138,8 +136,7 @@ def foreground(argv: Sequence[str]) -> int:
 def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool], seconds: float) -> int:
     """Run ``argv`` with our own streams while it is ``wanted``, asked every so many seconds; its exit code.
 
-    It is ended with all it started when it is wanted no more, or when INT, TERM or HUP comes for us. Raises
-    ``ProgramMissing``.
+    It is ended with all it started when it is wanted no more, or when INT, TERM or HUP comes for us.
     """
     stopped: list[int] = []
     try:
@@ -198,10 +195,7 @@ def _named(argv: Sequence[str]) -> str:
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Turn this process into ``argv``: terminal, signals and exit code are the program's own from here.
-
-    Raises ``ProgramMissing``.
-    """
+    """Turn this process into ``argv``: terminal, signals and exit code are the program's own from here."""
     try:
         os.execvpe(argv[0], list(argv), dict(env))
     except OSError as error:

@@ -59,7 +59,6 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
 
 
 def become(argv: tuple[str, ...], context: Context) -> NoReturn:
-    """Replace this process with salloc. Raises ``SchedulerError``."""
     from clusterrun.script.environment import scrubbed
 
     environ = scrubbed(context.environ)

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from clusterrun.cli.error_output import confirmed, say
-from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.shell_complete import states as shown_states
+from clusterrun.cli.shell_complete import STATE, runs
 from clusterrun.cli.terminal import iso, table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse, spoken
@@ -28,13 +27,7 @@ SHOWN = 5
 
 @click.command()
 @click.option("--older-than", "age", metavar="TIME", help="Runs that ended before: 30d, 12h, 2026-11-20.")
-@click.option(
-    "--state",
-    metavar="STATE",
-    multiple=True,
-    shell_complete=shown_states,
-    help="Only runs that ended so: failed,timeout.",
-)
+@click.option("--state", **STATE, help="Only runs that ended so: failed,timeout.")
 @click.option("--larger-than", "size", metavar="SIZE", help="Only runs whose removal frees this: 500M, 10G.")
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the N newest of them.")
 @click.option("--dry-run", is_flag=True, help="Show what would go and what that frees; remove nothing.")

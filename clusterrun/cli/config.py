@@ -62,5 +62,5 @@ def _shown(setting: Setting) -> str:
     if setting.value in ("", ()):
         return "none"
     if isinstance(setting.value, bool):
-        return "true" if setting.value else "false"
+        return str(setting.value).lower()
     return ", ".join(setting.value) if isinstance(setting.value, tuple) else str(setting.value)

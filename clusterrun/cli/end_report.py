@@ -16,7 +16,9 @@ NO_CHECKPOINTS = (
 KWH = 3.6e6
 
 
-def lines(found: EndReport) -> list[tuple[str, str]]:
+def lines(found: EndReport | None) -> list[tuple[str, str]]:
+    if found is None:
+        return []
     known = (
         ("time", _time(found)),
         ("goodput", _goodput(found)),
@@ -30,7 +32,6 @@ def lines(found: EndReport) -> list[tuple[str, str]]:
 
 
 def document(found: EndReport | None) -> dict[str, Any] | None:
-    """The report as ``--json`` shows it: null where nothing was measured."""
     if found is None:
         return None
     return {name: round(one, 4) if isinstance(one, float) else one for name, one in fields(found).items()}

@@ -81,7 +81,6 @@ def shell(run: str, node: str, rank: int | None) -> NoReturn:
 
 
 def target(node: str, rank: int | None) -> ExecTarget:
-    """What ``--node`` and ``--rank`` say. Raises ``UsageError`` if both do."""
     if node and rank is not None:
         raise click.UsageError("--node and --rank are two ways to say where: give one")
     return ExecTarget(-1 if rank is None else rank, node)

@@ -103,8 +103,7 @@ def print_usage(context: Context, status: RunStatus) -> None:
     from clusterrun.cli import end_report
     from clusterrun.operations.end_report import end_report as gathered
 
-    found = gathered(context, status)
-    for head, said in end_report.lines(found) if found else []:
+    for head, said in end_report.lines(gathered(context, status)):
         say(f"  {head:<7} {said}")
 
 

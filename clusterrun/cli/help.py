@@ -71,7 +71,6 @@ def _title(text: str) -> str:
 
 
 def _found(words: str, pages: list[str]) -> None:
-    """The lines that hold ``words``, page by page. Raises ``BadInput`` if none does."""
     rows = [
         [name, line.strip()]
         for name in pages

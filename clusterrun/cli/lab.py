@@ -8,24 +8,32 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.lab_faults import HELP, NAME, fault
 from clusterrun.cli.shell_complete import files
 from clusterrun.lab import needs, roots
 from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState
 from clusterrun.lab.spec import LOGIN, LabSpec, Preempt, Proctrack
 from clusterrun.model.errors import BadInput
+from clusterrun.model.hostlist import expand
+
+HELP = {"help_option_names": ["-h", "--help"]}
+NAME = click.Option(
+    ["--name"], default="lab", show_default=True, help="Name of the lab; several may be up at once."
+)
+HOST, PATH = click.Argument(["host"]), click.Argument(["path"])
 
 
 def choice(option: str, words: type[enum.Enum], text: str) -> Callable[[Any], Any]:
     """An option whose values are those of an enum, the first being the default."""
-    values = [word.value for word in words]
-    return click.option(option, default=values[0], show_default=True, type=click.Choice(values), help=text)
+    values = click.Choice([word.value for word in words])
+    chosen = {"default": values.choices[0], "callback": lambda context, parameter, value: words(value)}
+    return click.option(option, type=values, show_default=True, help=text, **chosen)
 
 
 @click.group(context_settings=HELP)
@@ -43,9 +51,6 @@ def lab() -> None:
     """
 
 
-lab.add_command(fault)
-
-
 @lab.command(context_settings=HELP, params=[NAME])
 @click.option("--nodes", default=4, show_default=True, help="How many nodes.")
 @click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
@@ -55,17 +60,7 @@ lab.add_command(fault)
 @click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct answers.")
 @click.option("--slurm", default="", metavar="VERSION", help="Another release, as in 24.11: see `lab root`.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any line of slurm.conf.")
-def up(
-    name: str,
-    nodes: int,
-    gpus: int,
-    cpus: int,
-    proctrack: str,
-    preempt: str,
-    accounting: bool,
-    slurm: str,
-    settings: tuple[str, ...],
-) -> None:
+def up(name: str, settings: tuple[str, ...], **given: Any) -> None:
     """Start a lab; returns when every node is idle.
 
     \b
@@ -74,11 +69,11 @@ def up(
       clusterrun lab up --nodes 64 --name big
       clusterrun lab up --preempt requeue --set KillWait=30
     """
-    pairs = tuple(_pair(setting) for setting in settings)
-    spec = LabSpec(name, nodes, gpus, cpus, Proctrack(proctrack), Preempt(preempt), accounting, slurm, pairs)
+    spec = LabSpec(name, settings=tuple(map(_pair, settings)), **given)
     Lab(name, say).up(spec)
-    say(f"the lab {name!r} is up: {nodes} nodes with {gpus} GPUs each are idle. Next:")
-    for line in ("-- sinfo", f"-- clusterrun submit --nodes {nodes} --gpus {gpus} train.py", "-- bash"):
+    say(f"the lab {name!r} is up: {spec.nodes} nodes with {spec.gpus} GPUs each are idle. Next:")
+    submit = f"-- clusterrun submit --nodes {spec.nodes} --gpus {spec.gpus} train.py"
+    for line in ("-- sinfo", submit, "-- bash"):
         say(f"  {command(name, 'exec')} {line}")
 
 
@@ -140,9 +135,8 @@ def _document(one: Lab, state: LabState, states: dict[str, str]) -> dict[str, ob
 def _text(one: Lab, state: LabState, states: dict[str, str]) -> list[str]:
     counts = {word: list(states.values()).count(word) for word in sorted(set(states.values()))}
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "slurmctld does not answer"
-    head = (
-        f"{one.name}: {state.spec.nodes} nodes × {state.spec.gpus} GPUs, Slurm {state.slurm_version}: {told}"
-    )
+    size = f"{state.spec.nodes} nodes × {state.spec.gpus} GPUs"
+    head = f"{one.name}: {size}, Slurm {state.slurm_version}: {told}"
     odd = [f"  {node} {word}" for node, word in states.items() if word != "idle"]
     faults = [f"  fault: {fault}" for fault in state.faults] or ["  no fault in force"]
     return [head, *odd[:20], *faults, f"  SLURM_CONF={one.slurm_conf}"]
@@ -237,3 +231,195 @@ def remove_root(suite: str) -> None:
       sudo clusterrun lab root remove trixie
     """
     roots.remove(suite)
+
+
+# --- faults: a command for each kind, and heal ---
+
+
+@lab.group(context_settings=HELP)
+def fault() -> None:
+    """Break something in a lab, or heal it.
+
+    \b
+    Examples:
+      clusterrun lab fault cut n0002 --to n0005
+      clusterrun lab fault slow n0003 --rate 50mbit
+      clusterrun lab fault kill n0004
+      clusterrun lab fault gpu n0001 --xid 79 --index 3
+      clusterrun lab fault heal n0004
+      clusterrun lab fault heal
+    """
+
+
+def _apply(kind: str, name: str, host: str = "", **details: Any) -> None:
+    """Put a fault in force; between groups of hosts, one between each two of them."""
+    given = {key: value for key, value in details.items() if value not in (None, "") and value is not False}
+    others = expand(given.pop("to", "")) or ("",)
+    for one in expand(host) or ("",):
+        for other in others:
+            told = {**given, "to": other} if other else given
+            say(f"in force: {Lab(name, say).fault(kind, one, **told)}")
+
+
+def _cut(name: str, host: str, **details: Any) -> None:
+    if details["both"] and not details["to"]:
+        raise BadInput("--both needs --to HOST", "without --to both directions are cut anyway")
+    _apply("cut", name, host, **details)
+
+
+def _slow(name: str, host: str, **details: Any) -> None:
+    _apply("slow-link" if details["to"] else "slow", name, host, **details)
+
+
+def _controller(name: str, action: str) -> None:
+    _apply("controller", name) if action == "stop" else _heal("controller", name)
+
+
+def _wrong_name(name: str, line: str, host: str) -> None:
+    wrong, equals, address = line.partition("=")
+    if not equals:
+        raise BadInput(f"{line!r} is not NAME=ADDRESS", "write it as in n0002=10.9.9.9")
+    Lab(name, say).fault("name", host, name=wrong, address=address)
+    say(f"in force: {line}")
+
+
+def _heal(kind: str, name: str, host: str = "") -> None:
+    healed = Lab(name, say).heal(host, kind)
+    for one in healed:
+        say(f"healed: {one}")
+    if not healed:
+        say("there was nothing to heal")
+
+
+def _option(name: str, text: str, **more: Any) -> click.Option:
+    return click.Option([name], help=text, **(more or {"default": ""}))
+
+
+def _add(
+    name: str,
+    about: str,
+    examples: tuple[str, ...],
+    *options: click.Parameter,
+    of: click.Argument = HOST,
+    does: Callable[..., None] | None = None,
+) -> None:
+    """A command ``of`` one argument; unless it ``does`` something else, it puts its fault in force."""
+    lines = "".join(f"  clusterrun lab fault {name} {one}".rstrip() + "\n" for one in examples)
+    about += f"\n\n\b\nExamples:\n{lines}"
+    does = does or partial(_apply, name)
+    fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=about))
+
+
+_PROCESS = _option("--process", "One process only: its id there, its name, or a part of its command line.")
+
+_add(
+    "cut",
+    "Let packets of a host vanish: all of them, or those to one host or to some ports.\n\n"
+    "Between two groups of hosts the network is partitioned.",
+    (
+        "n0002",
+        "n0002 --to n0005 --port 29500",
+        "n0002 --port 40000-60000",
+        "n[0001-0004] --to n[0005-0008] --both",
+    ),
+    _option("--to", "Only packets to this host (one way, unless --both)."),
+    _option("--port", "Only TCP connections to this port, or to these: 40000-60000."),
+    _option("--both", "With --to: both ways.", is_flag=True),
+    does=_cut,
+)
+_add(
+    "slow",
+    "Limit what a host may send and get, with all others or with one.",
+    ("n0003 --rate 50mbit", "n0003 --to n0005 --rate 5mbit", "n[0001-0002] --to n[0003-0006] --rate 5mbit"),
+    _option("--to", "Only what goes between it and this host, both ways."),
+    _option("--rate", "For instance 50mbit.", required=True),
+    does=_slow,
+)
+_add(
+    "lose",
+    "Lose packets that a host sends, at random; those to it arrive.",
+    ("n0003 --share 20", "n0003 --to n0005 --share 10"),
+    _option("--to", "Only of what it sends to this host."),
+    _option("--share", "Of the packets, in percent.", required=True),
+)
+_add(
+    "firewall",
+    "Drop the connections that a host begins; those that others begin work.",
+    ("n0003", "n0003 --to n0001"),
+    _option("--to", "Only of those to this host."),
+)
+_add(
+    "flap",
+    "Cut a host off for some seconds, again and again.",
+    ("n0003 --down 4 --every 10",),
+    _option("--down", "Seconds for which it is cut off.", default="4", show_default=True),
+    _option("--every", "Seconds from one cut to the next.", default="10", show_default=True),
+)
+_add(
+    "freeze",
+    "Stop every process of a host (its kernel still accepts connections), or one.",
+    ("n0003", "n0003 --process train.py"),
+    _PROCESS,
+)
+_add("thaw", "Let a frozen host, or its frozen processes, go on.", ("n0003",), does=partial(_heal, "freeze"))
+_add(
+    "kill",
+    "Cut a host's power: every process on it is gone at once; or kill one process.",
+    ("n0004", "n0004 --process slurmd"),
+    _PROCESS,
+)
+_add(
+    "drain",
+    "Drain a node, as an administrator would.",
+    ("n0001 --reason 'a fan'",),
+    _option("--reason", "As an administrator would give it."),
+)
+_add("resume", "Give a drained node back.", ("n0001",), does=partial(_heal, "drain"))
+_add(
+    "controller",
+    "Stop slurmctld, or start it again.",
+    ("stop",),
+    of=click.Argument(["action"], type=click.Choice(("stop", "start"))),
+    does=_controller,
+)
+_add(
+    "gpu",
+    "Let the GPUs of a node look ill to nvidia-smi and dmesg.",
+    ("n0001 --count 7", "n0001 --xid 79 --index 3"),
+    _option("--count", "So many GPUs are left.", type=int),
+    _option("--hang", "nvidia-smi never answers.", is_flag=True),
+    _option("--driver", "nvidia-smi cannot reach the driver.", is_flag=True),
+    _option("--xid", "This error is in the kernel log; 79: the GPU is lost.", type=int),
+    _option("--ecc", "So many uncorrected memory errors.", type=int),
+    _option("--remap", "So many memory rows wait for a reset.", type=int),
+    _option("--throttle", "The GPU is too hot and runs slowly.", is_flag=True),
+    _option("--index", "Which GPU (0).", type=int),
+)
+_add(
+    "name",
+    "Give a name the wrong address.",
+    ("n0002=10.9.9.9 --host n0001",),
+    _option("--host", "In this host's hosts file only; otherwise in all."),
+    of=click.Argument(["line"], metavar="NAME=ADDRESS"),
+    does=_wrong_name,
+)
+_add(
+    "clock",
+    "Let a host's clock be wrong.",
+    ("n0003 --offset -10m",),
+    _option("--offset", "For instance 90s, -10m, 1h: for programs started from now on.", required=True),
+)
+_add(
+    "disk-full",
+    "Let a folder be on a full disk, as one host sees it: readable, but nothing more fits.",
+    ("n0001 /scratch",),
+    PATH,
+)
+_add("read-only", "Let a folder be read-only, as one host sees it.", ("n0003 /scratch",), PATH)
+_add(
+    "heal",
+    "End every fault, or those on one host.",
+    ("", "n0004"),
+    of=click.Argument(["host"], default=""),
+    does=partial(_heal, ""),
+)

@@ -29,7 +29,6 @@ def ended(status: RunStatus) -> bool:
 
 
 def past_preflight(status: RunStatus) -> bool:
-    """Whether the ranks train already, or never will."""
     return status.state.ended or status.phase not in BEFORE_TRAINING
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -147,9 +147,4 @@ def _cell(text: str) -> str:
     return "`".join(parts)
 
 
-_TABLES: dict[str, Callable[[str], Iterator[str]]] = {
-    "options": _options,
-    "commands": _commands,
-    "variables": _variables,
-    "schema": _schema,
-}
+_TABLES = {"options": _options, "commands": _commands, "variables": _variables, "schema": _schema}

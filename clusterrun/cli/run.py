@@ -72,7 +72,6 @@ for _parameter in run.params:
 
 
 def refuse_job_options(given: dict[str, Any]) -> None:
-    """Raises ``BadInput`` that names the options which only sbatch understands."""
     asked = [f"--{name}" for name in OF_A_JOB if given.get(name.replace("-", "_")) not in (None, ())]
     if asked:
         are = "is an option" if len(asked) == 1 else "are options"

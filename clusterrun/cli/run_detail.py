@@ -48,8 +48,7 @@ def _end_report(context: Context, status: RunStatus) -> list[str]:
     from clusterrun.cli import end_report
     from clusterrun.operations.end_report import end_report as gathered
 
-    found = gathered(context, status)
-    told = end_report.lines(found) if found else []
+    told = end_report.lines(gathered(context, status))
     return ["", "end report", *(f"  {head:<10} {said}" for head, said in told)] if told else []
 
 

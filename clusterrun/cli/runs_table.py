@@ -20,7 +20,6 @@ def _size(status: RunStatus, now: float) -> str:
 
 
 def reason_of(status: RunStatus, now: float) -> str:
-    """Why it is as it is, or how far; of a failure also when it was."""
     told = status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
     step = f"step {status.step}" if status.step >= 0 and status.phase is Phase.TRAINING else ""
     return "; ".join(filter(None, (status.point, told, step)))

@@ -59,6 +59,10 @@ def states(context: click.Context, parameter: click.Parameter, incomplete: str) 
     return _beginning([*(state.value.lower() for state in State), "live", "ended"], incomplete.lower())
 
 
+STATE: dict[str, Any] = {"metavar": "STATE", "multiple": True, "shell_complete": states}
+"""Of an option that chooses runs by their states."""
+
+
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     return _beginning((name for one in _configurations() for name, _ in one.profiles), incomplete)
 

@@ -8,8 +8,7 @@ import click
 
 from clusterrun.cli import runs_table
 from clusterrun.cli.error_output import say
-from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.shell_complete import states as shown_states
+from clusterrun.cli.shell_complete import STATE, runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
@@ -19,13 +18,7 @@ from clusterrun.operations.sweep_status import folded
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only the live and newest ones.")
-@click.option(
-    "--state",
-    metavar="STATE",
-    multiple=True,
-    shell_complete=shown_states,
-    help="Only runs in these: failed,timeout; live; ended.",
-)
+@click.option("--state", **STATE, help="Only runs in these: failed,timeout; live; ended.")
 @click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
 @click.option(

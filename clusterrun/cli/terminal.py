@@ -17,7 +17,6 @@ INDENT = "    "
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colours may go to ``stream``: a terminal, and nobody has said NO_COLOR."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -25,7 +24,6 @@ COLOURS = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35}
 
 
 def painted(text: str, style: str) -> str:
-    """``text`` in one of ``COLOURS``; as it is where ``style`` is ''."""
     return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style else text
 
 
@@ -77,8 +75,7 @@ def folded(text: str, width: int) -> list[str]:
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print ``rows`` on stdout: plain aligned lines in a pipe, fitted to the width of a terminal.
 
-    ``spare`` names the columns that a narrow terminal does without, the first one first, so that there is
-    ``ROOM`` for the last column.
+    ``spare`` names the columns that a narrow terminal does without, so that the last one has ``ROOM``.
     """
     cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
     if not sys.stdout.isatty():
@@ -94,7 +91,6 @@ def columns() -> int:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Every line whole, its cells below those of the line before."""
     widths = _widths(rows)
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 

@@ -23,7 +23,6 @@ def read(text: str, where: str = "--gpus") -> tuple[int, str]:
 
 
 def said(count: int, kind: str) -> str:
-    """``8`` or ``h100:8``; empty for none."""
     return f"{kind}:{count}" if count and kind else str(count or "")
 
 

@@ -24,7 +24,8 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
     """
     names: list[str] = []
     for part in _split(text):
-        pieces = [_choices(piece, text, limit) for piece in _pieces(part)]
+        # Literal text and bracket contents in turn: a[1-2]b is a, [1-2, b.
+        pieces = [_choices(piece, text, limit) for piece in re.split(r"(?=\[)|\]", part) if piece]
         size = 1
         for piece in pieces:
             size *= len(piece)
@@ -41,7 +42,8 @@ def fold(names: Sequence[str]) -> str:
     their number (``gpu1-ib``) are not folded: before 23.11 Slurm reads no list with text after a bracket.
     """
     parts: list[str] = []
-    for (head, plain), group in itertools.groupby(map(_numbered, names), key=_alike):
+    numbered = map(_numbered, names)
+    for (head, plain), group in itertools.groupby(numbered, key=lambda one: (one[0], not one[1])):
         numbers = [number for _, number in group]
         if plain or len(numbers) == 1:
             parts += [head + number for number in numbers]
@@ -71,11 +73,6 @@ def _split(text: str) -> Iterator[str]:
         raise _refusal(text, "a bracket is not closed")
 
 
-def _pieces(part: str) -> list[str]:
-    """Literal text and bracket contents in turn: ``a[1-2]b`` is ``a``, ``[1-2``, ``b``."""
-    return [piece for piece in re.split(r"(?=\[)|\]", part) if piece]
-
-
 def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
     if not piece.startswith("["):
         return (piece,)
@@ -96,10 +93,6 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
 def _numbered(name: str) -> tuple[str, str]:
     match = _NUMBERED.fullmatch(name)
     return match.groups() if match else (name, "")  # type: ignore[return-value]
-
-
-def _alike(name: tuple[str, str]) -> tuple[str, bool]:
-    return (name[0], not name[1])
 
 
 def _ranges(numbers: Sequence[str]) -> Iterator[str]:

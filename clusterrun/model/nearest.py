@@ -13,6 +13,5 @@ def nearest(word: str, known: Iterable[str], most: int = 1, alike: float = 0.6) 
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``did you mean 'nodes'?``, or ``otherwise``."""
     found = nearest(word, known)
     return f"did you mean {found[0]!r}?" if found else otherwise

@@ -22,5 +22,4 @@ def read(text: str, where: str = "--nodes") -> tuple[int, int]:
 
 
 def said(most: int, least: int) -> str:
-    """``4`` or ``1-4``."""
     return f"{least}-{most}" if least else str(most)

@@ -109,7 +109,7 @@ def _text(name: str, help_: str, metavar: str, **more: Any) -> Option:
     return _option(name, "text", help_, metavar, **more)
 
 
-def _number(name: str, help_: str, metavar: str, default: int, **more: Any) -> Option:
+def _number(name: str, help_: str, metavar: str, default: int = 0, **more: Any) -> Option:
     return Option(name, "number", help_, metavar, default, **more)
 
 
@@ -138,14 +138,11 @@ _SIZE = (
         "slurm",
         here=IGNORED,
     ),
-    _number(
-        "ranks-per-node", "Ranks per node without GPUs.", "R", 0, common=True, otherwise="1", shaped=True
-    ),
+    _number("ranks-per-node", "Ranks per node without GPUs.", "R", common=True, otherwise="1", shaped=True),
     _number(
         "cpus-per-rank",
         "CPU cores per rank.",
         "C",
-        0,
         common=True,
         otherwise="the GPU's share, else 1",
         shaped=True,
@@ -167,7 +164,7 @@ _SIZE = (
         "time",
         otherwise="--time",
     ),
-    _number("spares", "More nodes, to take the place of unfit ones before ranks start.", "K", 0),
+    _number("spares", "More nodes, to take the place of unfit ones before ranks start.", "K"),
 )
 _SLURM = _of(
     "slurm",

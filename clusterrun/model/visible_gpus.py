@@ -21,7 +21,6 @@ def named(value: str) -> list[str]:
 
 
 def instances(value: str) -> list[str]:
-    """The instances of divided GPUs (MIG) in ``CUDA_VISIBLE_DEVICES``."""
     return [word for word in named(value) if word.startswith("MIG-")]
 
 

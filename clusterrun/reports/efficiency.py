@@ -93,10 +93,7 @@ class _Stretch:
     begin: float
     end: float
     ranks_at: float | None
-
-    @property
-    def job_id(self) -> str:
-        return self.measured.attempt.job_id
+    job_id: str
 
 
 def account(
@@ -141,7 +138,7 @@ def _stretch(one: MeasuredAttempt, ended_at: float | None) -> _Stretch:
     last = max((use.at for use in one.uses), default=begin)
     end = max(begin, one.attempt.ended_at or ended_at or last)
     ranks_at = one.attempt.ranks_at if one.attempt.nodes else end  # without a world there were no ranks
-    return _Stretch(one, begin, end, ranks_at)
+    return _Stretch(one, begin, end, ranks_at, one.attempt.job_id)
 
 
 def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:

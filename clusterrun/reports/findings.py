@@ -37,7 +37,6 @@ def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[
 
 
 def node_findings(node: NodeReport) -> tuple[Finding, ...]:
-    """The findings of a node that are not passes, worst first."""
     found = (finding for finding in node.findings if finding.verdict is not Grade.PASS)
     return tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict)))
 

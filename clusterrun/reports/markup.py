@@ -36,7 +36,6 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 
 def short(text: str, most: int) -> str:
-    """At most so many characters, the end cut off visibly; the whole belongs into a title."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -33,7 +33,6 @@ def page(report: Report) -> str:
 
 
 def whole(title: str, *sections: Markup) -> str:
-    """A page of these sections; it loads nothing and runs nothing."""
     head = tag(
         "head",
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),

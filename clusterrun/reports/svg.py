@@ -168,7 +168,6 @@ def _by_place(found: Mapping[tuple[int, int], Square]) -> list[tuple[tuple[int, 
 
 
 def _inner(cell: float) -> float:
-    """The side of a square, a little less than its place where there is room for that."""
     return cell - (2 if cell > 12 else 1 if cell > 5 else 0)
 
 
@@ -178,7 +177,6 @@ def _diagonal(margin: float, count: int, cell: float) -> Markup:
 
 
 def _labels(names: Sequence[str], margin: float, cell: float) -> Markup:
-    """Names along both sides, as many as there is room for."""
     every = max(1, math.ceil(13 / cell))
     drawn = []
     for at in range(0, len(names), every):

@@ -28,5 +28,4 @@ def excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
 
 
 def folded(excluded: tuple[str, ...]) -> str:
-    """The host list of bad nodes, without those whose names are not known."""
     return fold([name for name in excluded if " " not in name])

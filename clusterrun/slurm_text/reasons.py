@@ -8,7 +8,7 @@ from clusterrun.model.frozen import frozen
 
 
 @frozen
-class SlurmReason:
+class JobReason:
     """What a reason word says to people, and what can be done about it ('': only waiting helps).
 
     ``never``: the job will not start as it is, whatever becomes of other jobs and of nodes.
@@ -24,80 +24,74 @@ _ASK = "ask the site's staff"
 _RELEASE = "scontrol release JOB releases it"
 
 REASONS = (
-    SlurmReason("Resources", "waits for nodes to become free"),
-    SlurmReason("Priority", "waits: jobs with a higher priority are ahead"),
-    SlurmReason("Dependency", "waits for the run named by --after"),
-    SlurmReason("DependencyNeverSatisfied", "the run named by --after failed", "clusterrun cancel JOB", True),
-    SlurmReason(
-        "BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"
-    ),
-    SlurmReason("JobHeldUser", "is held by its owner", _RELEASE),
-    SlurmReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),
-    SlurmReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE),
-    SlurmReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE),
-    SlurmReason("launch failed requeued held", "is held: it could not be started on a node", _RELEASE),
-    SlurmReason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
-    SlurmReason("job requeued in held state", "is held after a requeue", _RELEASE),
-    SlurmReason(
+    JobReason("Resources", "waits for nodes to become free"),
+    JobReason("Priority", "waits: jobs with a higher priority are ahead"),
+    JobReason("Dependency", "waits for the run named by --after"),
+    JobReason("DependencyNeverSatisfied", "the run named by --after failed", "clusterrun cancel JOB", True),
+    JobReason("BeginTime", "waits for its begin time (after a requeue: Slurm's delay of about two minutes)"),
+    JobReason("JobHeldUser", "is held by its owner", _RELEASE),
+    JobReason("JobHeldAdmin", "is held by an administrator, or was requeued too often", _ASK),
+    JobReason("JobHoldMaxRequeue", "is held: it was requeued too often", _RELEASE),
+    JobReason("SystemFailure", "is held after a failure of Slurm or a node", _RELEASE),
+    JobReason("launch failed requeued held", "is held: it could not be started on a node", _RELEASE),
+    JobReason("launch_failed_requeued_held", "is held: it could not be started on a node", _RELEASE),
+    JobReason("job requeued in held state", "is held after a requeue", _RELEASE),
+    JobReason(
         "PartitionConfig",
         "it asks for more than the partition has",
         "lower --nodes, --gpus or --cpus-per-rank",
         True,
     ),
-    SlurmReason("PartitionDown", "waits: the partition is down", "choose another with --partition"),
-    SlurmReason(
-        "PartitionInactive", "waits: the partition is switched off", "choose another with --partition"
-    ),
-    SlurmReason(
+    JobReason("PartitionDown", "waits: the partition is down", "choose another with --partition"),
+    JobReason("PartitionInactive", "waits: the partition is switched off", "choose another with --partition"),
+    JobReason(
         "PartitionNodeLimit",
         "it asks for more or fewer nodes than the partition allows",
         "change --nodes",
         True,
     ),
-    SlurmReason(
+    JobReason(
         "PartitionTimeLimit", "it asks for more time than the partition allows", "shorten --time", True
     ),
-    SlurmReason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
-    SlurmReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
-    SlurmReason("NodeDown", "a node it needs is down", "see sinfo -R"),
-    SlurmReason(
-        "BadConstraints", "it asks for what no node has", "change --constraint, --gpus or --mem", True
-    ),
-    SlurmReason("Licenses", "waits for a licence"),
-    SlurmReason("Reservation", "waits for its reservation to begin"),
-    SlurmReason(
+    JobReason("ReqNodeNotAvail", "waits for nodes that are down, drained or reserved", "see sinfo -R"),
+    JobReason("Nodes required for job are DOWN", "waits for nodes that are down or taken", "see sinfo -R"),
+    JobReason("NodeDown", "a node it needs is down", "see sinfo -R"),
+    JobReason("BadConstraints", "it asks for what no node has", "change --constraint, --gpus or --mem", True),
+    JobReason("Licenses", "waits for a licence"),
+    JobReason("Reservation", "waits for its reservation to begin"),
+    JobReason(
         "ReservationDeleted", "its reservation was deleted", "cancel it, submit without --reservation", True
     ),
-    SlurmReason("InvalidAccount", "its account is not valid", "name a valid one with --account", True),
-    SlurmReason("InvalidQOS", "its quality of service is not valid", "name a valid one with --qos", True),
-    SlurmReason(
+    JobReason("InvalidAccount", "its account is not valid", "name a valid one with --account", True),
+    JobReason("InvalidQOS", "its quality of service is not valid", "name a valid one with --qos", True),
+    JobReason(
         "AccountNotAllowed", "its account may not use the partition", "change --account or --partition", True
     ),
-    SlurmReason("QOSNotAllowed", "its QOS is not allowed there", "change --qos or --partition", True),
-    SlurmReason("AccountingPolicy", "waits: a limit of its account is reached"),
-    SlurmReason("QOSUsageThreshold", "waits: its account has used up what this QOS allows"),
-    SlurmReason("FrontEndDown", "waits: a front-end node is down"),
-    SlurmReason("BurstBufferResources", "waits for burst-buffer space"),
-    SlurmReason("BurstBufferStageIn", "waits: its files are being copied in"),
-    SlurmReason("JobArrayTaskLimit", "waits: its array allows no more tasks at once"),
-    SlurmReason("Cleaning", "Slurm is still clearing up its last start"),
-    SlurmReason("Prolog", "its nodes are being made ready (prolog)"),
-    SlurmReason("NodesStarting", "its nodes are being powered up"),
-    SlurmReason("SchedDefer", "waits for Slurm's next round of scheduling"),
-    SlurmReason("NonZeroExitCode", "ended with an exit code other than 0"),
-    SlurmReason("TimeLimit", "its time limit was reached", "give it more with --time"),
-    SlurmReason("InactiveLimit", "Slurm saw it idle for too long"),
-    SlurmReason(
+    JobReason("QOSNotAllowed", "its QOS is not allowed there", "change --qos or --partition", True),
+    JobReason("AccountingPolicy", "waits: a limit of its account is reached"),
+    JobReason("QOSUsageThreshold", "waits: its account has used up what this QOS allows"),
+    JobReason("FrontEndDown", "waits: a front-end node is down"),
+    JobReason("BurstBufferResources", "waits for burst-buffer space"),
+    JobReason("BurstBufferStageIn", "waits: its files are being copied in"),
+    JobReason("JobArrayTaskLimit", "waits: its array allows no more tasks at once"),
+    JobReason("Cleaning", "Slurm is still clearing up its last start"),
+    JobReason("Prolog", "its nodes are being made ready (prolog)"),
+    JobReason("NodesStarting", "its nodes are being powered up"),
+    JobReason("SchedDefer", "waits for Slurm's next round of scheduling"),
+    JobReason("NonZeroExitCode", "ended with an exit code other than 0"),
+    JobReason("TimeLimit", "its time limit was reached", "give it more with --time"),
+    JobReason("InactiveLimit", "Slurm saw it idle for too long"),
+    JobReason(
         "JobLaunchFailure",
         "its script could not start, or was killed",
         "see job.out in the run directory, if the node could write there",
     ),
-    SlurmReason("RaisedSignal", "was ended by a signal"),
-    SlurmReason("OutOfMemory", "a process was killed for lack of memory", "ask for more with --mem"),
-    SlurmReason("DeadLine", "its deadline passed or cannot be met"),
-    SlurmReason("MaxMemPerLimit", "it asks for more memory than is allowed", "lower --mem", True),
-    SlurmReason("NodeFailure", "a node was lost"),
-    SlurmReason("FedJobLock", "waits for the other clusters of the federation"),
+    JobReason("RaisedSignal", "was ended by a signal"),
+    JobReason("OutOfMemory", "a process was killed for lack of memory", "ask for more with --mem"),
+    JobReason("DeadLine", "its deadline passed or cannot be met"),
+    JobReason("MaxMemPerLimit", "it asks for more memory than is allowed", "lower --mem", True),
+    JobReason("NodeFailure", "a node was lost"),
+    JobReason("FedJobLock", "waits for the other clusters of the federation"),
 )
 
 _TABLE = {reason.word: reason for reason in REASONS}
@@ -107,7 +101,7 @@ _BRACKETED = re.compile(r"\(([^()]*)\)$")
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max|Min)?\w*")
 
 
-def explain(word: str) -> SlurmReason:
+def explain(word: str) -> JobReason:
     """The row for a reason as ``squeue`` prints it; one that stands in no row is shown as it is.
 
     ``ReqNodeNotAvail, UnavailableNodes:n1``, ``RaisedSignal:9(Killed)`` and the like keep their details.
@@ -115,26 +109,26 @@ def explain(word: str) -> SlurmReason:
     text = word.strip()
     text = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
     if text in _NOTHING:
-        return SlurmReason(text, "")
+        return JobReason(text, "")
     if text in _TABLE:
         return _TABLE[text]
     head, *details = _DETAILS.split(text, maxsplit=1)
     if head in _TABLE and details:
         row = _TABLE[head]
         shown = _BRACKETED.sub(r": \1", details[0])
-        return SlurmReason(text, f"{row.said} ({shown})", row.remedy, row.never)
+        return JobReason(text, f"{row.said} ({shown})", row.remedy, row.never)
     match = _LIMIT.fullmatch(text)
-    return _limit(match) if match else SlurmReason(text, f"Slurm says: {text}")
+    return _limit(match) if match else JobReason(text, f"Slurm says: {text}")
 
 
-def _limit(match: re.Match[str]) -> SlurmReason:
+def _limit(match: re.Match[str]) -> JobReason:
     """One of Slurm's hundred and more limits of an account (Assoc) or a quality of service (QOS)."""
     whose = "your account" if match.group(1) == "Assoc" else "its QOS"
     if match.group(2) == "Min":
         said = f"it asks for less than {whose} requires ({match.group()})"
-        return SlurmReason(match.group(), said, "ask for more", True)
+        return JobReason(match.group(), said, "ask for more", True)
     if "PerJob" in match.group() or "PerNode" in match.group():
         said = f"it asks for more than {whose} allows one job ({match.group()})"
-        return SlurmReason(match.group(), said, "ask for less", True)
+        return JobReason(match.group(), said, "ask for less", True)
     shared = "all jobs together under " if match.group(2) == "Grp" else ""
-    return SlurmReason(match.group(), f"waits: {shared}{whose} may not use more now ({match.group()})")
+    return JobReason(match.group(), f"waits: {shared}{whose} may not use more now ({match.group()})")

@@ -23,7 +23,6 @@ def group() -> Any:
 
 
 def rank(otherwise: int) -> int:
-    """This process's rank in the group; without one, ``otherwise``."""
     distributed = joined()
     return otherwise if distributed is None else int(distributed.get_rank())
 

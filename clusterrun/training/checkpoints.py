@@ -153,7 +153,6 @@ class Checkpoints:
 
 
 def dumping(state: Any) -> Callable[[files.ChecksummedFile], object]:
-    """What writes the state into a file that is only appended to."""
 
     def dump(file: files.ChecksummedFile) -> object:
         import torch
@@ -172,5 +171,4 @@ def latest_checkpoint(folder: str | os.PathLike[str]) -> str:
 
 
 def say(line: str) -> None:
-    """One line for whoever reads the log of rank 0."""
     print(line, file=sys.stderr, flush=True)

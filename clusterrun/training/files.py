@@ -34,7 +34,6 @@ class CheckpointFile:
 
     @property
     def digest(self) -> str:
-        """The checksum that its content must have."""
         return self.name.split(".")[-2]
 
 
@@ -156,7 +155,6 @@ def drop_parts(folder: str, attempt: int) -> None:
 
 
 def changed(path: str) -> float:
-    """When the file was last written to; one that is gone: just now."""
     try:
         return os.stat(path, follow_symlinks=False).st_mtime
     except OSError:
