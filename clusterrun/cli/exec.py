@@ -16,7 +16,6 @@ from clusterrun.script.environment import scrubbed
 
 _NODE = click.option("--node", default="", metavar="N", help="On this node: its name or its number.")
 _RANK = click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Where rank R runs, as it runs.")
-_RUN = click.argument("run", default="last", shell_complete=runs)
 
 
 class AfterDashes(click.Command):
@@ -67,7 +66,7 @@ def execute(context: click.Context, run: str, node: str, rank: int | None) -> No
 @click.command()
 @_NODE
 @_RANK
-@_RUN
+@click.argument("run", default="last", shell_complete=runs)
 def shell(run: str, node: str, rank: int | None) -> NoReturn:
     """Open a shell beside the job on one of its nodes, in a rank's directory and environment.
 

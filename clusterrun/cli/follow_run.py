@@ -27,10 +27,7 @@ WORST_LINES = 16
 def follow_to_end(
     context: Context, run: Run, follow: bool, interrupted: Callable[[str, str], int] | None = None
 ) -> int:
-    """Follow or wait to the end of ``run``; the exit code is 0 if it ended well.
-
-    Ctrl-C leaves it running, unless ``interrupted`` says what it does.
-    """
+    """Follow or wait to the end of ``run``; Ctrl-C leaves it running, unless ``interrupted`` is given."""
     try:
         if run.record.spec.preflight not in ("", Level.OFF.value):
             status = _stay_for_check(context, run.run_id)

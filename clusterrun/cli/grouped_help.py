@@ -27,10 +27,7 @@ class GroupedOption(click.Option):
         self.holds = holds
 
     def row(self) -> tuple[str, str, str]:
-        """Names, text, and what may be left out of a short help.
-
-        A switch is shown by its first name alone: every switch has a ``--no-`` form.
-        """
+        """Names (of a switch the first alone: all have a ``--no-`` form), text, what a short help omits."""
         names = ", ".join(self.opts[: 1 if self.opts[0].startswith("--") else 2])
         choices = f"[{'|'.join(self.type.choices)}]" if isinstance(self.type, click.Choice) else ""
         value = "" if self.is_flag else f" {self.metavar or choices or 'TEXT'}"

@@ -61,13 +61,7 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--list-faults", is_flag=True, help="Say what is done to a script, and end.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def rehearse(
-    command: tuple[str, ...],
-    budget: str,
-    notice: str,
-    faults: str,
-    as_json: bool,
-    list_faults: bool,
-    **given: Any,
+    command: tuple[str, ...], budget: str, notice: str, faults: str, list_faults: bool, **given: Any
 ) -> int:
     """Prove, on this machine or through Slurm, that a script resumes: run it under each fault, compare.
 
@@ -98,9 +92,9 @@ def rehearse(
         results: list[Result] = []
         for result in rehearsal.rehearse(names, given["elastic"]):
             results.append(result)
-            if not as_json:
+            if not given["as_json"]:
                 _show(result)
-        return _end(rehearsal, results, command, as_json, given)
+        return _end(rehearsal, results, command, given)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -205,13 +199,7 @@ def _show(result: Result) -> None:
     sys.stdout.flush()
 
 
-def _end(
-    rehearsal: Rehearsal,
-    results: list[Result],
-    command: tuple[str, ...],
-    as_json: bool,
-    given: dict[str, Any],
-) -> int:
+def _end(rehearsal: Rehearsal, results: list[Result], command: tuple[str, ...], given: dict[str, Any]) -> int:
     from clusterrun.rehearse import rehearsal_report
     from clusterrun.runs.private_files import write_whole
 
@@ -221,6 +209,6 @@ def _end(
         write_whole(os.path.abspath(given["junit"]), suite)
     if given["html"]:
         write_whole(os.path.abspath(given["html"]), rehearsal_report.page(results, shlex.join(command)))
-    if as_json:
+    if given["as_json"]:
         print(json.dumps(rehearsal_report.document(results, command, steps)))
     return ExitCode.DONE if rehearsal_report.well(results) else ExitCode.FAILED

@@ -69,10 +69,7 @@ class _Wrong(Exception):
 
 
 _READERS: dict[type, dict[str, tuple[type | None, Reader]]] = {}
-"""How the fields of a class are read, found out once: a list of hundreds of runs is thousands of documents.
-
-With each reader the type of which a value needs no reading: most are plain.
-"""
+"""How the fields of a class are read, and of which type a value needs no reading; found out once."""
 
 
 def decode(cls: type[T], data: Any, where: str = "") -> T:

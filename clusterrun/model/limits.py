@@ -49,10 +49,7 @@ BY_NAME = {limit.name: limit for limit in LIMITS}
 
 
 def chosen(given: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Every limit by name: the user's number where one is given, the default elsewhere.
-
-    Raises ``ValueError`` for a name that is not in the table or a number below zero.
-    """
+    """Every limit by name: the user's number where one is given, else the default. Raises ``ValueError``."""
     numbers = {limit.name: limit.default for limit in LIMITS}
     for name, number in given:
         if name not in numbers:

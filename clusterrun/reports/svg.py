@@ -107,14 +107,15 @@ def matrix(rates: Rates) -> Markup:
     cell = max(3.0, min(WIDEST, SIDE / count))
     found = squares(rates, names, each)
     margin = 16 + 7 * min(14, max(map(len, firsts)))
-    size = margin + count * cell + 2
+    end = margin + count * cell
+    size = end + 2
     field = tag("rect", x=margin, y=margin, width=count * cell, height=count * cell, class_="field")
     drawn = _paths(found, rates, cell) if len(found) > MOST_TITLES else _rects(found, rates, cell)
     inside = tag("g", drawn, transform=f"translate({margin} {margin})")
     picture = tag(
         "svg",
         field,
-        _diagonal(margin, count, cell),
+        tag("path", d=f"M{margin} {margin}L{end:.5g} {end:.5g}", class_="diagonal"),
         inside,
         _labels(firsts, margin, cell),
         viewBox=f"0 0 {size:.0f} {size:.0f}",
@@ -169,11 +170,6 @@ def _by_place(found: Mapping[tuple[int, int], Square]) -> list[tuple[tuple[int, 
 
 def _inner(cell: float) -> float:
     return cell - (2 if cell > 12 else 1 if cell > 5 else 0)
-
-
-def _diagonal(margin: float, count: int, cell: float) -> Markup:
-    end = margin + count * cell
-    return tag("path", d=f"M{margin} {margin}L{end:.5g} {end:.5g}", class_="diagonal")
 
 
 def _labels(names: Sequence[str], margin: float, cell: float) -> Markup:

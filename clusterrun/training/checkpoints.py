@@ -6,7 +6,6 @@ import enum
 import errno
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from . import agreement, files
@@ -152,7 +151,7 @@ class Checkpoints:
         return torch.load(path, map_location="cpu", weights_only=not self._trusted)
 
 
-def dumping(state: Any) -> Callable[[files.ChecksummedFile], object]:
+def dumping(state: Any) -> files.Dump:
 
     def dump(file: files.ChecksummedFile) -> object:
         import torch

@@ -63,13 +63,10 @@ class ChecksummedFile:
         return self._sum.hexdigest()[:DIGEST]
 
 
-def write(
-    folder: str,
-    step: int,
-    attempt: int,
-    dump: Callable[[ChecksummedFile], object],
-    permit: Callable[[], None],
-) -> CheckpointFile:
+Dump = Callable[[ChecksummedFile], object]
+
+
+def write(folder: str, step: int, attempt: int, dump: Dump, permit: Callable[[], None]) -> CheckpointFile:
     """Let ``dump`` write a checkpoint; a reader finds all of it or nothing, also after a power cut.
 
     The checksum stands in the name: one rename publishes the content and what proves it. ``permit``
@@ -93,7 +90,7 @@ def write(
     return found
 
 
-def dumped(dump: Callable[[ChecksummedFile], object], summed: ChecksummedFile) -> None:
+def dumped(dump: Dump, summed: ChecksummedFile) -> None:
     """Run ``dump``; a disk that is full is an OSError, whatever torch calls it."""
     try:
         dump(summed)
