@@ -33,7 +33,8 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
       clusterrun nodes --since 90d --json
     """
     context = Context()
-    name, now = cluster or _here(context), context.clock.now()
+    name = cluster or ("local" if context.client().why_not() else context.client().cluster_name())
+    now = context.clock.now()
     folder = findings_folder(context.store.home, name)
     if forgotten:
         _forget(folder, forgotten, name, now)
@@ -51,10 +52,6 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
         _nothing(context, name, since)
 
 
-def _here(context: Context) -> str:
-    return "local" if context.client().why_not() else context.client().cluster_name()
-
-
 def _forget(folder: str, text: str, cluster: str, now: float) -> None:
     names = expand(text)
     strangers = unknown(names, recall(folder, 0.0))
@@ -67,15 +64,8 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> None:
 
 
 def _entry(one: Offender) -> dict[str, Any]:
-    return {
-        "name": one.node,
-        "fails": one.fails,
-        "warnings": one.warnings,
-        "first": iso(one.first),
-        "last": iso(one.last),
-        "run_id": one.run_id,
-        "finding": encode(one.finding),
-    }
+    known = encode(one)
+    return {"name": known.pop("node"), **known, "first": iso(one.first), "last": iso(one.last)}
 
 
 def _show(found: list[Offender], now: float) -> None:

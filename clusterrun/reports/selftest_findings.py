@@ -27,7 +27,8 @@ def lines(document: dict[str, Any]) -> list[str]:
         shown += [f"        -> {one.remedy}"] if one.remedy else []
     odd = sum(one.verdict is not Grade.PASS for one in found)
     head = "all is as expected" if not odd else f"{odd} of {len(found)} findings are not as expected"
-    return [f"{grade(document).value.upper()}: {head} ({_size(document)})", *shown]
+    size = f"{document.get('nodes')} nodes with {document.get('gpus')} GPUs each"
+    return [f"{grade(document).value.upper()}: {head} ({size})", *shown]
 
 
 def grade(document: dict[str, Any]) -> Grade:
@@ -161,7 +162,3 @@ _PARTS = {
     "training": _training,
     "hang": _hang,
 }
-
-
-def _size(document: dict[str, Any]) -> str:
-    return f"{document.get('nodes')} nodes with {document.get('gpus')} GPUs each"
