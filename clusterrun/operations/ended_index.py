@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from clusterrun.model import contract
@@ -51,25 +52,20 @@ class EndedIndex:
 
     def keep(self, statuses: Iterable[RunStatus], now: float) -> None:
         """Note what was read again, as it was before it was read; runs that are gone are let go."""
+        settled = now - SETTLED_SECONDS
         new = {
             status.run_id: {"key": self._keys[status.run_id], "status": encode(status)}
             for status in statuses
-            if status.state.ended and self._quiet(status.run_id, now)
+            if status.state.ended and (key := self._keys.get(status.run_id)) and max(key[:2]) / 1e9 < settled
         }
         if len(new) < WORTH_WRITING:
             return
         there = set(self._store.ids())
         runs = {one: entry for one, entry in {**self._entries, **new}.items() if one in there}
         text = json.dumps({"format": contract.FORMAT, "runs": runs}, separators=(",", ":"))
-        try:
+        with suppress(DiskRefused):  # it is a convenience
             private_folder(self._store.cache)
             write_whole(self._path, text, sync=False)
-        except DiskRefused:
-            pass  # it is a convenience
-
-    def _quiet(self, run_id: str, now: float) -> bool:
-        key = self._keys.get(run_id)
-        return key is not None and max(key[:2]) / 1e9 < now - SETTLED_SECONDS
 
     def _key(self, run_id: str) -> Key | None:
         paths = self._store.paths(run_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from statistics import median
 
 from clusterrun.model.document import BadDocument, decode, encode
@@ -118,12 +119,9 @@ def _forecast(
     usual = seconds_of(offer.time_limit) or DAY
     seconds = spec.time_min or spec.time or usual
     place = seen.earliest(spec.least_allocated, seconds, now)
-    alike = [
-        (record, started)
-        for record, started in runs
-        if record.spec.partition in ("", offer.name)
-        and 1 / ALIKE <= max(record.spec.nodes, 1) / max(spec.nodes, 1) <= ALIKE
-    ]
+    here = [(record, started) for record, started in runs if record.spec.partition in ("", offer.name)]
+    size = max(spec.nodes, 1)
+    alike = [one for one in here if 1 / ALIKE <= max(one[0].spec.nodes, 1) / size <= ALIKE]
     return ShapeForecast(
         shape=word,
         nodes=spec.nodes,
@@ -192,9 +190,7 @@ def _remembered(context: Context) -> list[Forecast]:
 
 def _remember(known: Sequence[Forecast], context: Context) -> None:
     """A disk that does not take it costs no forecast."""
-    try:
+    with suppress(ClusterrunError):
         for folder in (context.store.home, context.store.cache):
             private_folder(folder)
         write_whole(_path(context), "".join(json.dumps(encode(one)) + "\n" for one in known), sync=False)
-    except ClusterrunError:
-        pass

@@ -19,7 +19,7 @@ from clusterrun.operations.run_state import NEVER, QUEUEING_SECONDS, STALE_SECON
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
-from clusterrun.slurm.job_cache import JobsAnswer, SharedJobs
+from clusterrun.slurm.job_cache import SharedJobs
 from clusterrun.slurm.queries import JobRow
 from clusterrun.system import Clock, notice_if_slow
 
@@ -54,12 +54,8 @@ class StatusQuery:
         other_cluster: Callable[[RunRecord], str],
     ) -> None:
         """``tell`` reports a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
-        self._other_cluster = other_cluster
-        self._store = store
-        self._tell = tell
-        self._client = client
-        self._jobs = jobs
-        self._clock = clock
+        self._store, self._client, self._jobs = store, client, jobs
+        self._clock, self._tell, self._other_cluster = clock, tell, other_cluster
         self.notices: list[str] = []
 
     def statuses(
@@ -109,7 +105,9 @@ class StatusQuery:
             queue = self._matching(news.rows)
             rows = _speaking(cases, queue)
         if news.failure:
-            self.notices.append(self._silence(news))
+            known = f"{news.failure}: what follows is what the run directories say"
+            ago = spoken(max(0.0, self._clock.now() - news.at))
+            self.notices.append(f"{known}, and what Slurm said {ago} ago" if news.at else known)
             return SchedulerReply(rows, news.at or None, False)
         doubtful = self._account(ours, rows, queue)
         return SchedulerReply(rows, news.at, True, doubtful, away)
@@ -124,12 +122,6 @@ class StatusQuery:
         if files.damage or (found and (files.record.spec.shapes or files.record.job_id in ("", found.own))):
             return False
         return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
-
-    def _silence(self, news: JobsAnswer) -> str:
-        known = "what the run directories say"
-        if news.at:
-            known += f", and what Slurm said {spoken(max(0.0, self._clock.now() - news.at))} ago"
-        return f"{news.failure}: what follows is {known}"
 
     def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob], queue: Jobs) -> tuple[str, ...]:
         """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""

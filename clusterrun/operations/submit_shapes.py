@@ -57,17 +57,11 @@ def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tupl
         context.store.save(record)
     except DiskRefused as error:
         tell(f"jobs {' '.join(jobs.values())} are queued, but that could not be written ({error.seen})")
-    _cancel_losers(record, jobs, context, tell)
-    return record, dropped(context.environ)
-
-
-def _cancel_losers(record: RunRecord, jobs: dict[int, str], context: Context, tell: Tell) -> None:
-    """The one that began may have looked for the others before they were queued."""
+    # The one that began may have looked for the others before they were queued.
     begun = context.store.shape(record.run_id)
-    losers = [job_id for shape, job_id in jobs.items() if shape != begun]
-    if begun is None or not losers:
-        return
-    try:
-        context.client().cancel(losers)
-    except SchedulerError as error:
-        tell(f"job {' and '.join(losers)} ends when it starts, for the run has begun: {error.seen}")
+    if losers := [job_id for shape, job_id in jobs.items() if begun not in (None, shape)]:
+        try:
+            context.client().cancel(losers)
+        except SchedulerError as error:
+            tell(f"job {' and '.join(losers)} ends when it starts, for the run has begun: {error.seen}")
+    return record, dropped(context.environ)

@@ -98,10 +98,8 @@ def start(
     if sweep.spec.snapshot:
         sweep, found = _copied(sweep, found, context)
     Sweeps(context.store).save(sweep)
-    feeder = (_LocalQueue if first.spec.cluster is Cluster.LOCAL else _ArrayQueue)(
-        sweep, found, context, tell, files
-    )
-    return feeder.run(patient)
+    kind = _LocalQueue if first.spec.cluster is Cluster.LOCAL else _ArrayQueue
+    return kind(sweep, found, context, tell, files).run(patient)
 
 
 def _copied(
@@ -147,10 +145,9 @@ class _SweepQueue:
 
     def _of_before(self, point: SweepPoint) -> submit.Files:
         """The call (``CALL``) of a point that is run again; nothing if its run is not a function."""
-        path = (
-            os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL) if point.earlier else ""
-        )
-        content = own_content(path) if path else None
+        if not point.earlier:
+            return ()
+        content = own_content(os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL))
         return () if content is None else ((CALL, content),)
 
     def _keep(self, runs: dict[int, str], job_id: str = "") -> None:
@@ -158,10 +155,8 @@ class _SweepQueue:
         listed = list(self._sweep.points)
         for place, name in runs.items():
             listed[place] = replace(listed[place], run_id=name)
-        cancelled = self._cancelled()
-        self._sweep = replace(
-            self._sweep, points=tuple(listed), job_id=job_id or self._sweep.job_id, cancelled=cancelled
-        )
+        points, job_id, cancelled = tuple(listed), job_id or self._sweep.job_id, self._cancelled()
+        self._sweep = replace(self._sweep, points=points, job_id=job_id, cancelled=cancelled)
         self._sweeps.save(self._sweep)
 
     def _cancelled(self) -> bool:
@@ -184,9 +179,8 @@ class _LocalQueue(_SweepQueue):
         room = self._sweep.at_most or max(1, (os.cpu_count() or 1) // size)
         waiting = self._sweep.waiting
         if patient and len(waiting) > room:
-            why = (
-                "--at-most" if self._sweep.at_most else "one rank for each processor; --at-most K changes it"
-            )
+            by_default = "one rank for each processor; --at-most K changes it"
+            why = "--at-most" if self._sweep.at_most else by_default
             self._tell(f"{room} of {len(waiting)} runs at once on this machine ({why}). {self._later()}")
         for place in waiting:
             while patient and len(self._live(ask=False)) >= room:
@@ -195,9 +189,8 @@ class _LocalQueue(_SweepQueue):
                 break
             planned = self._plan(place, os.urandom(8).hex())
             record = self._prepare(place, planned, sync=True)
-            self._context.store.save(
-                replace(record, job_id=submit.queue(planned, record, self._context, self._tell))
-            )
+            job_id = submit.queue(planned, record, self._context, self._tell)
+            self._context.store.save(replace(record, job_id=job_id))
             self._keep({place: record.run_id})
         return self._sweep
 
@@ -224,10 +217,9 @@ class _ArrayQueue(_SweepQueue):
             if not patient:
                 break
             if not limited:
-                self._tell(
-                    f"{len(self._sweep.run_ids)} runs are queued; a limit on your jobs holds {len(waiting)}"
-                    f" back ({limit.seen}). They are queued as others end. {self._later()}"
-                )
+                held = f"a limit on your jobs holds {len(waiting)} back ({limit.seen})"
+                then = f"They are queued as others end. {self._later()}"
+                self._tell(f"{len(self._sweep.run_ids)} runs are queued; {held}. {then}")
             limited = True
             size = self._room()
         return self._sweep
@@ -263,7 +255,9 @@ class _ArrayQueue(_SweepQueue):
         for task, record in enumerate(records.values()):
             store.save(replace(record, job_id=f"{job_id}_{task}"), sync=False)
         self._keep({}, job_id)
-        self._say(job_id, len(places), before)
+        after = f", which starts when job {before} has ended" if before else ""
+        most = f", at most {self._sweep.at_most} at once" if self._sweep.at_most else ""
+        self._tell(f"{len(places)} run{'s' if len(places) > 1 else ''} queued as job {job_id}{most}{after}")
         return job_id
 
     def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
@@ -293,11 +287,6 @@ class _ArrayQueue(_SweepQueue):
             if POLICY in error.seen.lower():
                 raise JobLimit(error.seen, error.remedy) from error
             raise
-
-    def _say(self, job_id: str, count: int, before: str) -> None:
-        after = f", which starts when job {before} has ended" if before else ""
-        most = f", at most {self._sweep.at_most} at once" if self._sweep.at_most else ""
-        self._tell(f"{count} run{'s' if count > 1 else ''} queued as job {job_id}{most}{after}")
 
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:

@@ -51,16 +51,11 @@ class SweepResults:
         return ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
 
     def rows(self) -> list[list[str]]:
-        names = self._names
-        return [
-            [
-                one.run_id or one.name,
-                one.state,
-                *(value for _, value in one.point),
-                *(_shown(dict(one.reported).get(name)) for name in names),
-            ]
-            for one in self.results
-        ]
+        rows = []
+        for one in self.results:
+            told = [_shown(dict(one.reported).get(name)) for name in self._names]
+            rows.append([one.run_id or one.name, one.state, *(value for _, value in one.point), *told])
+        return rows
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints; NaN and infinity become null."""
@@ -70,16 +65,12 @@ class SweepResults:
                 "run_id": one.run_id or None,
                 "state": one.state,
                 "point": dict(one.point),
-                "reported": {name: None if _is_odd(value) else value for name, value in one.reported},
+                "reported": {name: _json_value(value) for name, value in one.reported},
             }
             for one in self.results
         ]
-        return {
-            "sweep_id": self.sweep_id,
-            "by": self.by,
-            "best": "largest" if self.largest else "smallest",
-            "results": rows,
-        }
+        best = "largest" if self.largest else "smallest"
+        return {"sweep_id": self.sweep_id, "by": self.by, "best": best, "results": rows}
 
 
 def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
@@ -89,18 +80,15 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
     for place, point in enumerate(sweep.points):
         status = statuses.get(point.run_id)
         state = status.state.value if status else "REMOVED" if point.run_id else "NOT QUEUED"
-        told = reported(context.store.paths(point.run_id)) if status else {}
-        found.append(
-            SweepResult(f"{sweep.name}.{place}", point.run_id, state, point.values, tuple(told.items()))
-        )
+        told = tuple(reported(context.store.paths(point.run_id)).items()) if status else ()
+        found.append(SweepResult(f"{sweep.name}.{place}", point.run_id, state, point.values, told))
     names = list(dict.fromkeys(name for one in found for name, value in one.reported if is_number(value)))
     if sweep.search and not by and sweep.search.by in names:
         by, largest = sweep.search.by, largest or sweep.search.largest
     if by and by not in names:
-        there = (
-            f"there are {', '.join(names)}" if names else "report numbers: clusterrun.training.report(loss=…)"
-        )
-        raise BadInput(f"--by {by}: no run of {sweep.name} has reported such a number", there)
+        remedy = "report numbers: clusterrun.training.report(loss=…)"
+        remedy = f"there are {', '.join(names)}" if names else remedy
+        raise BadInput(f"--by {by}: no run of {sweep.name} has reported such a number", remedy)
     by = by or (names[0] if names else "")
     found.sort(key=lambda one: _place(dict(one.reported).get(by), largest))
     return SweepResults(sweep.sweep_id, by, largest, tuple(found))
@@ -137,8 +125,8 @@ def is_number(value: Value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_odd(value: Value) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _json_value(value: Value) -> Value:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _place(value: Value, largest: bool) -> tuple[bool, float]:

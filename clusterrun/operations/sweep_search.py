@@ -98,10 +98,8 @@ class _SearchLoop:
             else:
                 live.append(status)
         if not self._good and self._failed >= max(FIRST, self._search.at_once):
-            seen = (
-                f"all {self._failed} runs of {self._sweep.name} that have ended reported no {self._search.by}"
-            )
-            then = f"clusterrun sweep continue {self._sweep.name}"
+            name, then = self._sweep.name, f"clusterrun sweep continue {self._sweep.name}"
+            seen = f"all {self._failed} runs of {name} that have ended reported no {self._search.by}"
             remedy = f"clusterrun diagnose {self._sweep.run_ids[-1]}; when it is mended: {then}"
             raise ClusterrunError(seen, remedy)
         return live
@@ -117,11 +115,8 @@ class _SearchLoop:
         self._good = True
         self._study.tell(place, value)
         best = self._study.best_trial
-        told = (
-            "the best so far"
-            if best.number == place
-            else f"best: {best.value:.6g}, {run_name(self._sweep, best.number)}"
-        )
+        others = f"best: {best.value:.6g}, {run_name(self._sweep, best.number)}"
+        told = "the best so far" if best.number == place else others
         self._tell(f"{name}: {by}={value:.6g} ({told})")
 
     def _ask(self, count: int) -> None:
@@ -135,9 +130,8 @@ class _SearchLoop:
         asked = [_point(trial, self._search) for trial in trials]
         cancelled = self._known.read(self._sweep.sweep_id).cancelled
         points = (*self._sweep.points, *map(SweepPoint, asked))
-        self._sweep = start(
-            replace(self._sweep, points=points, cancelled=cancelled), self._context, self._tell
-        )
+        grown = replace(self._sweep, points=points, cancelled=cancelled)
+        self._sweep = start(grown, self._context, self._tell)
 
 
 def _point(trial: Any, search: SweepSearch) -> Point:

@@ -34,10 +34,8 @@ class RunWait:
 
     def __init__(self, context: Context, run_id: str, tell: Tell, logs_are_shown: bool = False) -> None:
         """With ``logs_are_shown`` it reports nothing while ranks train."""
-        context.store.read(run_id)
-        self._context = context
-        self._run_id = run_id
-        self._tell = tell
+        context.store.read(run_id)  # raises what is wrong with it
+        self._context, self._run_id, self._tell = context, run_id, tell
         self._heard = logs_are_shown
         self._status: RunStatus | None = None
         self._looked_at = self._asked_at = self._said_at = -1e9
@@ -72,14 +70,9 @@ class RunWait:
             return here
         if now - self._asked_at < self._pause and self._status is not None:
             return self._status
-        return self._asked(now)
-
-    def _asked(self, now: float) -> RunStatus:
-        first = self._asked_at < 0
-        self._asked_at = now
+        first, self._asked_at = self._asked_at < 0, now
         self._pause = FIRST_PAUSE if first else min(self._pause * 1.5, LONGEST_PAUSE)
-        inquiry = self._context.inquiry()
-        status = inquiry.statuses([self._run_id])[0]
+        status = self._context.inquiry().statuses([self._run_id])[0]
         if not status.hopeless:
             self._hopeless_since = None
         elif self._hopeless_since is None:

@@ -45,10 +45,10 @@ def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: 
     form = container_runtimes.form(image, os.path.isdir(image))
     runtime = spec.container_runtime or next((name for name in here if form in TABLE[name].forms), "")
     if not runtime:
+        seen = f"no container runtime for the {form} {image!r} was found here"
+        have = f"({', '.join(here) or 'none of any kind'} is here)"
         raise BadInput(
-            f"no container runtime for the {form} {image!r} was found here"
-            f" ({', '.join(here) or 'none of any kind'} is here)",
-            f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}",
+            f"{seen} {have}", f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}"
         )
     if TABLE[runtime].forms and form not in TABLE[runtime].forms:
         known = ", ".join(TABLE[runtime].forms)

@@ -348,11 +348,8 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
         seen = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
         raise BadInput(seen, f"{remedy}, which starts CPU ranks in their place")
     if site.of_a_cluster:
-        raise SchedulerError(
-            f"Slurm cannot be used here: {site.why}; and no ranks are started on a machine that looks like"
-            f" a login node ({site.of_a_cluster})",
-            remedy,
-        )
+        alike = f"no ranks are started on a machine that looks like a login node ({site.of_a_cluster})"
+        raise SchedulerError(f"Slurm cannot be used here: {site.why}; and {alike}", remedy)
 
 
 def _short_of(spec: JobSpec, there: int) -> str:
