@@ -17,7 +17,7 @@ from clusterrun.config.settings import Source, read_value
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import did_you_mean
-from clusterrun.model.option_table import CONFIGURABLE, TRUST, Value
+from clusterrun.model.option_table import CONFIGURABLE, TRUST
 
 TEXTS = ("host", "python", "folder")
 KEYS = (*TEXTS, "options")
@@ -34,8 +34,8 @@ class HostEntry:
     options: tuple[str, ...] = ()
 
 
-def entry(name: str, table: Mapping[str, Any], origin: str) -> HostEntry:
-    """The entry that stands in ``table``, whose keys are of ``KEYS``. Raises ``BadInput``."""
+def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
+    _refuse_unknown(table, KEYS, origin, "key")
     for key, value in table.items():
         if key in TEXTS and not (isinstance(value, str) and value):
             raise BadInput(f"{origin} {key}: {value!r} is not a string")
@@ -43,11 +43,8 @@ def entry(name: str, table: Mapping[str, Any], origin: str) -> HostEntry:
         if key == "options" and not whole:
             raise BadInput(f"{origin} {key}: {value!r} is not a list of KEY=VALUE, as ssh -o takes them")
     texts = {key: str(table.get(key, "")) for key in TEXTS}
-    return checked(
-        HostEntry(
-            name, texts["host"] or name, texts["python"], texts["folder"], tuple(table.get("options", ()))
-        )
-    )
+    texts["host"] = texts["host"] or name
+    return checked(HostEntry(name, **texts, options=tuple(table.get("options", ()))))
 
 
 def checked(found: HostEntry) -> HostEntry:
@@ -128,11 +125,6 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
     )
 
 
-def _host(table: dict[str, Any], name: str, origin: str) -> HostEntry:
-    _refuse_unknown(table, KEYS, origin, "key")
-    return entry(name, table, origin)
-
-
 def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
     """The host of that name, of the strongest file that has it; else ``name`` as ssh knows it."""
     found = [one for c in configurations for one in c.hosts if one.name == name]
@@ -178,9 +170,7 @@ def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
 def _source(table: dict[str, Any], origin: str) -> Source:
     named = {key.replace("_", "-"): value for key, value in table.items()}
     _refuse_unknown(named, tuple(CONFIGURABLE), origin, "key")
-    values: list[tuple[str, Value]] = [
-        (key, read_value(CONFIGURABLE[key], value, f"{origin} {key}")) for key, value in named.items()
-    ]
+    values = ((key, read_value(CONFIGURABLE[key], value, f"{origin} {key}")) for key, value in named.items())
     return Source(origin, tuple(values))
 
 

@@ -68,9 +68,9 @@ def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
         plain = inspect.signature(function)
         kept = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
         keyword = inspect.Parameter.KEYWORD_ONLY
+        fields = {option.field: annotation(option) for option in options}
         keywords = [
-            inspect.Parameter(option.field, keyword, default=None, annotation=annotation(option))
-            for option in options
+            inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in fields.items()
         ]
         function.__signature__ = plain.replace(parameters=[*kept, *keywords])  # type: ignore[attr-defined]
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{described(options)}"

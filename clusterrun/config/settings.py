@@ -67,11 +67,8 @@ def _settled(option: Option, sources: list[Source]) -> Setting:
 
 def from_environment(environ: Mapping[str, str]) -> list[Source]:
     """A source for each option that ``CLUSTERRUN_*`` variables set; lists have one item per line."""
-    return [
-        Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),))
-        for o in CONFIGURABLE.values()
-        if environ.get(o.variable)
-    ]
+    given = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
+    return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in given]
 
 
 def read_value(option: Option, given: Any, where: str) -> Value:
@@ -110,9 +107,9 @@ def _switch(given: Any) -> bool | None:
     if isinstance(given, bool):
         return given
     word = given.strip().lower() if isinstance(given, str) else ""
-    return (
-        True if word in ("1", "true", "yes", "on") else False if word in ("0", "false", "no", "off") else None
-    )
+    if word in ("1", "true", "yes", "on"):
+        return True
+    return False if word in ("0", "false", "no", "off") else None
 
 
 def _list(given: Any) -> tuple[str, ...] | None:
@@ -136,20 +133,18 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 PROFILE_VARIABLE = contract.OPTION_VARIABLE_PREFIX + "PROFILE"
-RESERVED = frozenset(
-    (
-        contract.RUN_ID_VARIABLE,
-        contract.RUN_NAME_VARIABLE,
-        contract.RUN_DIR_VARIABLE,
-        contract.ATTEMPT_VARIABLE,
-        contract.MARKER_VARIABLE,
-        contract.PATH_BEFORE_VARIABLE,
-        contract.NODE_NAME_VARIABLE,
-        contract.INDEPENDENT_VARIABLE,
-        contract.LAB_HOME_VARIABLE,
-        contract.HOST_VARIABLE,
-    )
-)
+RESERVED = {
+    contract.RUN_ID_VARIABLE,
+    contract.RUN_NAME_VARIABLE,
+    contract.RUN_DIR_VARIABLE,
+    contract.ATTEMPT_VARIABLE,
+    contract.MARKER_VARIABLE,
+    contract.PATH_BEFORE_VARIABLE,
+    contract.NODE_NAME_VARIABLE,
+    contract.INDEPENDENT_VARIABLE,
+    contract.LAB_HOME_VARIABLE,
+    contract.HOST_VARIABLE,
+}
 """What clusterrun itself sets in the processes of a run, and what users set for scripts and labs."""
 
 

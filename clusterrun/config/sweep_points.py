@@ -65,10 +65,8 @@ def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
     first: dict[Point, int] = {}
     for place, point in enumerate(found):
         if [name for name, _ in point] != [name for name, _ in found[0]]:
-            missing = {name for name, _ in found[0]} ^ {name for name, _ in point}
-            seen = (
-                f"{where}: point {place} and point 0 differ in {', '.join(sorted(missing)) or 'their order'}"
-            )
+            missing = sorted({name for name, _ in found[0]} ^ {name for name, _ in point})
+            seen = f"{where}: point {place} and point 0 differ in {', '.join(missing) or 'their order'}"
             raise BadInput(seen, "give each point a value for every name, in one order")
         if (before := first.setdefault(point, place)) != place:
             raise BadInput(
@@ -108,12 +106,9 @@ def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or kind != "log")):
-        seen = f"--set {text!r}: {kind} is from a number to a larger one" + (
-            ", above 0" if kind == "log" else ""
-        )
-        raise BadInput(
-            seen, f"--set '{text.partition('=')[0]}={kind}({'2,8' if kind == 'int' else '1e-5,0.1'})'"
-        )
+        above, example = ", above 0" if kind == "log" else "", "2,8" if kind == "int" else "1e-5,0.1"
+        seen = f"--set {text!r}: {kind} is from a number to a larger one{above}"
+        raise BadInput(seen, f"--set '{text.partition('=')[0]}={kind}({example})'")
     return str(low), str(high)
 
 
@@ -216,12 +211,8 @@ def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
     def filled(text: str) -> str:
         return _PLACE.sub(lambda match: values.get(match[1], match[0]), text)
 
-    return replace(
-        spec,
-        name=name,
-        command=tuple(filled(word) for word in spec.command),
-        environment=tuple((key, filled(value)) for key, value in spec.environment),
-    )
+    environment = tuple((key, filled(value)) for key, value in spec.environment)
+    return replace(spec, name=name, command=tuple(map(filled, spec.command)), environment=environment)
 
 
 def check_places(spec: JobSpec, point: Point) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.system import Clock
@@ -54,16 +55,10 @@ def _gone_after(job_id: str, clock: Clock, limit: float, *signals: signal.Signal
     until = clock.monotonic() + limit
     for number in signals:
         if alive(job_id):
-            _signal(int(job_id.partition(".")[0]), number)
+            with suppress(ProcessLookupError):
+                os.kill(int(job_id.partition(".")[0]), number)
     while alive(job_id):
         if clock.monotonic() > until:
             return False
         clock.sleep(PAUSE)
     return True
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass

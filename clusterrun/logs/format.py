@@ -29,6 +29,7 @@ class Headings:
         world_size: int,
         colours: bool = False,
     ) -> None:
+        """``names`` are those of the nodes as far as they are known by then."""
         self.colours = colours
         self._ask = names
         self._names = [visible(name) for name in names()]
@@ -51,9 +52,8 @@ class Headings:
             return self._unknown[rank, stream]
         known = node < len(self._names)
         name = self._names[node] if known else f"node{node}"
-        head = (
-            self._painted(f"{name:<{self._width}} r{rank:<{self._digits}}", rank) + _mark(stream)
-        ).encode()
+        words = self._painted(f"{name:<{self._width}} r{rank:<{self._digits}}", rank)
+        head = (words + _mark(stream)).encode()
         (self._made if known else self._unknown)[rank, stream] = head
         return head
 

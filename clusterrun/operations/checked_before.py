@@ -106,9 +106,8 @@ def without_own_check(plan: Plan, check: Report, environ: Mapping[str, str]) -> 
     set_up = " ".join(plan.spec.setup)
     known = {*environ, *dict(orders.environment)}
     chosen = tuple(pair for pair in check.environment if pair[0] not in known and pair[0] not in set_up)
-    return replace(
-        plan, orders=replace(orders, preflight=Preflight(), environment=(*orders.environment, *chosen))
-    )
+    environment = (*orders.environment, *chosen)
+    return replace(plan, orders=replace(orders, preflight=Preflight(), environment=environment))
 
 
 def recent_ids(ids: Iterable[str], now: float) -> Iterator[str]:

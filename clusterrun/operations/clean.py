@@ -176,12 +176,8 @@ def _measured(
 
 def _wanted(statuses: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:
     ended = [Ended(status, sizes.get(status.run_id)) for status in statuses if status.state.ended]
-    return [
-        one
-        for one in ended
-        if (not choice.before or one.at <= choice.before)
-        and (not choice.larger or (one.frees is not None and one.frees >= choice.larger))
-    ]
+    old = [one for one in ended if not choice.before or one.at <= choice.before]
+    return [one for one in old if not choice.larger or (one.frees or -1) >= choice.larger]
 
 
 class _ReasonsToKeep:

@@ -117,10 +117,8 @@ class _DiagnosisRequest:
                 return found
             if waited > SPEAK_AFTER and not spoken:
                 spoken = True
-                self._tell(
-                    f"waiting for the observers on {self._status.nodes} node(s) of {self._status.run_id} "
-                    f"to look at its ranks, at most {limit:.0f} s"
-                )
+                observers = f"the observers on {self._status.nodes} node(s) of {self._status.run_id}"
+                self._tell(f"waiting for {observers} to look at its ranks, at most {limit:.0f} s")
             clock.sleep(LOOK_EVERY)
         return None
 

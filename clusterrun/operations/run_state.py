@@ -137,9 +137,8 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if state and over and state.state is State.COMPLETED:
         return _by_state(evidence, state)  # whatever Slurm reports about nodes that were lost meanwhile
     if row.state in SCHEDULER_KNOWS_BEST:
-        why = _joined(
-            lost_nodes.describe_lost_nodes(state, row) or row.explained, _did_not(state) or _why(evidence)
-        )
+        lost = lost_nodes.describe_lost_nodes(state, row) or row.explained
+        why = _joined(lost, _did_not(state) or _why(evidence))
         return _Verdict(row.state, Phase.ENDED, why, row.end)
     # A run that was handed over waits while the nodes of its job are cleared.
     handed_over = row.word == "COMPLETING" and state is not None and state.state is State.PENDING

@@ -35,9 +35,8 @@ def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Ca
     with tempfile.TemporaryFile() as archive:
         name = packed(snapshot, archive)
         archive.seek(0)
-        done = connection.ask(
-            command(_UNPACK.format(home=HOME, name=name, days=_STALE_DAYS)), SEND_SECONDS, archive
-        )
+        script = _UNPACK.format(home=HOME, name=name, days=_STALE_DAYS)
+        done = connection.ask(command(script), SEND_SECONDS, archive)
     if done.code != 0:
         raise refused_there(connection, "the code could not be written there", done.err)
     say(f"{snapshot}; sent to {connection.name}")
@@ -52,11 +51,8 @@ def packed(snapshot: Snapshot, target: IO[bytes]) -> str:
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         member.mode = member.mode & 0o700 | 0o600
-        digest.update(
-            f"{member.name}\0{member.mode}\0{member.linkname}\0{member.size}\0".encode(
-                "utf-8", "surrogateescape"
-            )
-        )
+        about = f"{member.name}\0{member.mode}\0{member.linkname}\0{member.size}\0"
+        digest.update(about.encode("utf-8", "surrogateescape"))
         return member
 
     with (

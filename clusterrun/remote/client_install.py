@@ -81,14 +81,10 @@ def found_or_installed(connection: SharedConnection) -> str:
         return "exec clusterrun"
     if compatible(machine.there.get("clusterrun", "")):
         return f"exec {shlex.quote(machine.python)} -c {shlex.quote(_AS_MODULE)}"
-    needs = {name: _least_python(one) for name, one in carried.items()}
+    needs = {name: str(one.metadata["Requires-Python"] or "") for name, one in carried.items()}
     taken = suited(machine, needs, connection.name)
     folder = _install(connection, [carried[name] for name in taken])
     return f"[ -f {folder}/__main__.py ] || exit {GONE}; exec {shlex.quote(machine.python)} {folder}"
-
-
-def _least_python(distribution: importlib.metadata.Distribution) -> str:
-    return str(distribution.metadata["Requires-Python"] or "")
 
 
 def compatible(version: str) -> bool:
@@ -112,11 +108,9 @@ def suited(machine: Machine, needs: Mapping[str, str], cluster: str) -> list[str
 
 def too_old(name: str, seen: str) -> BadInput:
     """What to do about a Python of the cluster ``name`` that cannot run the client."""
-    return BadInput(
-        f"no Python on {name} can run clusterrun: {seen}",
-        f"name one that can in ~/.config/clusterrun/config.toml, below [host.{name}]: "
-        'python = "/path/to/python3"',
-    )
+    place = f"~/.config/clusterrun/config.toml, below [host.{name}]"
+    remedy = f'name one that can in {place}: python = "/path/to/python3"'
+    return BadInput(f"no Python on {name} can run clusterrun: {seen}", remedy)
 
 
 def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
@@ -127,9 +121,8 @@ def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
     )
     done = connection.ask(command(script), LOOK_SECONDS)
     if done.code == 3:
-        raise too_old(
-            connection.name, done.out.rstrip(", ") or f"there is none by the name {own or 'python3'}"
-        )
+        seen = done.out.rstrip(", ") or f"there is none by the name {own or 'python3'}"
+        raise too_old(connection.name, seen)
     try:
         said = json.loads(done.out)
         return Machine(said["python"], tuple(said["version"]), said["program"], said["there"])

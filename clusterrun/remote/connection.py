@@ -77,16 +77,8 @@ class SharedConnection:
 
     def master_argv(self) -> tuple[str, ...]:
         """What logs in and then stays in the background, for all commands."""
-        return (
-            "ssh",
-            "-fN",
-            "-M",
-            "-S",
-            self.socket,
-            *_options((*self.host.options, *_MASTER)),
-            "--",
-            self.host.host,
-        )
+        options = _options((*self.host.options, *_MASTER))
+        return ("ssh", "-fN", "-M", "-S", self.socket, *options, "--", self.host.host)
 
     def control(self, *words: str) -> system.Completed:
         """Ask the master: ``-O check`` and its like. Raises ``ProgramTimeout`` if it does not answer."""
@@ -190,9 +182,9 @@ def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
     folder = os.path.join(settings.home(environ), "ssh")
     private_folder(folder)
     key = _digest(os.uname().nodename, host.host, *host.options)
-    found = SharedConnection(host, folder, key, os.path.join(folder, key))
-    if len(found.socket) <= LONGEST_SOCKET:
-        return found
+    socket = os.path.join(folder, key)
+    if len(socket) <= LONGEST_SOCKET:
+        return SharedConnection(host, folder, key, socket)
     short = f"/tmp/clusterrun-{os.geteuid()}"
     private_folder(short)
     trust(short, links=False)

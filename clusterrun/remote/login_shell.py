@@ -30,16 +30,12 @@ def command(script: str) -> str:
     fish for backslashes before quotes. So it holds plain letters and octal numbers. Raises ``BadInput``.
     """
     whole = _START.format(inner=shlex.quote(f"exec >&3 3>&-; {script}"))
-    found = b'/bin/sh -c \'eval "$(printf %b "$0")"\' \'' + _octal(os.fsencode(whole)) + b"'"
+    codes = (bytes([code]) for code in os.fsencode(whole))
+    octal = b"".join(one if _PLAIN.match(one) else b"\\0%03o" % one[0] for one in codes)
+    found = b'/bin/sh -c \'eval "$(printf %b "$0")"\' \'' + octal + b"'"
     if len(found) > LONGEST:
         raise BadInput("the command is too long to be sent there", "put its words into a file of the project")
     return found.decode("ascii")
-
-
-def _octal(text: bytes) -> bytes:
-    return b"".join(
-        one if _PLAIN.match(one) else b"\\0%03o" % one[0] for one in (bytes([code]) for code in text)
-    )
 
 
 def place(path: str) -> str:

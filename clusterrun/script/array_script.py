@@ -13,20 +13,15 @@ from collections.abc import Sequence
 
 def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
     """``head`` is the script of such a run: its first line and its options are those of the array."""
-    lines = list(
-        itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), head.splitlines())
-    )
+    whole = head.splitlines()
+    lines = list(itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), whole))
     shell = lines[0].removeprefix("#!").strip() if lines and lines[0].startswith("#!") else "/bin/bash"
     options = [line for line in lines if line.startswith("#SBATCH")]
-    return "\n".join(
-        ["#!/bin/bash", *options, *_BEGIN, *run_ids, *_END.format(shlex.quote(runs), shell).split("\n")]
-    )
+    end = _END.format(shlex.quote(runs), shell)
+    return "\n".join(["#!/bin/bash", *options, _ABOUT, "runs=(", *run_ids, end])
 
 
-_BEGIN = (
-    "# Each task of this array is the run whose place in this list is its number.",
-    "runs=(",
-)
+_ABOUT = "# Each task of this array is the run whose place in this list is its number."
 _END = """)
 script={}/${{runs[$SLURM_ARRAY_TASK_ID]}}/script.sh
 # A file system that is in trouble for a moment is waited for.

@@ -47,9 +47,8 @@ def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: 
     if not runtime:
         seen = f"no container runtime for the {form} {image!r} was found here"
         have = f"({', '.join(here) or 'none of any kind'} is here)"
-        raise BadInput(
-            f"{seen} {have}", f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}"
-        )
+        remedy = f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}"
+        raise BadInput(f"{seen} {have}", remedy)
     if TABLE[runtime].forms and form not in TABLE[runtime].forms:
         known = ", ".join(TABLE[runtime].forms)
         remedy = f"it starts these: {known}" + (f"; write docker://{image}" if runtime == "apptainer" else "")

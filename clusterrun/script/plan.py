@@ -167,9 +167,8 @@ def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
     if contract.PATH_BEFORE_VARIABLE not in made.script:
         how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see clusterrun help templates"
         return (f"ranks use {planned}, whatever Python the setup brings: {how}; --python names another one",)
-    return (
-        f"ranks use the Python that the setup puts first on PATH, else {planned}; --python names another one",
-    )
+    brought = f"ranks use the Python that the setup puts first on PATH, else {planned}"
+    return (f"{brought}; --python names another one",)
 
 
 def comment(run_id: str, token: str, shape: int = -1) -> str:

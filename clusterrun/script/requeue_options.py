@@ -100,9 +100,7 @@ def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
         half = "--time-min" if spec.time_min else "--time"
         said.append(f"the job is told {spec.notice} s before its end (half of {half})")
     if spec.goes_on and not _excluding(spec):
-        said.append(
-            "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
-        )
+        said += ["the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"]
     return tuple(said)
 
 
@@ -113,14 +111,10 @@ def described(spec: JobSpec) -> tuple[str, ...]:
         until = f", no more than {spec.no_progress} in a row" if spec.no_progress else ""
         lines.append(f"restarts after failures: {spec.restarts}{until} without progress")
     if spec.goes_on:
-        way = {
-            "requeue": "Slurm queues the job again",
-            "chain": "the next job is queued when this one starts",
-        }
-        lines.append(
-            f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions:"
-            f" {way[spec.goes_on]}; the job is told {spec.notice} s before its end"
-        )
+        again, chain = "Slurm queues the job again", "the next job is queued when this one starts"
+        after = f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions"
+        way = again if spec.goes_on == "requeue" else chain
+        lines.append(f"{after}: {way}; the job is told {spec.notice} s before its end")
     if spec.min_nodes and spec.goes_on:
         world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"
         lines.append(f"starts on {spec.nodes_asked} nodes; each job that continues the run {world}")
