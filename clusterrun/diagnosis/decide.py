@@ -34,7 +34,6 @@ class Judgement:
 
 
 def decide(snapshot: JobSnapshot) -> Judgement:
-    """The verdict on ``snapshot``."""
     waits = waiting(snapshot.seen)
     if not waits and snapshot.stalled and not any(one.records for one in snapshot.seen):
         now = max((one.clock for one in snapshot.seen), default=0.0)
@@ -53,21 +52,15 @@ def decide(snapshot: JobSnapshot) -> Judgement:
 def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """A rank that is stopped or has ended while others wait, or that nobody may wait for but is stopped."""
     missing = {rank for one in waits for rank in one.missing}
-    found = [
-        one
-        for one in snapshot.seen
-        if one.state in STOPPED or (not one.state and (one.rank in missing or _others_wait(snapshot, one)))
-    ]
+    left = [place(one.stack).doing for one in snapshot.seen if one.state]
+    # Where no records tell: every rank that is left stands in a collective.
+    all_wait = set(left) == {Doing.COLLECTIVE}
+    ended = [one for one in snapshot.seen if not one.state and (all_wait or one.rank in missing)]
+    found = [one for one in snapshot.seen if one.state in STOPPED or one in ended]
     if not found:
         return None
     absent = missing - {one.rank for one in found} - {one.rank for one in waits}
     return _blame(snapshot, found, waits, [one for one in snapshot.seen if one.rank in absent])
-
-
-def _others_wait(snapshot: JobSnapshot, gone: RankSeen) -> bool:
-    """Where no records tell: every rank that is left stands in a collective."""
-    left = [one for one in snapshot.seen if one.state]
-    return bool(left) and all(place(one.stack).doing is Doing.COLLECTIVE for one in left)
 
 
 def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diagnosis | None:
@@ -99,7 +92,6 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diag
 
 
 def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
-    """How fast, where it is known."""
     first = snapshot.seen[0]
     count = sum(record.at >= first.clock - first.seconds for record in first.records)
     if not count:

@@ -101,8 +101,7 @@ class JobSnapshot:
     @property
     def longest_pause(self) -> float:
         """How long ranks pause between two collectives, in seconds; what happened but once or twice aside."""
-        recent = ([record.at for record in one.records[-RECENT:]] for one in self.seen)
-        return max(map(_usual_gap, recent), default=0.0)
+        return max((_usual_gap(one.records[-RECENT:]) for one in self.seen), default=0.0)
 
     @property
     def owed(self) -> list[tuple[RankSeen, Backlog]]:
@@ -115,10 +114,10 @@ class JobSnapshot:
 
     def waited(self, waits: Sequence[Waiting]) -> tuple[str, ...]:
         """Who is in which collective and for how long, a line for each."""
-        found: dict[tuple[str, int, str], list[Waiting]] = {}
+        calls: dict[tuple[str, int, str], list[Waiting]] = {}
         for one in waits:
-            found.setdefault((one.record.group, one.record.sequence, one.record.operation), []).append(one)
-        return tuple(self._waited(together) for _, together in sorted(found.items()))
+            calls.setdefault((one.record.group, one.record.sequence, one.record.operation), []).append(one)
+        return tuple(self._waited(together) for _, together in sorted(calls.items()))
 
     def _waited(self, together: Sequence[Waiting]) -> str:
         record = together[0].record
@@ -166,9 +165,9 @@ class JobSnapshot:
         return sorted(((ranks, stack) for stack, ranks in found.items()), key=lambda it: (len(it[0]), it[0]))
 
 
-def _usual_gap(times: Sequence[float]) -> float:
+def _usual_gap(records: Sequence[Record]) -> float:
     """The third longest gap: a checkpoint, or a hang that was overcome, is not what is usual."""
-    ordered = sorted(times)
+    ordered = sorted(record.at for record in records)
     gaps = sorted((after - before for before, after in zip(ordered, ordered[1:])), reverse=True)
     return gaps[min(2, len(gaps) - 1)] if gaps else 0.0
 

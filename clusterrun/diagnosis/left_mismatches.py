@@ -134,7 +134,7 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
     be more than those that aborted: of two, either may be wrong.
     """
     mates = {one.rank: found for one in left.last if (found := _with(one, smaller))}
-    if not smaller or root.row is None:
+    if not smaller:
         return None
     sent = max(sent for sent, _ in _pairs(left))
     records = [record for found in mates.values() for record in found]
@@ -154,7 +154,9 @@ def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Di
         mates = {rank: found for rank, found in of_group if found}
     newest = {rank: max(found, key=lambda one: one.at) for rank, found in mates.items()}
     alike = {rank: like for rank, like in newest.items() if _is_expected(left, rank, like)}
-    if like := next(iter(alike.values()), None if called else _expected(left, records)):
+    expected = {expected for _, expected in _pairs(left)}  # perhaps who aborted called the same as others
+    equal = (record for record in records if not called and _bytes(record) in expected)
+    if like := next(iter(alike.values()), next(equal, None)):
         return _sender_unknown(left, root, (*smaller, *(alike or mates)), like)
     together = tuple(sorted(mates))
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
@@ -239,12 +241,6 @@ def _either(left: Remains, root: Error, others: tuple[int, ...], called: str) ->
     did = f"called {called}" if called else "called something larger"
     said = f"{who} was sent more than it expected{_line(left, root.rank)}; {ranks_in_words(others)} {did}: "
     return _mismatch(left, root, f"{said}what is left does not tell which of them is wrong")
-
-
-def _expected(left: Remains, records: list[Record]) -> Record | None:
-    """A call of others as large as what who aborted had expected: it called the same as they, perhaps."""
-    expected = {expected for _, expected in _pairs(left)}
-    return next((record for record in records if _bytes(record) in expected), None)
 
 
 def _sender_unknown(left: Remains, root: Error, agree: tuple[int, ...], like: Record) -> Diagnosis:

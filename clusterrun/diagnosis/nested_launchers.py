@@ -52,10 +52,8 @@ def _in_source(source: str) -> Iterator[str]:
         if isinstance(node, ast.Call):
             yield from _of_call(node)
         elif isinstance(node, ast.If) and _leaves_without_gpus(node):
-            yield (
-                f"line {node.lineno} leaves the script where it sees too few GPUs: a rank sees the GPUs "
-                "of its node, and with --gpus 0 none"
-            )
+            leaves = f"line {node.lineno} leaves the script where it sees too few GPUs"
+            yield f"{leaves}: a rank sees the GPUs of its node, and with --gpus 0 none"
 
 
 def _of_call(call: ast.Call) -> Iterator[str]:
@@ -66,7 +64,7 @@ def _of_call(call: ast.Call) -> Iterator[str]:
             f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank: "
             "call what it starts, or start the script once per node with --per-node"
         )
-    words = _strings(call) if name.startswith(("subprocess.", "os.")) else []
+    words = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
     program = next((os.path.basename(word.split()[0]) for word in words if word.strip()), "")
     if program in PROGRAMS:
         yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
@@ -78,9 +76,8 @@ def _of_multiprocessing(name: str) -> bool:
     return before in ("", "mp") or before.endswith(("multiprocessing", "xmp"))
 
 
-def _strings(call: ast.Call) -> list[str]:
+def _first_strings(items: list[ast.expr]) -> list[str]:
     """The first argument, or the first item of it, where it is a text."""
-    items = call.args[:1]
     if items and isinstance(items[0], (ast.List, ast.Tuple)):
         items = items[0].elts[:1]
     return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]

@@ -218,7 +218,9 @@ def _of_error(left: Remains, root: Error) -> Diagnosis:
     by = left.name(root.rank) if root.inner >= 0 else "it"
     remedy = root.row.remedy if root.row else f"clusterrun logs --rank {root.rank} shows all that {by} said"
     remedy = _MEMORY_REMEDY if memory else remedy
-    same = [one for one in left.errors if one.rank != root.rank and _alike(one.text) == _alike(root.text)]
+    unnumbered = _NUMBERS.sub("#", root.text)  # the rank's own number may stand among others
+    others = [one for one in left.errors if one.rank != root.rank]
+    same = [one for one in others if _NUMBERS.sub("#", one.text) == unnumbered]
     evidence = (left.quoted(root), *memory)
     evidence += (f"{left.several(same)} said the same",) if same else ()
     evidence += _also_printed(left, root)
@@ -254,11 +256,6 @@ def _of_file_system(left: Remains, root: Error, cause: str) -> tuple[str, tuple[
     said = f"{cause} {where}: {left.name(root.rank, root.inner)} met it first"
     why = f"{cause}; {left.name(root.rank, root.inner)} said: {root.said}"
     return said, (Culprit(-1, nodes[0], why),) if len(nodes) == 1 else ()
-
-
-def _alike(text: str) -> str:
-    """A message without its numbers, among which the rank's own may stand."""
-    return _NUMBERS.sub("#", text)
 
 
 def _also_printed(left: Remains, root: Error) -> tuple[str, ...]:

@@ -30,10 +30,7 @@ FAR_SECONDS = 0.03
 
 @frozen
 class Straggler:
-    """``rank`` came last to ``last`` of the ``of`` collectives that somebody waited for.
-
-    The others waited ``share`` of ``seconds``.
-    """
+    """``rank`` came last to ``last`` of ``of`` collectives; the others waited ``share`` of ``seconds``."""
 
     rank: int
     last: int
@@ -67,7 +64,8 @@ def _in_group(
     if len(common) < LEAST_COLLECTIVES:
         return None
     margin = NEAR_SECONDS if len({one.node for one in members}) == 1 else FAR_SECONDS
-    least = _least_waits(len(times))
+    # So many that one of equal ranks is last each time by a chance of ``CHANCE`` at most.
+    least = max(LEAST_WAITS, 1 + math.ceil(math.log(1 / CHANCE, len(times))))
     # What was before may be another phase: older collectives only confirm what the newest show.
     recent = common[-RECENT:]
     newest = recent[-max(LEAST_COLLECTIVES, len(recent) // 2) :]
@@ -99,11 +97,6 @@ def _judged(
     if waited < least or len(last[rank]) < LAST_SHARE * waited or share < enough:
         return None
     return Straggler(rank, len(last[rank]), waited, share, seconds)
-
-
-def _least_waits(size: int) -> int:
-    """So many that one of ``size`` equal ranks is last each time by a chance of ``CHANCE`` at most."""
-    return max(LEAST_WAITS, 1 + math.ceil(math.log(1 / CHANCE, size)))
 
 
 def _length(spans: Sequence[tuple[float, float]]) -> float:

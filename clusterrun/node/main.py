@@ -29,14 +29,19 @@ def main(argv: list[str]) -> int:
     """What the process exits with: an error is one line of what was seen and one of what to do."""
     word, *others = argv or [""]
     entry, wanted = _ENTRIES.get(word, (agent, -1))
-    open_ended = word in (_EXEC_ARGUMENTS, _CONTAINER_ARGUMENTS) and others[wanted : wanted + 1] == ["--"]
+    open_ended = entry in (exec_beside_ranks, exec_in_container) and others[wanted : wanted + 1] == ["--"]
     if len(others) != wanted and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
+    return _reported("", lambda: entry(*others))
+
+
+def _reported(name: str, work: Callable[[], int]) -> int:
+    """What ``work`` returns; an error of ``name`` is told."""
     try:
-        return entry(*others)
+        return work()
     except ClusterrunError as error:
-        say(f"clusterrun: {error}")
+        say(f"clusterrun: {name}{error}")
         return contract.ExitCode.FAILED
 
 
@@ -44,14 +49,7 @@ def coordinate_supervised(run_dir: str) -> int:
     """Coordinate the job of ``run_dir`` from this machine, in a child that this process supervises."""
     from clusterrun.coordinator.io.supervisor import under_supervisor
 
-    def guarded(supervisor: SupervisorNews) -> int:
-        try:
-            return coordinate(run_dir, None, supervisor)
-        except ClusterrunError as error:
-            say(f"clusterrun: {error}")
-            return contract.ExitCode.FAILED
-
-    return under_supervisor(guarded)
+    return under_supervisor(lambda news: _reported("", lambda: coordinate(run_dir, None, news)))
 
 
 def coordinate(
@@ -96,22 +94,16 @@ def agent(run_dir: str) -> int:
     from clusterrun.agent.shim import under_shim
 
     run_dir = os.path.abspath(run_dir)
-    name = (
-        os.environ.get(contract.NODE_NAME_VARIABLE)
-        or os.environ.get("SLURMD_NODENAME")
-        or os.uname().nodename
-    )
+    name = os.environ.get(contract.NODE_NAME_VARIABLE) or os.environ.get("SLURMD_NODENAME")
+    name = name or os.uname().nodename
     node = _number(name)
 
     def guarded(lease: int, shim: int) -> int:
         # Only now, in the child: the shim stays small.
         from clusterrun.agent.start import serve
 
-        try:
-            return serve(RunPaths(run_dir), node, name, dict(os.environ), lease, shim)
-        except ClusterrunError as error:
-            say(f"clusterrun: {name}: {error}")
-            return contract.ExitCode.FAILED
+        paths, environ = RunPaths(run_dir), dict(os.environ)
+        return _reported(f"{name}: ", lambda: serve(paths, node, name, environ, lease, shim))
 
     return under_shim(name, guarded)
 
@@ -181,8 +173,6 @@ def exec_in_container(folder: str, *command: str) -> int:
         raise ClusterrunError(f"in the container, {command[1]!r} in {folder}: {error.strerror}") from error
 
 
-_EXEC_ARGUMENTS = "beside"
-_CONTAINER_ARGUMENTS = "within"
 _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "coordinate": (coordinate_supervised, 1),
     "agent": (agent, 1),
@@ -190,8 +180,8 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "observe": (observe, 3),
     "warm": (serve_torch, 1),
     "launcher-links": (launcher_links, 2),
-    _EXEC_ARGUMENTS: (exec_beside_ranks, 3),
+    "beside": (exec_beside_ranks, 3),
     "fork-ranks": (fork_ranks, 0),
-    _CONTAINER_ARGUMENTS: (exec_in_container, 1),
+    "within": (exec_in_container, 1),
 }
 """Entry point and argument count of each subcommand."""

@@ -17,10 +17,7 @@ _QUESTION = "import sys; print(*sys.version_info[:2])"
 
 
 def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
-    """``orders`` for the Python that ``environment``, as setup has left it, means.
-
-    Raises ``ClusterrunError`` if ranks cannot run in it.
-    """
+    """``orders`` for the Python that setup left. Raises ``ClusterrunError`` if ranks cannot run in it."""
     before = environment.get(contract.PATH_BEFORE_VARIABLE)
     if not orders.interpreter.by_setup or before is None:
         return orders

@@ -84,10 +84,8 @@ def _differences(
     known: Reference, seen: FaultRun, at: int, found: Sequence[FirstDifference]
 ) -> list[Discovery]:
     """What each difference proves, the first in time first."""
-    last = seen.restarted
     head = f"resumed at step {at}; step {found[0].step} differs: "
-    of_data = found[0].part == "data"
-    count = counted(known, (seen.lives[0], last), at, at + last.last) if of_data else (0, 0)
+    count = counted(known, seen.restarted, at) if found[0].part == "data" else (0, 0)
     return [what_differs(one, head if not i else "", seen, count, at) for i, one in enumerate(found)]
 
 
@@ -105,10 +103,14 @@ def _rounded(first: Start, seen: FaultRun, at: int, one: FirstDifference) -> Dis
             return unknown(
                 f"{said}: {step.loss:.6g} instead of {loss:.6g}; rehearse with 2 ranks to compare by bits"
             )
+    same = f"equal to the last bit up to the sum of the gradients of {len(seen.restarted.ranks)} ranks"
+    return _resumed(seen, at, f"{same}, then but for rounding")
+
+
+def _resumed(seen: FaultRun, at: int, same: str) -> Discovery:
     lost = max(0, seen.struck_at - at)
     cost = f", {lost} steps done again" if lost else ""
-    said = f"resumed at step {at}{cost}; equal to the last bit up to the sum of the gradients of"
-    return Discovery(Cause.NONE, f"{said} {len(seen.restarted.ranks)} ranks, then but for rounding", step=at)
+    return Discovery(Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
 
 
 def _equal(
@@ -124,8 +126,5 @@ def _equal(
     for heard in notice:
         if heard.level is Severity.OK:
             return heard
-    lost = max(0, seen.struck_at - at)
-    cost = f", {lost} steps done again" if lost else ""
     same = f"{taken} steps equal to the last bit" if deterministic else "what was saved is restored"
-    same += f", {apart}" if apart else ""
-    return Discovery(Cause.NONE, f"resumed at step {at}{cost}; {same}", step=at)
+    return _resumed(seen, at, same + (f", {apart}" if apart else ""))

@@ -37,7 +37,6 @@ RESTORE_RANDOM = (
 def what_differs(
     one: FirstDifference, head: str, seen: FaultRun, count: tuple[int, int], at: int
 ) -> Discovery:
-    """The cause that a part's difference proves."""
     head = head or f"at step {one.step} also differs: "
     what = f"{head}{PARTS[one.part]} (rank {one.rank}{' ' if one.detail else ''}{one.detail})"
     if one.part in SAVED_AS:
@@ -49,17 +48,17 @@ def what_differs(
     if one.part == "weights":
         said = f"{head}the weights {one.detail} (rank {one.rank})"
         remedy = "save and load the state_dict() of every model that is trained"
-        return _part(one, said, Cause.PARAMETERS, remedy, seen)
+        return Discovery(Cause.PARAMETERS, said, remedy, seen.made(), one.step)
     if one.part == "averages":
         if one.detail:
             copy = "a copy of the weights (a second network, an average)"
             what = f"{head}{copy} {one.detail} (rank {one.rank})"
         remedy = "save every copy of the weights that lives on (average, target network), and load it"
-        return _part(one, what, Cause.AVERAGES, remedy, seen)
+        return Discovery(Cause.AVERAGES, what, remedy, seen.made(), one.step)
     if one.part == "buffers":
         remedy = "save model.state_dict(), not only model.parameters(): it holds running means and counters "
         remedy += "too"
-        return _part(one, what, Cause.BUFFERS, remedy, seen)
+        return Discovery(Cause.BUFFERS, what, remedy, seen.made(), one.step)
     if one.part == "unseen":
         return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, seen.made())
     return _unexplained(one, head, seen)
@@ -99,10 +98,6 @@ def _random(one: FirstDifference, head: str, seen: FaultRun) -> Discovery:
             " before the first step: no validation, model or loader may draw in between"
         )
     return Discovery(Cause.RANDOM, said, remedy, seen.made(), one.step)
-
-
-def _part(one: FirstDifference, said: str, cause: Cause, remedy: str, seen: FaultRun) -> Discovery:
-    return Discovery(cause, said, remedy, seen.made(), one.step)
 
 
 def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Discovery:

@@ -450,18 +450,17 @@ def _indices(step: Step) -> Rows:
     return step.batches[-1][2] if step.batches else ()
 
 
-def counted(known: Reference, lives: Sequence[Start], at: int, until: int) -> tuple[int, int]:
+def counted(known: Reference, life: Start, at: int) -> tuple[int, int]:
     """Samples that were repeated, and left out, over all ranks; (0, 0) where they are not seen."""
     right: Counter[int] = Counter()
     real: Counter[int] = Counter()
     for rank, steps in known.steps.items():
-        life = lives[-1].ranks.get(rank)
+        trace = life.ranks.get(rank)
         for n, step in steps.items():
-            if n <= until and (n <= at or life is not None):
+            if n <= at or (trace and n <= at + life.last):
                 right.update(step.rows)
             if n <= at:
                 real.update(step.rows)
-        for step in life.steps if life else ():
-            if at + step.n <= until:
-                real.update(step.rows)
+        for step in trace.steps[: life.last] if trace else ():
+            real.update(step.rows)
     return sum((real - right).values()), sum((right - real).values())

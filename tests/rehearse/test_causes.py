@@ -648,8 +648,8 @@ def test_random_numbers_that_nobody_draws_are_others_in_each_process() -> None:
 
 def test_repeated_and_left_out_samples_are_counted() -> None:
     known = reference(CONTROL, BEFORE)
-    assert counted(known, (BEFORE, shifted(-2)), SAVED, 20) == (16, 16)
-    assert counted(known, (BEFORE, after()), SAVED, 20) == (0, 0)
+    assert counted(known, shifted(-2), SAVED) == (16, 16)
+    assert counted(known, after(), SAVED) == (0, 0)
 
 
 CRASHED = Start({0: replace(trace(0, 0), before={}, loads=READ, error=("train.py:75", "EOFError", "cut"))})
