@@ -151,28 +151,17 @@ def select_faults(names: Sequence[str], elastic: bool) -> tuple[FaultCase, ...]:
 
 def rank_orders(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
     """What the ranks themselves are to do, or where they are to wait for the fault."""
-    last = plan.ranks - 1
+    kill = {"attempt": 0, "kind": "kill", "rank": plan.ranks - 1, "step": plan.between}
     if fault.name == "kill":
-        return [{"attempt": 0, "kind": "kill", "rank": last, "step": plan.between}]
+        return [kill]
     if fault.name == "after-save":
-        return [{"attempt": 0, "kind": "kill-before", "rank": last, "step": plan.saved_at}]
+        return [{**kill, "kind": "kill-before", "step": plan.saved_at}]
     if fault.name == "twice":
-        return [
-            {"attempt": 0, "kind": "kill", "rank": last, "step": plan.between},
-            {"attempt": 1, "kind": "kill", "rank": 0, "step": plan.second_kill_step},
-        ]
-    if fault.name in ("mid-save", "disk-full"):
-        return _in_save(fault, plan)
-    return [{"attempt": 0, "kind": "hold", "step": plan.between}]
-
-
-def _in_save(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
-    """In the middle of the largest file that the rank with the most bytes writes."""
-    files = plan.saves[plan.group - 1][1]
-    most = max(files, key=lambda save: save.size)
+        return [kill, {**kill, "attempt": 1, "rank": 0, "step": plan.second_kill_step}]
+    if fault.name not in ("mid-save", "disk-full"):
+        return [{"attempt": 0, "kind": "hold", "step": plan.between}]
+    # In the middle of the largest file that the rank with the most bytes writes.
+    most = max(plan.saves[plan.group - 1][1], key=lambda save: save.size)
     where = {"attempt": 0, "rank": most.rank, "step": plan.saved_at, "file": most.nth}
-    kind = "torn" if fault.name == "mid-save" else "full"
-    found: list[dict[str, Any]] = [{**where, "kind": kind, "size": max(1, most.size // 2)}]
-    if kind == "full":
-        found.append({"attempt": 0, "kind": "kill", "rank": plan.ranks - 1, "step": plan.between})
-    return found
+    where["size"] = max(1, most.size // 2)
+    return [{**where, "kind": "torn"}] if fault.name == "mid-save" else [{**where, "kind": "full"}, kill]

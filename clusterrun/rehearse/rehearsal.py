@@ -64,7 +64,7 @@ class Rehearsal:
         self._runs, self._tell, self._steps, self._notice = runs, tell, steps, notice
         self._first_run: Run | None = None
         self._second_run: Run | None = None
-        self.control: tuple[Start, Start] | None = None
+        self.control = Start({}), Start({})
         self.plan: Schedule | None = None
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
@@ -197,7 +197,6 @@ class Rehearsal:
                 chain.close()
 
     def _judged(self, fault: FaultCase, seen: FaultRun, began: float) -> Result:
-        assert self.control is not None
         first, second = self.control
         different = control_runs.divergence(first, second)
         differs = different.part if different else ""
@@ -313,18 +312,16 @@ class Rehearsal:
 
     def _past(self, *lives: Start) -> Start:
         """All that was done before a fault, as one start."""
-        assert self.control is not None
         return joined(self.control[0], lives or (Start({}),))
 
     def _cut_off(self, plan: Schedule) -> bool:
         """Whether the second undisturbed run was ended by us: it would have gone on, so it still can."""
-        assert self.control is not None
         ends = {trace.end for trace in self.control[1].ranks.values()}
         return not plan.natural and ends == {"limit"}
 
     def _damaged(self, fault: FaultCase, plan: Schedule) -> FaultRun:
         """Damage the second undisturbed run's newest checkpoint and continue it: nobody else needs that."""
-        assert self.control is not None and self._second_run is not None
+        assert self._second_run is not None
         past = self.control[1]
         damaged = cut_newest(past)
         folder = os.path.join(self._runs.folder, "control-2")
