@@ -12,9 +12,8 @@ from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
 from clusterrun.diagnosis.stack_location import Doing, place
 from clusterrun.diagnosis.stragglers import find_straggler
-from clusterrun.diagnosis.stuck_collectives import crossed, held_locks, other_roots, other_tags, unended
+from clusterrun.diagnosis.stuck_calls import crossed, held_locks, other_arguments, other_posts, unended
 from clusterrun.diagnosis.stuck_rendezvous import met_in_vain, not_in_new_group, other_request
-from clusterrun.diagnosis.stuck_sends import in_a_circle, other_posts
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen, replace
 
@@ -44,9 +43,6 @@ def decide(snapshot: JobSnapshot) -> Judgement:
     judged = found if isinstance(found, Judgement) else Judgement(found)
     evidence = (*judged.diagnosis.evidence, *snapshot.circumstances())
     return replace(judged, diagnosis=replace(judged.diagnosis, groups=snapshot.stacks(), evidence=evidence))
-
-
-# --- one after the other, what may be the matter ---
 
 
 def _stopped(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
@@ -104,7 +100,7 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
     """Ranks that called different things at the same place."""
     found = difference(snapshot.seen) if waits else None
     if found is None:
-        return other_roots(snapshot, waits) or other_tags(snapshot, waits)
+        return other_arguments(snapshot, waits)
     majority, *others = found.sides
     where = called(replace(majority.record, operation="collective"))
     lines = [
@@ -193,7 +189,6 @@ def _unseen(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None
 
 
 def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diagnosis | None:
-    """All are in collectives."""
     if not waits:
         return None
     stuck = [one for one in waits if not one.missing]
@@ -202,7 +197,7 @@ def _together(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Di
         if found:
             return found
     if not stuck:
-        return in_a_circle(snapshot, waits) or crossed(snapshot, waits)
+        return crossed(snapshot, waits)
     if not snapshot.owed and not snapshot.long_still:
         said = "all ranks are in a collective that may yet end"
         return Judgement(Diagnosis(Verdict.NOTHING, said, evidence=snapshot.waited(waits)), certain=False)
@@ -278,9 +273,6 @@ def _standing_apart(living: Sequence[RankSeen]) -> str:
         return ""
     others = f"{ranks_in_words(rest[0][1])} at {rest[0][0]}"
     return f": {others}, rank {ranks[0]} alone at {line}. Either they wait for it, or it waits for them"
-
-
-# --- in words ---
 
 
 def _reasons(ranks: Sequence[RankSeen], most: int = MOST) -> list[str]:

@@ -31,8 +31,6 @@ class Waiting:
 
 @frozen
 class Side:
-    """Ranks that called one and the same thing."""
-
     ranks: tuple[int, ...]
     record: Record
 

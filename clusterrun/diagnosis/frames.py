@@ -32,7 +32,6 @@ def other_threads(text: str, main: str) -> tuple[str, ...]:
 
 
 def _threads(text: str) -> dict[str, tuple[str, ...]]:
-    """The stack of each thread, by its number in hex."""
     found: dict[str, list[str]] = {}
     frames: list[str] = []
     for line in text.replace("\0", "").splitlines():

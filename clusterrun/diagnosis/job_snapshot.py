@@ -47,7 +47,6 @@ class JobSnapshot:
         return next(one for one in self.seen if one.rank == rank)
 
     def culprits(self, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
-        """These ranks, each with what it did, and its node."""
         return tuple(Culprit(rank, self.of(rank).node, why) for rank, why in whys.items())
 
     @property

@@ -416,7 +416,6 @@ def _cut(text: str) -> str:
 
 
 def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
-    """The same, with who only noticed."""
     blamed = {(one.node, one.rank) for one in diagnosis.culprits}
     others = [one for one in left.errors if (left.node(one.rank), left.rank(one)) not in blamed]
     noticed = [one for one in others if one.consequence]

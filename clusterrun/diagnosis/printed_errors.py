@@ -85,7 +85,6 @@ class Error:
 
     @property
     def placed(self) -> str:
-        """The message, and where it came from."""
         return self.text + (f", at {short(self.frame)}" if self.frame else "")
 
     @property
@@ -236,7 +235,6 @@ class _Reader:
             self._hear_other(at, text)
 
     def _begin(self) -> None:
-        """A traceback begins."""
         self._open, self._frame, self._dump, self._continued = True, "", "", 0
         self._timed = None
         self._plain = ""

@@ -35,7 +35,6 @@ class Remains:
         return self.nodes[rank] if 0 <= rank < len(self.nodes) else ""
 
     def culprits(self, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
-        """These ranks, each with what it did, and its node."""
         return tuple(Culprit(rank, self.node(rank), why) for rank, why in whys.items())
 
     def rank(self, error: Error) -> int:
@@ -43,7 +42,6 @@ class Remains:
         return error.inner if self.per_node else error.rank
 
     def quoted(self, error: Error) -> str:
-        """``rank 3: RuntimeError: …``."""
         return f"{self.name(error.rank, error.inner)}: {error.said}"
 
     def name(self, rank: int, inner: int = -1) -> str:

@@ -119,7 +119,6 @@ def _number(name: str) -> int:
 
 
 def examine(run_dir: str, name: str) -> int:
-    """Run the examiner of this node, which takes its agent's tasks on standard input."""
     from clusterrun.preflight.node import worker
 
     return worker.main(os.path.abspath(run_dir), name, dict(os.environ))

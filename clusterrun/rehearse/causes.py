@@ -5,11 +5,13 @@ An accusation needs a proof in the traces. What is not proven is UNKNOWN, never 
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 
+from clusterrun.model.frozen import frozen
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
-from clusterrun.rehearse.loss_spread import LossSpread, spread
 from clusterrun.rehearse.rank_trace import Start
 from clusterrun.rehearse.resumed_step import left_out, weights_of_no_step, wrong_step
 from clusterrun.rehearse.resumption import (
@@ -28,6 +30,14 @@ from clusterrun.rehearse.resumption import (
 
 CLOSE = 0.05
 """How far losses may part, as a share, that began equal but for rounding."""
+LOOKED_AT = 12
+"""Steps after a restart: what was not restored shows there, if anywhere."""
+LEAST_LOSSES = 4
+"""Losses below which nothing is said."""
+SPREAD_TIMES = 4.0
+"""How much farther than undisturbed runs from each other a restart's losses must lie to be said to part."""
+SPREAD_SHARE = 0.05
+"""The share of the loss itself that they must lie apart too: two runs may happen to lie close together."""
 SAVED_AS = {
     "state": ("optimizer", Cause.OPTIMIZER, "the optimizer's state"),
     "rates": ("scheduler", Cause.RATES, "scheduler"),
@@ -117,7 +127,7 @@ def judge(
         return (loaded_in_part(path, seen),)
     if found:
         return (*_differences(known, seen, at, found), *notice)
-    apart = spread(first, second, last, at) if differs and second else None
+    apart = _spread(first, second, last, at) if differs and second else None
     unheard = (one for one in notice if one.level is not Severity.OK)
     return (_equal(seen, at, not differs, notice, apart), *unheard)
 
@@ -329,3 +339,61 @@ def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Dis
         remedy = f"save {name}.state_dict() with the model, and {name}.load_state_dict(…) after both are made"
     lines = ((f"{saved} takes {name}.state_dict()",) if saved else ()) + seen.made()
     return Discovery(cause, f"{head}{words} (rank {one.rank}): {why}", remedy, lines, one.step)
+
+
+# --- losses, where undisturbed runs differ by themselves ---
+
+
+@frozen
+class LossSpread:
+    """Medians over steps: how far the restart's losses lie from those of two undisturbed runs (``own``), how
+    far these lie apart (``undisturbed``), and how large they are (``level``).
+    """
+
+    own: float
+    undisturbed: float
+    level: float
+    steps: int
+
+    @property
+    def parted(self) -> bool:
+        """Whether no spread of undisturbed runs explains it."""
+        return self.own > max(SPREAD_TIMES * self.undisturbed, SPREAD_SHARE * self.level)
+
+    def __str__(self) -> str:
+        if self.parted:
+            return (
+                f"the losses of {self.steps} steps lie {self.own:.3g} from those of the undisturbed runs,"
+                f" which lie {self.undisturbed:.3g} apart"
+            )
+        spread = f"{SPREAD_TIMES:g} times the spread of undisturbed runs"
+        if self.own > SPREAD_TIMES * self.undisturbed:
+            spread = f"{SPREAD_SHARE:.0%} of undisturbed runs"
+        return f"{self.steps} losses are within {spread}"
+
+
+def _spread(first: Start, second: Start, last: Start, at: int) -> LossSpread | None:
+    """The losses of ``last``, which continues after step ``at``; None if too few can be compared."""
+    one, two = _losses(first), _losses(second)
+    undisturbed = {place: (one[place], two[place]) for place in one.keys() & two.keys()}
+    everywhere = [abs(loss - other) for loss, other in undisturbed.values()]
+    here, own, level, steps = [], [], [], set()
+    for (rank, n), loss in _losses(last).items():
+        pair = undisturbed.get((rank, at + n))
+        if pair and n <= LOOKED_AT:
+            here.append(abs(pair[0] - pair[1]))
+            own.append(min(abs(loss - other) for other in pair))
+            level.append(abs(sum(pair)) / 2)
+            steps.add(n)
+    if len(steps) < LEAST_LOSSES:
+        return None
+    between = max(map(statistics.median, (here, everywhere)))
+    return LossSpread(statistics.median(own), between, statistics.median(level), len(steps))
+
+
+def _losses(life: Start) -> dict[tuple[int, int], float]:
+    """By rank and step."""
+    steps = [(rank, step) for rank, trace in life.ranks.items() for step in trace.steps]
+    return {
+        (rank, one.n): one.loss for rank, one in steps if one.loss is not None and math.isfinite(one.loss)
+    }

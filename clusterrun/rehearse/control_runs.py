@@ -41,7 +41,6 @@ ARITHMETIC = "the arithmetic (samples and random numbers are the same, the weigh
 
 
 def divergence(first: Start, second: Start) -> FirstDifference | None:
-    """What differs first between two undisturbed runs."""
     known = reference(first)
     for rank, trace in sorted(second.ranks.items()):
         leads = trace.leads
@@ -93,7 +92,6 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
 
 
 def amount(size: float) -> str:
-    """Bytes in words."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

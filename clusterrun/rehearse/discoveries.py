@@ -19,8 +19,6 @@ class Severity(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """The names of what can be found, as in ``--json``."""
-
     NONE = ""
     NOT_DETERMINISTIC = "not-deterministic"
     NO_STEPS = "no-steps"
@@ -99,17 +97,14 @@ class FaultRun:
         return next(stepped, (after or self.lives)[0])
 
     def writes(self) -> tuple[str, ...]:
-        """Where the script writes its checkpoints."""
         lines = [save.line for save in self.lives[0].saves[-1:] if save.line]
         return tuple(f"{line} writes the checkpoint" for line in lines)
 
     def reads(self, among: Sequence[str]) -> tuple[str, ...]:
-        """Where the restarted script reads what is ``among`` these paths."""
         lines = [line for path, line in self.restarted.loaded if line and path in among]
         return tuple(f"{line} reads it" for line in dict.fromkeys(lines))
 
     def made(self) -> tuple[str, ...]:
-        """Where the checkpoint is written and read."""
         return (*self.writes(), *self.reads([save.path for save in self.lives[0].saves]))
 
 

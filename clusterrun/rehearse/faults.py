@@ -74,7 +74,6 @@ class Schedule:
 
     @property
     def saved_at(self) -> int:
-        """After how many steps that is."""
         return self.saves[self.group - 1][0] if self.saves else self.steps // 2
 
     @property
@@ -95,7 +94,6 @@ class Schedule:
 
 
 def schedule(control: Start, limit: int) -> Schedule:
-    """By what an undisturbed run did."""
     groups: dict[int, list[SavedFile]] = {}
     for save in control.saves:
         if save.size:

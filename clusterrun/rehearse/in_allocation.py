@@ -46,8 +46,6 @@ It prints first: the shim that loses its agent ends every process of the run, th
 
 
 class AllocationRuns(RehearsedRuns):
-    """Its runs are steps of the job that we are in."""
-
     at_once = 1
 
     def fit(self, nodes: int) -> None:

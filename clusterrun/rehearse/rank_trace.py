@@ -87,7 +87,6 @@ class RankTrace:
     end: str = ""
     struck: bool = False
     blind: str = ""
-    line: str = ""
     shared: tuple[int, ...] = ()
     stepped_at: Mapping[int, str] = {}
     partial: tuple[str, int, int, str] = ("", 0, 0, "")
@@ -101,7 +100,6 @@ class RankTrace:
 
     @property
     def leads(self) -> int:
-        """The optimizer that steps first."""
         return next(iter(self.before), 0)
 
     @property
@@ -149,11 +147,9 @@ class Start:
 
     @property
     def loaded(self) -> tuple[tuple[str, str], ...]:
-        """The files that any rank read before its first step, with the line that read them."""
         return tuple(dict.fromkeys(load for rank in self.ranks.values() for load in rank.loads))
 
     def dropped(self, path: str) -> bool:
-        """Whether a rank removed this file, or a folder that it was in."""
         gone = [one for rank in self.ranks.values() for one in rank.removes]
         return any(is_below(path, one) for one in gone)
 
@@ -203,7 +199,6 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),
-        before[0]["line"] if before else "",
         tuple(said["o"] for said in before if said.get("shared")),
         {said["o"]: said["line"] for said in before},
         (partial["line"], partial["missing"], partial["unknown"], partial["name"]),
@@ -235,12 +230,10 @@ def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
 
 
 def traces(attempt: str) -> list[str]:
-    """The files in which the ranks of a start say what they do, by rank."""
     return sorted(glob.glob(os.path.join(glob.escape(attempt), "*.rehearsal.jsonl")))
 
 
 def read(attempt: str) -> Start:
-    """The traces in an attempt's folder."""
     ranks = {}
     for path in traces(attempt):
         number = int(os.path.basename(path).split(".")[0])

@@ -269,7 +269,7 @@ class Rehearsal:
                     run = self._held(following, plan, after_it, folder, runs)
                     goes_on = self._runs.lives(run)
                 if not any(life.last for life in goes_on):
-                    run = self._gone_on(fault, plan, past[0], folder, runs, nodes)
+                    run = self._gone_on(fault, plan, past[0].last, folder, runs, nodes)
                     goes_on = self._runs.lives(run)
                 seen = self._seen(fault, plan, (*past, *goes_on), run, folder)
                 elastic = nodes != self._runs.spec.nodes
@@ -295,23 +295,16 @@ class Rehearsal:
         return run
 
     def _gone_on(
-        self,
-        fault: FaultCase,
-        plan: Schedule,
-        past: Start,
-        folder: str,
-        before: Sequence[Run],
-        nodes: int = 0,
+        self, fault: FaultCase, plan: Schedule, done: int, folder: str, before: Sequence[Run], nodes: int = 0
     ) -> Run:
         """A further run where others have ended, to its end."""
-        limit = max(plan.steps, past.last + BEYOND)
+        limit = max(plan.steps, done + BEYOND)
         orders = {"steps": 0 if plan.natural else limit, "past": [run.paths.attempts for run in before]}
         run = self._runs.begin(fault.name, folder, orders, nodes=nodes)
         self._runs.finish(run)
         return run
 
     def _past(self, *lives: Start) -> Start:
-        """All that was done before a fault, as one start."""
         return joined(self.control[0], lives or (Start({}),))
 
     def _cut_off(self, plan: Schedule) -> bool:
@@ -325,7 +318,7 @@ class Rehearsal:
         past = self.control[1]
         damaged = cut_newest(past)
         folder = os.path.join(self._runs.folder, "control-2")
-        run = self._gone_on(fault, plan, past, folder, [self._second_run])
+        run = self._gone_on(fault, plan, past.last, folder, [self._second_run])
         return replace(self._seen(fault, plan, (past, *self._runs.lives(run)), run, folder), damaged=damaged)
 
     def _seen(

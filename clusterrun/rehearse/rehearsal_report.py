@@ -21,12 +21,10 @@ COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
 
 
 def well(results: Sequence[Result]) -> bool:
-    """Whether nothing is left to mend and nothing unknown."""
     return all(result.level in (Severity.OK, Severity.NOTE) for result in results)
 
 
 def document(results: Sequence[Result], command: Sequence[str], steps: int) -> dict[str, Any]:
-    """What ``--json`` prints."""
     return {
         "command": list(command),
         "steps": steps,

@@ -62,7 +62,6 @@ class RehearsedRuns:
             )
 
     def begin(self, name: str, folder: str, orders: dict[str, Any], restarts: int = 3, nodes: int = 0) -> Run:
-        """Start a run in a copy; its ranks read ``orders``."""
         spec = replace(
             self.spec,
             name=f"rehearse-{name}",
@@ -165,12 +164,11 @@ class RehearsedRuns:
             raise BudgetSpent
 
     def starts(self, run: Run) -> tuple[Start, ...]:
-        """What each start of its ranks has shown so far."""
         folder = run.paths.attempts
         return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
 
     def lives(self, run: Run) -> tuple[Start, ...]:
-        """The same, without those in which no rank was seen."""
+        """The starts in which a rank was seen."""
         return tuple(life for life in self.starts(run) if life.ranks)
 
     def end_all(self) -> None:
@@ -181,6 +179,5 @@ class RehearsedRuns:
 
 
 def is_agent(pid: int) -> bool:
-    """Whether a process is the agent of a node (or the shim below it)."""
     words = text_of(f"/proc/{pid}/cmdline").split("\0")
     return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)

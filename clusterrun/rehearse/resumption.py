@@ -65,7 +65,6 @@ class Reference:
         return (last.parameters, last.state) if last else self.initial.get(rank, {}).get(optimizer)
 
     def begun(self, rank: int, optimizer: int) -> int:
-        """After how many steps an optimizer took its first."""
         mine = (n for n, step in self.steps.get(rank, {}).items() if step.optimizer == optimizer)
         return min(mine, default=1) - 1
 

@@ -931,7 +931,7 @@ def test_a_line_that_was_cut_off_is_left_out_of_a_trace() -> None:
         '{"t": "limit", "n": 3}',
         '{"t": "e',
     )
-    assert parsed(4, lines) == RankTrace(4, {0: (1, 2)}, (), line="a.py:3", stepped_at={0: "a.py:3"})
+    assert parsed(4, lines) == RankTrace(4, {0: (1, 2)}, (), stepped_at={0: "a.py:3"})
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""All ranks are in collectives that do not end: a link, or calls that do not belong together; pure."""
+"""All ranks are in calls that do not end: a link, or calls that do not belong together; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterrun.diagnosis.evidence import RankSeen
+from clusterrun.diagnosis.evidence import PostedOp, RankSeen
 from clusterrun.diagnosis.flight_records import HALF, LOCK, Waiting, members, sends
 from clusterrun.diagnosis.job_snapshot import JobSnapshot, called
 from clusterrun.diagnosis.left_out_calls import alone_departed, alone_departs, left_out
@@ -12,6 +12,8 @@ from clusterrun.diagnosis.stack_location import line_of, place
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 
 MOST_COUNTS = 16
+_FITS = {"send": "recv", "recv": "send"}
+_MOST_STEPS = 4
 _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
@@ -86,7 +88,12 @@ def held_locks(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
     return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
 
 
-def other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+def other_arguments(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """Ranks that call the same with another root or tag."""
+    return _other_roots(snapshot, waits) or _other_tags(snapshot, waits)
+
+
+def _other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Ranks that are in one collective and name different roots of it."""
     places: dict[tuple[str, int], dict[int, list[int]]] = {}
     for one in waits:
@@ -149,7 +156,7 @@ def _agree(snapshot: JobSnapshot, waits: Sequence[Waiting], root: int, ranks: li
     return found
 
 
-def other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+def _other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """A rank sends to one that receives from it, and they name different tags."""
     ends = {one.rank: one for one in snapshot.seen if one.call in ("send", "recv")}
     for one in ends.values():
@@ -181,8 +188,8 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
 
     Who waits for a rank that has gone on to a call of a wider group is right to wait: that rank skipped it.
     """
-    if skipped := left_out(snapshot, waits):
-        return skipped
+    if found := _in_a_circle(snapshot, waits) or left_out(snapshot, waits):
+        return found
     places: dict[tuple[str, int], list[Waiting]] = {}
     for one in waits:
         places.setdefault((one.record.group, one.record.sequence), []).append(one)
@@ -204,3 +211,107 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
 def _inside(snapshot: JobSnapshot, one: Waiting) -> str:
     line = snapshot.line(one.rank)
     return f"it is in {one.record.operation}{line}, without {ranks_in_words(one.missing)}"
+
+
+def other_posts(snapshot: JobSnapshot) -> Diagnosis | None:
+    """A rank waits for another one that waits too, and has posted no other half of it.
+
+    The one that differs is known where all others post the same to those at the same distance, as in a
+    ring, or where it alone fits neither of two others; else either end may be wrong.
+    """
+    posting = [one for one in snapshot.seen if one.call == "wait" and len(one.posts) <= sends(one)]
+    lists = {one.rank: one for one in posting if one.posts}
+    alone = [pair for one in lists.values() for pair in _unmatched(one, lists)]
+    if not alone:
+        return None
+    who = sorted({rank for one, two, _ in alone for rank in (one.rank, two.rank)})
+    often = [sum(rank in (one.rank, two.rank) for one, two, _ in alone) for rank in who]
+    odd = _odd(list(lists.values()), snapshot.size)
+    if odd is None or often[who.index(odd.rank)] < len(alone):
+        first, second = sorted(often, reverse=True)[:2]
+        odd = lists[who[often.index(first)]] if first > second else None
+    evidence = tuple(f"rank {rank} posts {_listed(lists[rank])}" for rank in who[:_MOST_STEPS])
+    one, _, post = alone[0]
+    remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"
+    if odd is None:
+        said = f"rank {one.rank} waits for a {post.call} {_to(post)}, which has posted no other half of it: "
+        said += f"the list of one of {ranks_in_words(who)} is wrong"
+        return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
+    others = ranks_in_words(rank for rank in who if rank != odd.rank)
+    why = f"it posts {_listed(odd)}{snapshot.line(odd.rank)}, which does not fit what {others} posted"
+    said = f"rank {odd.rank} on {odd.node} posts other sends and receives than the others wait for: {why}"
+    return Diagnosis(Verdict.MISMATCH, said, snapshot.culprits({odd.rank: why}), (), evidence, remedy)
+
+
+def _unmatched(one: RankSeen, lists: dict[int, RankSeen]) -> list[tuple[RankSeen, RankSeen, PostedOp]]:
+    """What ``one`` posts to a rank that is in the same turn and posts less of the other half."""
+    found = []
+    for post in dict.fromkeys(one.posts):
+        two = lists.get(post.peer)
+        if two is None or sends(one) - len(one.posts) != sends(two) - len(two.posts):
+            continue
+        halves = [(half.call, half.peer, half.tag) for half in two.posts]
+        if halves.count((_FITS[post.call], one.rank, post.tag)) < one.posts.count(post):
+            found.append((one, two, post))
+    return found
+
+
+def _odd(posting: list[RankSeen], size: int) -> RankSeen | None:
+    """The only one that, as seen from itself, posts other things than all others, who fit each other."""
+    patterns: dict[tuple[tuple[str, int, int], ...], list[RankSeen]] = {}
+    for one in posting:
+        pattern = tuple(sorted((post.call, (post.peer - one.rank) % size, post.tag) for post in one.posts))
+        patterns.setdefault(pattern, []).append(one)
+    (_, few), *rest = sorted(patterns.items(), key=lambda item: len(item[1]))
+    if len(few) > 1 or len(rest) != 1 or len(rest[0][1]) < 2:
+        return None
+    halves = sorted((_FITS[call], -distance % size, tag) for call, distance, tag in rest[0][0])
+    return few[0] if tuple(halves) == rest[0][0] else None
+
+
+def _to(post: PostedOp | RankSeen) -> str:
+    return f"{'to' if post.call == 'send' else 'from'} rank {post.peer}"
+
+
+def _listed(one: RankSeen) -> str:
+    tagged = [f"{post.call} {_to(post)}" + (f" (tag {post.tag})" if post.tag else "") for post in one.posts]
+    return ", ".join(tagged[:_MOST_STEPS]) + (" and more" if len(tagged) > _MOST_STEPS else "")
+
+
+def _in_a_circle(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
+    """A cycle of ranks that each wait in a send or recv for the next."""
+    ends = {one.rank: one for one in snapshot.seen if one.call in _FITS}
+    unmet = {one.rank for one in waits if one.missing}
+    for start in sorted(ends):
+        circle: list[int] = []
+        rank = start
+        while rank in ends and rank in unmet and rank not in circle:
+            circle.append(rank)
+            rank = ends[rank].peer
+        if len(circle) > 1 and rank == start:
+            return _circle(snapshot, waits, [ends[rank] for rank in circle])
+    return None
+
+
+def _circle(snapshot: JobSnapshot, waits: Sequence[Waiting], circle: list[RankSeen]) -> Diagnosis:
+    """Where all send, or all receive, their order is wrong; else one names another peer than is meant."""
+    calls = {one.call for one in circle}
+    steps = [f"rank {one.rank} {_step(snapshot, one)}" for one in circle]
+    shown = ", ".join(steps[:_MOST_STEPS]) + (" and so on" if len(steps) > _MOST_STEPS else "")
+    ranks = ranks_in_words(one.rank for one in circle)
+    if len(calls) > 1:
+        said = f"{ranks} wait for each other in sends and receives: {shown}; which of them is wrong is not "
+        said += "told"
+        remedy = "let each send name as dst who receives it, and each recv as src who sends it"
+        return Diagnosis(Verdict.MISMATCH, said, (), (), snapshot.waited(waits), remedy)
+    first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
+    said = f"{ranks} wait for each other: each {first}s before it {second}s: {shown}"
+    remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
+    all_of_them = len(circle) == snapshot.size
+    odd = [] if all_of_them else sorted(circle, key=lambda one: one.rank)
+    culprits = snapshot.culprits({one.rank: f"it {_step(snapshot, one)}" for one in odd})
+    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+
+
+def _step(snapshot: JobSnapshot, one: RankSeen) -> str:
+    return f"{'sends' if one.call == 'send' else 'receives'} {_to(one)}{snapshot.line(one.rank)}"
