@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clusterrun.diagnosis.evidence import RankSeen
 from clusterrun.diagnosis.explanations import has_ended, reason
-from clusterrun.diagnosis.flight_records import Difference, Waiting, counted, difference, roots, waiting
+from clusterrun.diagnosis.flight_records import Side, Waiting, counted, difference, roots, waiting
 from clusterrun.diagnosis.job_snapshot import PATIENCE, STOPPED, USUAL, JobSnapshot, called
 from clusterrun.diagnosis.left_out_calls import half, unset_key
 from clusterrun.diagnosis.processes_below import below_ranks
@@ -98,18 +98,17 @@ def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
 
 def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | None:
     """Ranks that called different things at the same place."""
-    found = difference(snapshot.seen) if waits else None
-    if found is None:
+    sides = difference(snapshot.seen) if waits else ()
+    if not sides:
         return other_arguments(snapshot, waits)
-    majority, *others = found.sides
+    majority, *others = sides
     where = called(replace(majority.record, operation="collective"))
     lines = [
-        f"{ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}"
-        for side in found.sides
+        f"{ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}" for side in sides
     ]
-    odd = others if len(majority.ranks) > len(others[0].ranks) else found.sides
+    odd = others if len(majority.ranks) > len(others[0].ranks) else sides
     culprits = snapshot.culprits(
-        {rank: _called(snapshot, found, rank) for side in odd for rank in side.ranks}
+        {rank: _called(snapshot, sides, rank) for side in odd for rank in side.ranks}
     )
     said = f"ranks called different collectives: {lines[0]}, "
     said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
@@ -118,9 +117,9 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
     return Diagnosis(Verdict.MISMATCH, said, culprits, evidence=evidence, remedy=remedy)
 
 
-def _called(snapshot: JobSnapshot, found: Difference, rank: int) -> str:
-    mine = next(side for side in found.sides if rank in side.ranks)
-    others = next(side for side in found.sides if rank not in side.ranks)
+def _called(snapshot: JobSnapshot, sides: Sequence[Side], rank: int) -> str:
+    mine = next(side for side in sides if rank in side.ranks)
+    others = next(side for side in sides if rank not in side.ranks)
     where = f"where {ranks_in_words(others.ranks)} called {others.called}"
     return f"it called {mine.called}{snapshot.line(rank)} {where}"
 

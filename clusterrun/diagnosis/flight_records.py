@@ -41,15 +41,6 @@ class Side:
         return f"{self.record.operation} of {what}" if what else self.record.operation
 
 
-@frozen
-class Difference:
-    """At one place of one group ranks called different things; the largest side comes first."""
-
-    group: str
-    sequence: int
-    sides: tuple[Side, ...]
-
-
 def waiting(ranks: Sequence[RankSeen]) -> list[Waiting]:
     """Every rank in a collective, at its oldest one that is not done, or in a send or receive, by rank."""
     begun = _begun(ranks)
@@ -217,17 +208,16 @@ def roots(waits: Sequence[Waiting]) -> tuple[int, ...]:
     return tuple(sorted({rank for one in waits for rank in one.missing} - inside))
 
 
-def difference(ranks: Sequence[RankSeen]) -> Difference | None:
-    """The first place, in time, where members of a group did not call the same."""
+def difference(ranks: Sequence[RankSeen]) -> Sequence[Side]:
+    """The first place, in time, where members of a group did not call the same; the largest side first."""
     places: dict[tuple[str, str, int], dict[int, Record]] = {}
     for one in ranks:
         spans = {group.name: group.ranks for group in one.groups}
         for record in one.records:
             key = (record.group, spans.get(record.group, ""), record.sequence)
             places.setdefault(key, {})[one.rank] = record
-    sided = ((name, number, tuple(_sides(records))) for (name, _, number), records in places.items())
-    found = [Difference(*one) for one in sided if len(one[-1]) > 1]
-    return min(found, key=lambda one: min(side.record.at for side in one.sides), default=None)
+    found = [sides for records in places.values() if len(sides := _sides(records)) > 1]
+    return min(found, key=lambda sides: min(side.record.at for side in sides), default=())
 
 
 def _sides(records: Mapping[int, Record]) -> list[Side]:

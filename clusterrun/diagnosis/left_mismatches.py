@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterrun.diagnosis.evidence import RankSeen, Record
-from clusterrun.diagnosis.flight_records import EQUAL_SIZES, Difference, Side, difference
+from clusterrun.diagnosis.flight_records import EQUAL_SIZES, Side, difference
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stack_location import place, short
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.model.frozen import replace
 
 _SIZES = re.compile(r"op\.nbytes\. (\d+) vs (\d+)")
 _PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
@@ -100,31 +101,28 @@ def mismatch(left: Remains, root: Error) -> Diagnosis | None:
     if models := _other_model(left, root):
         return models
     smaller = tuple(sorted({one.rank for one in left.errors if _SIZES.search(one.text)}))
-    found = difference(left.last)
-    if found is None:
+    sides = difference(left.last)
+    if not sides:
         return _odd_one_aborted(left, root, smaller)
-    sides = _with_aborted(found, smaller)
-    most = max(len(ranks) for _, ranks in sides)
-    odd = [(side, ranks) for side, ranks in sides if len(ranks) < most] or list(sides)
-    lines = tuple(f"{ranks_in_words(ranks)} called {side.called}" for side, ranks in sides)
-    number = f"collective {found.sequence} of its group"
+    number = f"collective {sides[0].record.sequence} of its group"
+    sides = _with_aborted(sides, smaller)
+    most = max(len(side.ranks) for side in sides)
+    odd = [side for side in sides if len(side.ranks) < most] or sides
+    lines = tuple(f"{ranks_in_words(side.ranks)} called {side.called}" for side in sides)
     whys = {
         rank: f"it called {side.called}{_line(left, rank, side.record)}, {number}"
-        for side, ranks in odd
-        for rank in ranks
+        for side in odd
+        for rank in side.ranks
     }
     said = f"ranks did not call the same collective: {'; '.join(lines)}"
     return _mismatch(left, root, said, whys, evidence=(*lines, f"rank {root.rank}: {root.said}"))
 
 
-def _with_aborted(found: Difference, smaller: tuple[int, ...]) -> list[tuple[Side, tuple[int, ...]]]:
+def _with_aborted(sides: Sequence[Side], smaller: tuple[int, ...]) -> list[Side]:
     """A rank that got more than it expected aborts without a record: it had called the smaller one."""
-    known = {rank for side in found.sides for rank in side.ranks}
-    least = min(found.sides, key=lambda side: _bytes(side.record))
-    more = tuple(rank for rank in smaller if rank not in known)
-    return [
-        (side, tuple(sorted((*side.ranks, *more))) if side is least else side.ranks) for side in found.sides
-    ]
+    least = min(sides, key=lambda side: _bytes(side.record))
+    more = {*least.ranks, *smaller}.difference(*(side.ranks for side in sides if side is not least))
+    return [replace(side, ranks=tuple(sorted(more))) if side is least else side for side in sides]
 
 
 def _odd_one_aborted(left: Remains, root: Error, smaller: tuple[int, ...]) -> Diagnosis | None:

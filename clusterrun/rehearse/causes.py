@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from clusterrun.model.frozen import frozen
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
 from clusterrun.rehearse.rank_trace import Start
@@ -127,7 +126,7 @@ def judge(
         return (loaded_in_part(path, seen),)
     if found:
         return (*_differences(known, seen, at, found), *notice)
-    apart = _spread(first, second, last, at) if differs and second else None
+    apart = _spread(first, second, last, at) if differs and second else (False, "")
     unheard = (one for one in notice if one.level is not Severity.OK)
     return (_equal(seen, at, not differs, notice, apart), *unheard)
 
@@ -166,20 +165,21 @@ def _resumed(seen: FaultRun, at: int, same: str) -> Discovery:
 
 
 def _equal(
-    seen: FaultRun, at: int, deterministic: bool, notice: Sequence[Discovery], apart: LossSpread | None
+    seen: FaultRun, at: int, deterministic: bool, notice: Sequence[Discovery], apart: tuple[bool, str]
 ) -> Discovery:
     last = seen.restarted
     taken = last.last or max(rank.last for rank in last.ranks.values())  # ranks may go on alone for a while
     if taken < 1:
         return unknown(f"resumed at step {at}, but no step was taken after it: {seen.tail}")
-    if apart and apart.parted:
+    parted, losses = apart
+    if parted:
         why = "what was not restored cannot be named while undisturbed runs differ"
-        return unknown(f"resumed at step {at}; then {apart}: {why}")
+        return unknown(f"resumed at step {at}; then {losses}: {why}")
     for heard in notice:
         if heard.level is Severity.OK:
             return heard
     same = f"{taken} steps equal to the last bit" if deterministic else "what was saved is restored"
-    return _resumed(seen, at, same + (f", {apart}" if apart else ""))
+    return _resumed(seen, at, same + (f", {losses}" if losses else ""))
 
 
 # --- how the script met the notice that came before the end ---
@@ -344,51 +344,30 @@ def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Dis
 # --- losses, where undisturbed runs differ by themselves ---
 
 
-@frozen
-class LossSpread:
-    """Medians over steps: how far the restart's losses lie from those of two undisturbed runs (``own``), how
-    far these lie apart (``undisturbed``), and how large they are (``level``).
+def _spread(first: Start, second: Start, last: Start, at: int) -> tuple[bool, str]:
+    """Whether the losses of ``last``, from step ``at`` on, lie farther from those of undisturbed runs than
+    these explain by their own spread, and a sentence; '' if too few can be compared.
     """
-
-    own: float
-    undisturbed: float
-    level: float
-    steps: int
-
-    @property
-    def parted(self) -> bool:
-        """Whether no spread of undisturbed runs explains it."""
-        return self.own > max(SPREAD_TIMES * self.undisturbed, SPREAD_SHARE * self.level)
-
-    def __str__(self) -> str:
-        if self.parted:
-            return (
-                f"the losses of {self.steps} steps lie {self.own:.3g} from those of the undisturbed runs,"
-                f" which lie {self.undisturbed:.3g} apart"
-            )
-        spread = f"{SPREAD_TIMES:g} times the spread of undisturbed runs"
-        if self.own > SPREAD_TIMES * self.undisturbed:
-            spread = f"{SPREAD_SHARE:.0%} of undisturbed runs"
-        return f"{self.steps} losses are within {spread}"
-
-
-def _spread(first: Start, second: Start, last: Start, at: int) -> LossSpread | None:
-    """The losses of ``last``, which continues after step ``at``; None if too few can be compared."""
     one, two = _losses(first), _losses(second)
     undisturbed = {place: (one[place], two[place]) for place in one.keys() & two.keys()}
     everywhere = [abs(loss - other) for loss, other in undisturbed.values()]
-    here, own, level, steps = [], [], [], set()
+    here, away, level, steps = [], [], [], set()
     for (rank, n), loss in _losses(last).items():
         pair = undisturbed.get((rank, at + n))
         if pair and n <= LOOKED_AT:
             here.append(abs(pair[0] - pair[1]))
-            own.append(min(abs(loss - other) for other in pair))
+            away.append(min(abs(loss - other) for other in pair))
             level.append(abs(sum(pair)) / 2)
             steps.add(n)
     if len(steps) < LEAST_LOSSES:
-        return None
-    between = max(map(statistics.median, (here, everywhere)))
-    return LossSpread(statistics.median(own), between, statistics.median(level), len(steps))
+        return False, ""
+    between, own = max(map(statistics.median, (here, everywhere))), statistics.median(away)
+    if own <= SPREAD_TIMES * between:
+        return False, f"{len(steps)} losses are within {SPREAD_TIMES:g} times the spread of undisturbed runs"
+    if own <= SPREAD_SHARE * statistics.median(level):
+        return False, f"{len(steps)} losses are within {SPREAD_SHARE:.0%} of undisturbed runs"
+    said = f"the losses of {len(steps)} steps lie {own:.3g} from those of the undisturbed runs, which lie "
+    return True, f"{said}{between:.3g} apart"
 
 
 def _losses(life: Start) -> dict[tuple[int, int], float]:
