@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
-from clusterrun.model.frozen import frozen
 
 _CAUGHT = re.compile(
     r"Watchdog caught collective operation timeout: \w+\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+))?"
@@ -48,27 +47,19 @@ def explain_timeout(errors: Sequence[Error], nodes: Sequence[str], outside: Sequ
     return _of_gloo(errors, nodes, outside)
 
 
-@frozen
-class _Call:
-    """What a rank's watchdog caught: number ``sequence`` of ``group`` ('' where no line names it)."""
-
-    group: str
-    sequence: int
-    called: str
-
-
 class _Lines:
     """The watchdogs' lines by rank: calls that timed out, how many were begun in which group."""
 
     def __init__(self, errors: Iterable[Error]) -> None:
-        found: dict[int, dict[int, str]] = {}
+        self.caught: dict[tuple[int, int], str] = {}
+        """What each rank timed out in, by rank and number."""
         self._groups: dict[tuple[int, int], str] = {}
         self.begun: dict[int, dict[str, int]] = {}
         self.stuck: tuple[int, ...] = ()
         for error in errors:
             if caught := _CAUGHT.search(error.text):
                 size = f" of {caught[3]}" if caught[2] in _EQUAL_SIZES and caught[3] else ""
-                found.setdefault(error.rank, {}).setdefault(int(caught[1]), caught[2] + size)
+                self.caught.setdefault((error.rank, int(caught[1])), caught[2] + size)
             elif status := _STATUS.search(error.text):
                 if at_work := _AT_WORK.search(error.text):
                     self._groups[error.rank, int(at_work[1])] = status[1]
@@ -76,38 +67,31 @@ class _Lines:
                 groups[status[1]] = max(groups.get(status[1], -1), int(status[2]))
             elif _STUCK.search(error.text):
                 self.stuck = tuple(sorted({*self.stuck, error.rank}))
-        self.caught = {
-            rank: [
-                _Call(self._groups.get((rank, number), ""), number, what) for number, what in calls.items()
-            ]
-            for rank, calls in found.items()
-        }
 
-    def of_group(self) -> tuple[str, dict[int, _Call]]:
-        """The group in which most ranks wait, and the oldest call of each there."""
-        by_group: dict[str, dict[int, _Call]] = {}
-        for rank, calls in self.caught.items():
-            for call in sorted(calls, key=lambda one: -one.sequence):
-                by_group.setdefault(call.group, {})[rank] = call
+    def of_group(self) -> tuple[str, dict[int, tuple[int, str]]]:
+        """The group in which most ranks wait ('': no line names it), and the oldest call of each there."""
+        by_group: dict[str, dict[int, tuple[int, str]]] = {}
+        for (rank, number), called in sorted(self.caught.items(), reverse=True):
+            by_group.setdefault(self._groups.get((rank, number), ""), {})[rank] = number, called
         return max(by_group.items(), key=lambda item: (len(item[1]), item[0]))
 
 
 def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
     group, waits = lines.of_group()
-    newest = max(call.sequence for call in waits.values())
-    at_newest = {rank: call.called for rank, call in waits.items() if call.sequence == newest}
-    sides = _sides(at_newest)
+    newest = max(number for number, _ in waits.values())
+    sides = _sides({rank: called for rank, (number, called) in waits.items() if number == newest})
     where = f"collective {newest}{f' of group {group}' if group else ''}"
     evidence = tuple(
         f"{ranks_in_words(ranks)} waited in {called} ({where}) until it timed out" for called, ranks in sides
     )
     if len(sides) > 1:
         return _differs(sides, where, nodes, evidence)
-    absent = _absent(lines, group, waits, newest, len(nodes))
+    others = [rank for rank in range(len(nodes)) if rank not in waits]
+    absent = _absent(lines, group, others, newest, len(nodes))
     whys = {rank: _why(lines, rank, group, where) for rank in absent}
-    low = {rank: call for rank, call in waits.items() if group and call.sequence < newest}
+    low = {rank: call for rank, call in waits.items() if group and call[0] < newest}
     if not absent and 2 * len(low) < len(waits):
-        whys = {rank: f"it stands at {it.called}, collective {it.sequence}" for rank, it in low.items()}
+        whys = {rank: f"it stands at {it}, collective {number}" for rank, (number, it) in low.items()}
     if whys:
         return _blamed(whys, f"never came to {sides[0][0]} ({where})", nodes, evidence)
     everybody = len(waits) == len(nodes) and not low
@@ -117,16 +101,15 @@ def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
     return Diagnosis(Verdict.LINK if everybody else Verdict.NEVER_ARRIVED, said, (), (), evidence, remedy)
 
 
-def _absent(lines: _Lines, group: str, waits: Mapping[int, _Call], newest: int, size: int) -> tuple[int, ...]:
+def _absent(lines: _Lines, group: str, others: list[int], newest: int, size: int) -> list[int]:
     """Ranks that have not begun what others timed out in, as far as that is certain."""
-    others = [rank for rank in range(size) if rank not in waits]
     if group != _DEFAULT:
-        return tuple(others) if len(others) == 1 else ()
+        return others if len(others) == 1 else []
     behind = [rank for rank in others if lines.begun.get(rank, {}).get(group, newest) < newest]
     mute = [rank for rank in others if group not in lines.begun.get(rank, {})]
     # Ranks that are ended while others still print are mute too: one may be told from that, few by luck.
     answers = any(rank in lines.begun for rank in others) and 2 * len(mute) < size
-    return tuple(sorted((*behind, *(mute if len(mute) == 1 or answers else ()))))
+    return [*behind, *(mute if len(mute) == 1 or answers else ())]
 
 
 def _why(lines: _Lines, rank: int, group: str, where: str) -> str:

@@ -112,20 +112,14 @@ def no_steps(life: Start, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
         when = f"after {life.last} steps" if life.last else "before its first step"
         return f"the script ends {when}{place}: {kind}: {first}", remedy
     if not life.ranks:
-        return (
-            f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?",
-            "see what the ranks printed: --keep, then clusterrun logs",
-        )
+        said = f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?"
+        return said, "see what the ranks printed: --keep, then clusterrun logs"
     if status.state is State.FAILED:
-        return (
-            f"the script ends before its first step: {status.reason}",
-            "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err",
-        )
-    return (
-        "no step of a torch optimizer was seen: what this script computes cannot be compared",
-        "it must train with an optimizer of torch's in the processes that clusterrun starts"
-        " (--ranks-per-node): ranks that the script starts by itself are not seen",
-    )
+        remedy = "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err"
+        return f"the script ends before its first step: {status.reason}", remedy
+    said = "no step of a torch optimizer was seen: what this script computes cannot be compared"
+    remedy = "it must train with an optimizer of torch's in the processes that clusterrun starts"
+    return said, f"{remedy} (--ranks-per-node): ranks that the script starts by itself are not seen"
 
 
 def too_slow(life: Start, budget: float) -> Discovery:

@@ -229,7 +229,9 @@ def differences(known: Reference, life: Start, at: int) -> tuple[FirstDifference
         if here:
             firsts = sorted(here, key=lambda one: list(PARTS).index(one.part))
             if state is None:
-                found += [one for one in firsts if _independent(one, firsts[0], j)]
+                own = ("rates", "scaler") if j == 1 else ()  # they differ not for what differs before them
+                first = firsts[0]
+                found += [first, *(one for one in firsts if one.part in own and one.part != first.part)]
             elif j == 1:  # an optimizer's learning rates are part of its state
                 found += [one for one in firsts if one.part in ("scheduler", "scaler", "averages")]
             break
@@ -253,11 +255,6 @@ PARTS = {
     "rounding": "the arithmetic (the sum of the gradients of several ranks)",
 }
 """In the order in which one decides the next, and in words."""
-
-
-def _independent(one: FirstDifference, first: FirstDifference, j: int) -> bool:
-    """Whether a part differs by itself, not for what differs before it."""
-    return one is first or (j == 1 and one.part in ("rates", "scaler") and one.part != first.part)
 
 
 def _matters(known: Reference, life: Start, at: int) -> bool:
@@ -313,7 +310,8 @@ def _at(known: Reference, trace: RankTrace, at: int, j: int) -> list[FirstDiffer
     if parts[-1:] in ([], [("rounding", "")]) and step.buffers != right.buffers and leads:
         parts.append(("buffers", ""))
     seen = len(step.averages) >= len(right.averages)
-    if leads and seen and not set(right.averages) <= set(step.averages) and _averages_move(known, trace.rank):
+    move = len({one.averages for one in known.steps[trace.rank].values()}) > 1
+    if leads and seen and move and not set(right.averages) <= set(step.averages):
         parts.append(("averages", ""))
     if step.schedulers != right.schedulers and len(step.schedulers) == len(right.schedulers):
         parts.append(("scheduler", f"{list(step.schedulers)} instead of {list(right.schedulers)}"))
@@ -353,11 +351,6 @@ def _of_loss(step: Step, right: Step) -> str:
     return (
         SAME_LOSS if step.loss == right.loss else f"the loss is {step.loss:.6g} instead of {right.loss:.6g}"
     )
-
-
-def _averages_move(known: Reference, rank: int) -> bool:
-    steps = known.steps.get(rank, {}).values()
-    return len({step.averages for step in steps}) > 1
 
 
 def _rates(step: Step, right: Step) -> str:
