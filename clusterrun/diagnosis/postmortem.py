@@ -149,13 +149,8 @@ def _root(left: Remains) -> Error | None:
     """The earliest error that was not survived; of one moment the known one, then that of who ended first."""
     since = left.failure.at - BEFORE if left.failure else 0.0
     ended = unfolded(left.failure.ended) if left.failure else ()  # with exit code 0, whatever they printed
-    roots = [
-        one
-        for one in left.errors
-        if not one.consequence
-        and one.rank not in ended
-        and (not one.at or one.at >= since - (DUMPING if is_timeout(one) else 0.0))
-    ]
+    roots = [one for one in left.errors if not one.consequence and one.rank not in ended]
+    roots = [one for one in roots if not one.at or one.at >= since - (DUMPING if is_timeout(one) else 0.0)]
     if not roots or _killed(left):
         return None
     roots = _without_overcome(left, [one for one in roots if not one.survived] or roots)
@@ -205,9 +200,8 @@ def _killed(left: Remains) -> bool:
         return False
     if number != signal.SIGKILL and any(one.rank == failure.rank for one in left.errors):
         return False
-    return not any(
-        one.at and one.at < failure.at - SAME_MOMENT and not one.consequence for one in left.errors
-    )
+    own = (one.at for one in left.errors if not one.consequence)
+    return not any(at and at < failure.at - SAME_MOMENT for at in own)
 
 
 def _of_error(left: Remains, root: Error) -> Diagnosis:
@@ -299,10 +293,8 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
             remedy = "job.out in the run directory holds what the launcher said; --srun adds an option to it"
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     if failure.code in _KILLED:
-        remedy = (
-            "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person, "
-        )
-        remedy += "or the kernel at a limit of processor time (ulimit -t)?"
+        remedy = "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person,"
+        remedy += " or the kernel at a limit of processor time (ulimit -t)?"
     told = _last_word(failure.last_lines)
     last = told.removeprefix(OURS)
     known = meaning(last)
@@ -315,12 +307,12 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         culprit = replace(culprit, why=f"{culprit.why}; {own[0].said}") if own else culprit
     cause = last if told != last else known.cause if known else _CODES.get(failure.code, "")
     said = failure.why + (f": {cause}" if cause else "")
-    evidence = _printed(left, failure, told)
+    evidence = _printed(left, failure, own, told)
     if failure.peer:
         evidence = (*evidence, f"its message names an address of {failure.peer}")
     if last and not own:
         how = "" if told != last else "it printed last: "
-        culprit = Culprit(culprit.rank, culprit.node, f"{culprit.why}; {how}{_cut(last)}")
+        culprit = replace(culprit, why=f"{culprit.why}; {how}{_cut(last)}")
     return Diagnosis(Verdict.CRASHED, said, (culprit,), (), evidence, known.remedy if known else remedy)
 
 
@@ -340,24 +332,20 @@ def _who_left(left: Remains, errors: list[Error]) -> Diagnosis | None:
     return Diagnosis(Verdict.CRASHED, said, left.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
 
 
-def _printed(left: Remains, failure: Failure, last: str) -> tuple[str, ...]:
+def _printed(left: Remains, failure: Failure, own: list[Error], last: str) -> tuple[str, ...]:
     """What a rank said of its end, or its node for it."""
     name = left.name(failure.rank)
     if last.startswith(OURS):
         return (f"{failure.node}: {last[len(OURS) :]}",)
-    for one in left.errors:
-        if one.rank == failure.rank:
-            return (f"{name}: {one.said}",)
+    if own:
+        return (f"{name}: {own[0].said}",)
     return (f"{name} printed last: {_cut(last)}" if last else f"{name} printed nothing",)
 
 
 def _last_word(lines: tuple[str, ...]) -> str:
     """The last line with words in it, without marks and frames around them."""
-    for line in reversed(lines):
-        word = _FRAMING.sub("", _MARK.sub("", line))
-        if any(map(str.isalnum, word)):
-            return word
-    return ""
+    words = (_FRAMING.sub("", _MARK.sub("", line)) for line in reversed(lines))
+    return next((word for word in words if any(map(str.isalnum, word))), "")
 
 
 def _of_early_end(left: Remains, failure: Failure) -> Diagnosis:
@@ -395,8 +383,8 @@ def _awaited(left: Remains, ended: tuple[int, ...]) -> tuple[int, ...]:
     for one in left.last:
         if one.rank not in ended and one.records:
             newest = max(one.records, key=lambda record: record.at)
-            found |= set(members(one, newest.group, left.last)) & set(ended)
-    return tuple(sorted(found))
+            found.update(members(one, newest.group, left.last))
+    return tuple(sorted(found & set(ended)))
 
 
 def _without_failure(left: Remains) -> Diagnosis:

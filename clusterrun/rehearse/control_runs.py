@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from clusterrun.model.record import RunStatus
-from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
 from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
@@ -99,7 +98,7 @@ def amount(size: float) -> str:
     return f"{size:.3g} TB"
 
 
-def no_steps(life: Start, status: RunStatus, spec: JobSpec) -> tuple[str, str]:
+def no_steps(life: Start, status: RunStatus) -> tuple[str, str]:
     """Why nothing can be rehearsed: what was seen, and what to do."""
     if life.errors:
         line, kind, said = life.errors[0]

@@ -117,7 +117,7 @@ class Rehearsal:
         seconds = time.monotonic() - began
         failed = status.state is State.FAILED and bool(first.errors)
         if failed or not first.ranks or first.last < 1:
-            said, remedy = control_runs.no_steps(first, status, self._runs.spec)
+            said, remedy = control_runs.no_steps(first, status)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
             return Result("control", "control", (Discovery(cause, said, remedy),), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")

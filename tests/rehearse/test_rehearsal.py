@@ -100,12 +100,11 @@ def test_a_script_that_never_steps_is_told_so() -> None:
 def test_a_script_that_exits_before_its_first_step_is_not_said_to_hide_them() -> None:
     """As for a wrong option, where argparse exits with code 2 and raises nothing that a hook sees."""
     status: Any = SimpleNamespace(state=State.FAILED, reason="rank 0 on local-0 exited with code 2")
-    spec: Any = None
-    said, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status, spec)
+    said, remedy = no_steps(Start({0: RankTrace(0, {}, ())}), status)
     assert said == "the script ends before its first step: rank 0 on local-0 exited with code 2"
     assert "--keep" in remedy
     raised = RankTrace(0, {}, (step(1),), error=("main.py:237", "ValueError", "no such file"))
-    said, _ = no_steps(Start({0: raised}), status, spec)
+    said, _ = no_steps(Start({0: raised}), status)
     assert said == "the script ends after 1 steps at main.py:237: ValueError: no such file"
 
 
