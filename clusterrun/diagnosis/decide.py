@@ -239,10 +239,8 @@ def _outlived(snapshot: JobSnapshot) -> Diagnosis:
 def _busy_without_progress(snapshot: JobSnapshot, busy: Sequence[RankSeen]) -> Diagnosis:
     """A rank that waits for its GPU spins, and one that computes does not tell: neither is blamed."""
     who = ranks_in_words(one.rank for one in busy)
-    said = (
-        f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective or "
-        f"printed for {snapshot.stalled:.0f} s: it computes, or waits for its GPU"
-    )
+    said = f"{who} keep{'s' if len(busy) == 1 else ''} a processor busy, but no rank has begun a collective "
+    said += f"or printed for {snapshot.stalled:.0f} s: it computes, or waits for its GPU"
     records = "torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0"
     remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), (*_reasons(busy), records), remedy)

@@ -138,10 +138,8 @@ class JobSnapshot:
         for node, why in self.mute:
             yield f"nothing was heard from {node}: {why}"
         for one, debt in self.owed[:MOST_GROUPS]:
-            yield (
-                f"rank {one.rank} on {one.node} sent {debt.waiting} bytes to {self.node_at(debt.peer)} "
-                f"({debt.peer}) {debt.retries} times over: no answer"
-            )
+            sent = f"rank {one.rank} on {one.node} sent {debt.waiting} bytes to {self.node_at(debt.peer)}"
+            yield f"{sent} ({debt.peer}) {debt.retries} times over: no answer"
         living = [one for one in self.seen if one.state and one.state not in STOPPED]
         silent = [one.rank for one in living if not one.answered]
         if silent:

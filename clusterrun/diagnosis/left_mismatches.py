@@ -81,16 +81,14 @@ def _other_model(left: Remains, root: Error) -> Diagnosis | None:
         return None
     numbers = list(counts.values())
     sides = sorted(set(numbers), key=lambda number: (-numbers.count(number), number))
-    told = [(sorted(rank for rank in counts if counts[rank] == number), number) for number in sides]
-    known = len(told) > 1 and len(told[0][0]) > len(told[1][0])
+    told = {number: [rank for rank in sorted(counts) if counts[rank] == number] for number in sides}
+    known = len(sides) > 1 and len(told[sides[0]]) > len(told[sides[1]]) and not left.per_node
     whys = {
-        rank: f"its model has {number} parameters, those of others {told[0][1]}"
-        for ranks, number in (told[1:] if known and not left.per_node else ())
-        for rank in ranks
+        rank: f"its model has {number} parameters, those of others {sides[0]}"
+        for number in (sides[1:] if known else ())
+        for rank in told[number]
     }
-    lines = (
-        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for ranks, number in told
-    )
+    lines = [f"{ranks_in_words(its)} {'has' if len(its) == 1 else 'have'} {n}" for n, its in told.items()]
     said = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
     return _mismatch(left, root, said, whys)
 

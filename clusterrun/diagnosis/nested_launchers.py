@@ -35,10 +35,8 @@ def _in_command(argv: Sequence[str]) -> Iterator[str]:
     if name.startswith("python") and "-m" in argv[:-1]:
         module = argv[list(argv).index("-m") + 1]
     if starts or module in MODULES:
-        yield (
-            f"{module or name} starts ranks by itself, and every rank would start it: "
-            "name the script alone, or start it once per node with --per-node"
-        )
+        starts_them = f"{module or name} starts ranks by itself, and every rank would start it"
+        yield f"{starts_them}: name the script alone, or start it once per node with --per-node"
     elif name in SCHEDULERS:
         yield f"{name} inside a rank would start the job in the job: name the script alone"
 
@@ -60,10 +58,8 @@ def _of_call(call: ast.Call) -> Iterator[str]:
     name = _name(call.func)
     last = name.rpartition(".")[2]
     if last in STARTERS and (last != "spawn" or _of_multiprocessing(name)):
-        yield (
-            f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank: "
-            "call what it starts, or start the script once per node with --per-node"
-        )
+        calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
+        yield f"{calls}: call what it starts, or start the script once per node with --per-node"
     words = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
     program = next((os.path.basename(word.split()[0]) for word in words if word.strip()), "")
     if program in PROGRAMS:

@@ -74,10 +74,8 @@ class Together:
         if self._largest >= self._size or len(self._small) < self._size or min(self._small.values()) < 2:
             return ""
         form = "each rank is in a group of its own" if self._largest == 1 else "the ranks form several groups"
-        return (
-            f"{ALONE}: {form}, the largest has {self._largest} of {self._size} ranks: "
-            f"is init_process_group given another world_size? it needs none{SILENCE}"
-        )
+        said = f"{ALONE}: {form}, the largest has {self._largest} of {self._size} ranks: "
+        return f"{said}is init_process_group given another world_size? it needs none{SILENCE}"
 
     def _no_group(self, now: float, after: float) -> str:
         known = [pulse for pulse in self._pulses.values() if pulse.answered and pulse.torch]
@@ -85,10 +83,8 @@ class Together:
             return ""
         if any(pulse.seconds < WORKED * after for pulse in known):
             return ""
-        return (
-            f"{ALONE}: {self._size} ranks work, and none has called init_process_group: each trains "
-            f"a copy of its own (clusterrun help frameworks says what joins them){SILENCE}"
-        )
+        said = f"{ALONE}: {self._size} ranks work, and none has called init_process_group: each trains "
+        return f"{said}a copy of its own (clusterrun help frameworks says what joins them){SILENCE}"
 
     def _silent(self, now: float) -> str:
         """One group of all, which is never used, while all work and print."""

@@ -13,9 +13,8 @@ from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unf
 
 def other_request(snapshot: JobSnapshot) -> Diagnosis | None:
     """Ranks that do not meet because one asks for another world, rank's number, place or group."""
-    return (
-        _other_world(snapshot) or _other_rank(snapshot) or _other_store(snapshot) or _other_groups(snapshot)
-    )
+    found = _other_world(snapshot) or _other_rank(snapshot)
+    return found or _other_store(snapshot) or _other_groups(snapshot)
 
 
 def _other_world(snapshot: JobSnapshot) -> Diagnosis | None:
@@ -204,9 +203,8 @@ def met_in_vain(snapshot: JobSnapshot) -> Diagnosis:
     said = f"all ranks seen wait in {here.operation} at {here.line}"
     gone = sorted({*range(snapshot.size)} - {one.rank for one in snapshot.seen})
     if gone and not snapshot.mute and all(one.world == one.started == snapshot.size for one in snapshot.seen):
-        said += (
-            f", for {ranks_in_words(gone)} as well, of which no process was left when they were looked for"
-        )
+        said += f", for {ranks_in_words(gone)} as well, of which no process was left when they were looked "
+        said += "for"
         remedy = f"how did it end? clusterrun logs --rank {gone[0]}; behind a pipe an exit code is lost: "
         remedy += "set -o pipefail"
         verdict = Verdict.NEVER_ARRIVED

@@ -148,12 +148,9 @@ def _rounded(first: Start, seen: FaultRun, at: int, one: FirstDifference) -> Dis
             loss = right.get(at + step.n)
             if loss is None or step.loss is None or abs(step.loss - loss) <= CLOSE * max(1.0, abs(loss)):
                 continue
-            said = (
-                f"step {one.step} is equal but for rounding, and at step {at + step.n} the losses have parted"
-            )
-            return unknown(
-                f"{said}: {step.loss:.6g} instead of {loss:.6g}; rehearse with 2 ranks to compare by bits"
-            )
+            said = f"step {one.step} is equal but for rounding, and at step {at + step.n} the losses have "
+            said += f"parted: {step.loss:.6g} instead of {loss:.6g}"
+            return unknown(f"{said}; rehearse with 2 ranks to compare by bits")
     same = f"equal to the last bit up to the sum of the gradients of {len(seen.restarted.ranks)} ranks"
     return _resumed(seen, at, f"{same}, then but for rounding")
 
@@ -298,10 +295,8 @@ def _random(one: FirstDifference, head: str, seen: FaultRun) -> Discovery:
     remedy = RESTORE_RANDOM
     if lines:
         said = f"{said}: it was set at {lines[0]}, but is another one after this step"
-        remedy = (
-            "restore each rank's own random state, saved after the last number was drawn, as the last thing"
-            " before the first step: no validation, model or loader may draw in between"
-        )
+        remedy = "restore each rank's own random state, saved after the last number was drawn, as the last "
+        remedy += "thing before the first step: no validation, model or loader may draw in between"
     return Discovery(Cause.RANDOM, said, remedy, seen.made(), one.step)
 
 
@@ -321,10 +316,8 @@ def _unsaved(one: FirstDifference, head: str, seen: FaultRun, late: bool) -> Dis
     steps = (step for trace in seen.restarted.ranks.values() for step in trace.steps)
     if one.part == "rates" and not any(step.schedulers for step in steps):
         words += f" (rank {one.rank}): no scheduler of torch's sets it"
-        remedy = (
-            "after optimizer.load_state_dict(…), set none of it anew; compute what changes while training"
-        )
-        remedy += " from the number of the step that was loaded"
+        remedy = "after optimizer.load_state_dict(…), set none of it anew; compute what changes while "
+        remedy += "training from the number of the step that was loaded"
         if late:
             words += ", and it was right before this step"
             remedy = "save and restore what decides when the rate changes: the best value, counters of bad "

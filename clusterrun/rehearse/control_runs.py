@@ -80,10 +80,8 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     for kind, paths in kinds.items():
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
-            said = (
-                f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was removed:"
-            )
-            said += f" 1000 of them take {amount(1000 * size)}"
+            said = f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was "
+            said += f"removed: 1000 of them take {amount(1000 * size)}"
             lines = tuple({save.line for save in saves if save.path in paths})
             remedy = "remove all but the newest two or three after each save"
             return Discovery(Cause.NEVER_DROPPED, said, remedy, lines)
@@ -132,8 +130,6 @@ def too_slow(life: Start, budget: float) -> Discovery:
     each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
     saved = len({save.step for save in life.saves if save.size})
     pace = f"{life.last} steps of {each:.2g} s and {saved} checkpoints within --budget {budget:g} s: too few"
-    remedy = (
-        "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more:"
-        f" --budget {2 * budget:g}s"
-    )
+    remedy = "rehearse a smaller model or batch, save more often, end runs sooner (--steps), or give more: "
+    remedy += f"--budget {2 * budget:g}s"
     return unknown(pace, remedy)

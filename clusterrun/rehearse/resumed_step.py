@@ -102,9 +102,8 @@ def weights_of_no_step(seen: FaultRun, steps: Mapping[int, int | None], lines: t
     who = "all ranks" if len(ranks) == len(steps) else "rank " + ", ".join(map(str, ranks))
     said = f"a checkpoint was read, but the weights before the first step are {whose} on {who}:"
     said += " a part of them is not saved, not loaded, or changed on the way"
-    remedy = (
-        "save and load model.state_dict() whole, on every rank, with strict=True and in its own precision"
-    )
+    remedy = "save and load model.state_dict() whole, on every rank, with strict=True and in its own "
+    remedy += "precision"
     return Discovery(Cause.PARAMETERS, said, remedy, lines)
 
 
@@ -118,11 +117,9 @@ def left_out(seen: FaultRun) -> Discovery | None:
         line, missing, unknown_names, name = trace.partial
         if not missing or not unknown_names or trace.partial in begun:
             continue
-        said = (
-            f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank}): "
-        )
-        said += f"the file lacks {missing} names of the model, and has {unknown_names} that the model lacks "
-        said += f"({name})"
+        said = f"model.load_state_dict(…, strict=False) at {line} left the weights as they were (rank {rank})"
+        said += f": the file lacks {missing} names of the model, and has {unknown_names} that the model "
+        said += f"lacks ({name})"
         remedy = "save and load the same module, so that names are equal (DDP's begin with module.: save"
         remedy += " ddp.module.state_dict()), and load with strict=True"
         return Discovery(Cause.PARAMETERS, said, remedy, seen.made())

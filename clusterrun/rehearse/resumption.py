@@ -58,10 +58,8 @@ class Reference:
 
     def held(self, rank: int, optimizer: int, at: int) -> tuple[int, int] | None:
         """Parameters and state of an optimizer after step ``at``; None if it is not known."""
-        mine = (
-            step for n, step in self.steps.get(rank, {}).items() if n <= at and step.optimizer == optimizer
-        )
-        last = max(mine, key=lambda step: step.n, default=None)
+        mine = (step for step in self.steps.get(rank, {}).values() if step.optimizer == optimizer)
+        last = max((step for step in mine if step.n <= at), key=lambda step: step.n, default=None)
         return (last.parameters, last.state) if last else self.initial.get(rank, {}).get(optimizer)
 
     def begun(self, rank: int, optimizer: int) -> int:
@@ -117,6 +115,7 @@ def joined(control: Start, lives: Sequence[Start]) -> Start:
 
 def _gone_on(before: RankTrace, at: int, after: RankTrace) -> RankTrace:
     steps = [step for step in before.steps if step.n <= at]
+    moved = [one for one in before.moved if one[0] <= at]
     return replace(
         after,
         before=before.before,
@@ -126,10 +125,7 @@ def _gone_on(before: RankTrace, at: int, after: RankTrace) -> RankTrace:
         saves=(*before.saves, *(replace(save, step=at + save.step) for save in after.saves if save.step)),
         removes=(*before.removes, *after.removes),
         calls=(*before.calls, *after.calls),
-        moved=(
-            *(one for one in before.moved if one[0] <= at),
-            *((at + n, optimizer, parameters) for n, optimizer, parameters in after.moved),
-        ),
+        moved=(*moved, *((at + n, optimizer, parameters) for n, optimizer, parameters in after.moved)),
     )
 
 
@@ -348,16 +344,14 @@ def _of_loss(step: Step, right: Step) -> str:
     """Of which loss other weights came: the same one, or another; '' where it is not seen."""
     if step.loss is None or right.loss is None:
         return ""
-    return (
-        SAME_LOSS if step.loss == right.loss else f"the loss is {step.loss:.6g} instead of {right.loss:.6g}"
-    )
+    other = f"the loss is {step.loss:.6g} instead of {right.loss:.6g}"
+    return SAME_LOSS if step.loss == right.loss else other
 
 
 def _rates(step: Step, right: Step) -> str:
     """What of an optimizer's settings differs: the learning rate, which comes first, or one beside it."""
-    mine, its = (
-        "/".join(f"{group[0]:.6g}" if group else "?" for group in one.rates) for one in (step, right)
-    )
+    both = (step.rates, right.rates)
+    mine, its = ("/".join(f"{group[0]:.6g}" if group else "?" for group in rates) for rates in both)
     if mine != its:
         return f"{mine} instead of {its}"
     pairs = [pair for one, other in zip(step.rates, right.rates) for pair in zip(one, other)]
