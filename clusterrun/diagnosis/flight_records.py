@@ -73,13 +73,9 @@ def _holder(one: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:
 
     One that works, loads or reads while it holds the lock will give it back.
     """
-    return tuple(
-        two.rank
-        for two in ranks
-        if (two.node, two.pid) == (one.node, one.lock_holder)
-        and two is not one
-        and place(two.stack).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
-    )
+    found = [two for two in ranks if (two.node, two.pid) == (one.node, one.lock_holder) and two is not one]
+    waits = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+    return tuple(two.rank for two in found if place(two.stack).doing in waits)
 
 
 def setters(rank: RankSeen, ranks: Sequence[RankSeen]) -> tuple[int, ...]:

@@ -42,13 +42,10 @@ def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     found = {rank: one for rank, one in found.items() if one.rank not in found}
     if not found:
         return None
-    disputes = [
-        (
-            [one for one in waits if _call(one) == call],
-            [at[rank] for rank, one in sorted(found.items()) if _call(one) == call],
-        )
-        for call in dict.fromkeys(map(_call, found.values()))
-    ]
+    disputes = []
+    for call in dict.fromkeys(map(_call, found.values())):
+        gone = [at[rank] for rank, one in sorted(found.items()) if _call(one) == call]
+        disputes.append(([one for one in waits if _call(one) == call], gone))
     known = [(inside, gone, odd) for inside, gone in disputes if (odd := _odd(snapshot, inside, gone))]
     if not known:
         return _either(snapshot, waits, *disputes[0])
@@ -70,11 +67,8 @@ def _other_peer(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
 
     Another one waits in the other half for it, as ever as well.
     """
-    as_ever = {
-        one.rank: one
-        for one in waits
-        if not one.record.sequence and _departs(snapshot.of(one.rank), one) is False
-    }
+    ends = [one for one in waits if not one.record.sequence]
+    as_ever = {one.rank: one for one in ends if _departs(snapshot.of(one.rank), one) is False}
     for number, wait in as_ever.items():
         one = snapshot.of(number)
         mates = [snapshot.of(two) for two in as_ever if snapshot.of(two).peer == number and two != number]
@@ -161,11 +155,8 @@ def _skipped_in_turn(snapshot: JobSnapshot, inside: list[Waiting], gone: list[Wa
 def _before_each(rank: RankSeen, narrow: str, wide: str) -> list[int]:
     """How many calls of one group a rank had begun before each of its calls of another, as far as is kept."""
     others = [one for one in rank.records if one.group == wide]
-    found = [
-        max((other.sequence for other in others if other.at < one.at), default=-1)
-        for one in rank.records
-        if one.group == narrow
-    ]
+    starts = [one.at for one in rank.records if one.group == narrow]
+    found = [max((other.sequence for other in others if other.at < at), default=-1) for at in starts]
     return [count for count in found if count >= 0]
 
 

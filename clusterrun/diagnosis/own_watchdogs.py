@@ -70,13 +70,9 @@ def _awaited_in(left: Remains, late: RankSeen) -> Record | None:
     begun = {group.name: 0 for group in late.groups}
     for record in late.records:
         begun[record.group] = max(begun.get(record.group, 0), record.sequence)
-    after = [
-        record
-        for one in left.last
-        if one.rank != late.rank and (left.failure is None or one.rank != left.failure.rank)
-        for record in one.records
-        if record.group in begun and record.sequence > begun[record.group] > 0
-    ]
+    aside = (late.rank, left.failure.rank if left.failure else late.rank)
+    records = [record for one in left.last if one.rank not in aside for record in one.records]
+    after = (record for record in records if record.sequence > begun.get(record.group, 0) > 0)
     return min(after, key=lambda one: one.at, default=None)
 
 

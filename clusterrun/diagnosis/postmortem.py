@@ -92,11 +92,8 @@ def _by_origin(left: Remains) -> Remains:
 
 def _with_stacks(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """The same, with where those stood whom the others had waited for: they print nothing themselves."""
-    lines = {
-        one.rank: f"; when it was told to end it was at {place(one.stack).line}"
-        for one in left.stood
-        if place(one.stack).line
-    }
+    stood = {one.rank: place(one.stack).line for one in left.stood if place(one.stack).line}
+    lines = {rank: f"; when it was told to end it was at {line}" for rank, line in stood.items()}
     seen = [one for one in left.stood if any(one.rank == culprit.rank for culprit in diagnosis.culprits)]
     if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not lines or not seen:
         return diagnosis
@@ -131,11 +128,8 @@ def with_printed(diagnosis: Diagnosis, errors: Iterable[Error], per_node: bool) 
     told = [one for one in errors if not one.consequence and not is_timer(one)]
     said = {one.inner if per_node else one.rank: one for one in told}
     blamed = {one.rank for one in diagnosis.culprits if one.rank >= 0}
-    printed = [
-        f"rank {rank} has printed: {said[rank].said}"
-        for rank in sorted(blamed & said.keys())
-        if not is_timeout(said[rank])
-    ]
+    own = [rank for rank in sorted(blamed & said.keys()) if not is_timeout(said[rank])]
+    printed = [f"rank {rank} has printed: {said[rank].said}" for rank in own]
     return replace(diagnosis, evidence=(*diagnosis.evidence, *printed))
 
 

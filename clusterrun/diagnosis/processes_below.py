@@ -57,11 +57,10 @@ def _does(one: RankSeen, child: ChildProcess) -> str:
 def _listed(living: Sequence[RankSeen]) -> Diagnosis:
     who = ranks_in_words(one.rank for one in living)
     said = f"{who} wait{'s' if len(living) == 1 else ''} for processes that nothing tells the stacks of"
-    evidence = [
-        f"rank {one.rank} on {one.node} has started "
-        + ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:_MOST])
-        for one in living[:_MOST]
-    ]
+    evidence = []
+    for one in living[:_MOST]:
+        children = ", ".join(f"{child.name} (process {child.pid})" for child in one.children[:_MOST])
+        evidence.append(f"rank {one.rank} on {one.node} has started {children}")
     remedy = f"on {living[0].node}: py-spy dump --pid N of each shows where it is"
     remedy += " (ranks of torchrun need none)"
     return Diagnosis(Verdict.UNDETERMINED, said, (), (), tuple(evidence), remedy)

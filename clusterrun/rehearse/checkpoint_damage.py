@@ -132,19 +132,15 @@ def newest_whole(seen: FaultRun) -> SavedFile | None:
     """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
     read = {path for path, _ in seen.restarted.loaded}
     saves = [save for life in seen.lives[:1] for save in life.saves]
+    loaded = [save for save in saves if save.path in read]
     kinds = {pattern(path) for path in read} & {pattern(save.path) for save in saves}
-    kinds |= {
-        pattern(save.path) for save in saves if any(_alike(save, one) for one in saves if one.path in read)
-    }
+    kinds |= {pattern(save.path) for save in saves if any(_alike(save, one) for one in loaded)}
     several = len({pattern(save.path) for save in saves}) > 1
     if seen.fault in ("mid-save", "disk-full") and not kinds and several:
         return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(seen)
-    return max(
-        (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds)),
-        key=lambda save: save.step,
-        default=None,
-    )
+    whole = (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds))
+    return max(whole, key=lambda save: save.step, default=None)
 
 
 def _alike(one: SavedFile, other: SavedFile) -> bool:

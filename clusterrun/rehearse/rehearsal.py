@@ -209,7 +209,9 @@ class Rehearsal:
         """What each of these faults did, the first at least: the start after it has met the next one."""
         if self._runs.is_late():
             raise BudgetSpent
-        if faults[0].name == "damaged" and self._cut_off(plan):
+        ends = {trace.end for trace in self.control[1].ranks.values()}
+        # We ended the second undisturbed run: it would have gone on, so it still can.
+        if faults[0].name == "damaged" and not plan.natural and ends == {"limit"}:
             yield self._damaged(faults[0], plan)
         elif faults[0].name in INSIDE:
             yield from self._inside(faults, plan)
@@ -306,11 +308,6 @@ class Rehearsal:
 
     def _past(self, *lives: Start) -> Start:
         return joined(self.control[0], lives or (Start({}),))
-
-    def _cut_off(self, plan: Schedule) -> bool:
-        """Whether the second undisturbed run was ended by us: it would have gone on, so it still can."""
-        ends = {trace.end for trace in self.control[1].ranks.values()}
-        return not plan.natural and ends == {"limit"}
 
     def _damaged(self, fault: FaultCase, plan: Schedule) -> FaultRun:
         """Damage the second undisturbed run's newest checkpoint and continue it: nobody else needs that."""

@@ -178,12 +178,9 @@ def _as_before(known: Reference, trace: RankTrace, at: int) -> int:
 
 def moves(life: Start) -> bool:
     """Whether any step changes the weights: where none does, nobody can say from which a restart goes on."""
-    return any(
-        step.parameters != trace.before[trace.leads][0]
-        for trace in life.ranks.values()
-        for step in trace.steps
-        if trace.before and step.optimizer == trace.leads
-    )
+    begun = [trace for trace in life.ranks.values() if trace.before]
+    steps = [(trace, step) for trace in begun for step in trace.steps if step.optimizer == trace.leads]
+    return any(step.parameters != trace.before[trace.leads][0] for trace, step in steps)
 
 
 def begins(known: Reference, life: Start) -> int | None:

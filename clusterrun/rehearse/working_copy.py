@@ -25,21 +25,16 @@ def moved(word: str, root: str, folder: str) -> str:
 
 def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
     """The words of a command that name places outside of the working directory, which all runs share."""
-    words = [part for word in command for part in word.split("=")]
-    return tuple(
-        word for word in words if os.path.isabs(word) and not (word + os.sep).startswith(root + os.sep)
-    )
+    words = [part for word in command for part in word.split("=") if os.path.isabs(part)]
+    return tuple(word for word in words if not (word + os.sep).startswith(root + os.sep))
 
 
 def copy_folder(source: str, target: str) -> None:
     """Copy a working directory; large files are linked to. Raises ``BadInput`` if it is too large."""
     total = 0
     for folder, names, files in os.walk(source):
-        names[:] = [
-            name
-            for name in names
-            if name not in LEFT_OUT and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
-        ]
+        venvs = [name for name in names if os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))]
+        names[:] = [name for name in names if name not in LEFT_OUT and name not in venvs]
         here = os.path.join(target, os.path.relpath(folder, source))
         os.makedirs(here, 0o700, exist_ok=True)
         for name in files:
