@@ -83,8 +83,7 @@ def _moving(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Judgement | Diag
     why = f"it is slow: {last}"
     if place(rank.stack).doing is Doing.USER:
         why += f"; when it was looked at it stood{snapshot.line(slow.rank)}"
-    culprits = snapshot.culprits({slow.rank: why})
-    return Diagnosis(Verdict.SLOW, said, culprits, evidence=(last,), remedy=remedy)
+    return Diagnosis(Verdict.SLOW, said, snapshot.culprits({slow.rank: why}), evidence=(last,), remedy=remedy)
 
 
 def _progress(snapshot: JobSnapshot) -> tuple[str, ...]:
@@ -107,9 +106,7 @@ def _differing(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | N
         f"{ranks_in_words(side.ranks)} called {side.called}{snapshot.line(*side.ranks)}" for side in sides
     ]
     odd = others if len(majority.ranks) > len(others[0].ranks) else sides
-    culprits = snapshot.culprits(
-        {rank: _called(snapshot, sides, rank) for side in odd for rank in side.ranks}
-    )
+    culprits = snapshot.culprits({it: _called(snapshot, sides, it) for side in odd for it in side.ranks})
     said = f"ranks called different collectives: {lines[0]}, "
     said += "; ".join(f"{ranks_in_words(side.ranks)} {side.called}" for side in others)
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"

@@ -42,9 +42,8 @@ def _of_state(rank: RankSeen) -> Explanation | None:
     if rank.state == "D" and not rank.works:
         where = f" ({rank.waits_in})" if rank.waits_in else ""
         why = f"it waits in the kernel for a disk or a network file system{where}{_at(rank)}"
-        return Explanation(
-            why, f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …"
-        )
+        remedy = f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …"
+        return Explanation(why, remedy)
     return None
 
 
@@ -104,9 +103,8 @@ def _others(rank: RankSeen) -> str:
     """What other threads and tasks do, one of which may hold what the main thread waits for."""
     told = [one.partition(": ") for one in rank.tasks]
     failed = [f"; a task had failed: {error}, at {short(frame)}" for frame, _, error in told if error]
-    tasks = _at_places(
-        "its asyncio task waits", "its asyncio tasks wait", [at for at, _, error in told if not error]
-    )
+    waiting = [frame for frame, _, error in told if not error]
+    tasks = _at_places("its asyncio task waits", "its asyncio tasks wait", waiting)
     threads = _at_places("another thread is", "other threads are", rank.threads)
     return tasks + "".join(failed[:MOST_THREADS]) + threads
 

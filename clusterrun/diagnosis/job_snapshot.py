@@ -58,10 +58,8 @@ class JobSnapshot:
     def newest(self) -> float:
         """When the newest collective was begun, on our clock; 0 without any."""
         offsets = dict(self.offsets)
-        return max(
-            (record.at - offsets.get(one.node, 0.0) for one in self.seen for record in one.records),
-            default=0.0,
-        )
+        begun = (record.at - offsets.get(one.node, 0.0) for one in self.seen for record in one.records)
+        return max(begun, default=0.0)
 
     def still_for(self, seconds: float) -> float:
         """How many of ``seconds`` without any movement have not passed yet; 0: all of them have."""

@@ -205,8 +205,7 @@ def _is_expected(left: Remains, rank: int, record: Record) -> bool:
     whole = _bytes(record)
     parts = [-(-whole // share) for share in (1, 2, size, 2 * size)] if whole else []
     was_sent, expected = (
-        any(0 <= bytes_ - part < _ROUNDED for bytes_ in sizes for part in parts)
-        for sizes in zip(*_pairs(left))
+        any(0 <= it - part < _ROUNDED for it in its for part in parts) for its in zip(*_pairs(left))
     )
     return expected and not was_sent
 

@@ -8,7 +8,7 @@ from clusterrun.diagnosis.evidence import RankSeen, Record
 from clusterrun.diagnosis.flight_records import HALF, KEY, LOCK, Waiting, members, sends, setting
 from clusterrun.diagnosis.job_snapshot import JobSnapshot
 from clusterrun.diagnosis.stack_location import short
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.model.frozen import frozen
 
 CUSTOM = 2
@@ -49,11 +49,8 @@ def left_out(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | Non
     known = [(inside, gone, odd) for inside, gone in disputes if (odd := _odd(snapshot, inside, gone))]
     if not known:
         return _either(snapshot, waits, *disputes[0])
-    culprits = tuple(
-        Culprit(one.rank, snapshot.of(one.rank).node, _why(snapshot, one, inside, gone))
-        for inside, gone, odd in known
-        for one in odd
-    )
+    whys = {one.rank: _why(snapshot, one, inside, gone) for inside, gone, odd in known for one in odd}
+    culprits = snapshot.culprits(whys)
     first = culprits[0]
     left = known[0][2] is known[0][1]
     did = "went on without a call that others wait in" if left else "waits in a call that others do not make"

@@ -83,9 +83,8 @@ def _by_origin(left: Remains) -> Remains:
     """The same, where an error that every rank was told of is that of the rank in which it happened."""
     if left.per_node:
         return left
-    errors = [
-        replace(one, rank=one.origin) if 0 <= one.origin < len(left.nodes) else one for one in left.errors
-    ]
+    ranks = range(len(left.nodes))
+    errors = [replace(one, rank=one.origin) if one.origin in ranks else one for one in left.errors]
     found = {(one.rank, one.text, one.frame) if one.origin >= 0 else one: one for one in reversed(errors)}
     return replace(left, errors=tuple(reversed(found.values())))
 

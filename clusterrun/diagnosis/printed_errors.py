@@ -118,9 +118,8 @@ class ErrorListener:
         reader = self._readers.get(mark)
         if reader is None:
             inner = int(mark) if mark and self._launcher else -1
-            reader = self._readers[mark] = _Reader(
-                Error(0.0, self._rank, "", inner=inner, ends=bool(mark)), self.errors
-            )
+            form = Error(0.0, self._rank, "", inner=inner, ends=bool(mark))
+            reader = self._readers[mark] = _Reader(form, self.errors)
         reader.hear(at, line[prefix.end() :] if prefix else line)
         child = self._launcher.hear(line) if self._launcher and not mark else None
         if child:

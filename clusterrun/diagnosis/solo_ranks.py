@@ -98,10 +98,9 @@ class Together:
         worked = seconds - self._seconds >= WORKED * SILENT_SECONDS and output > self._output
         if now - self._formed < SILENT_SECONDS or not worked:
             return ""
-        return (
-            f"{ALONE}: the group of {self._size} ranks exists, but they have exchanged nothing for "
-            f"{now - self._formed:.0f} s while they work: does the framework know its world size?{SILENCE}"
-        )
+        said = f"{ALONE}: the group of {self._size} ranks exists, but they have exchanged nothing for "
+        said += f"{now - self._formed:.0f} s while they work"
+        return f"{said}: does the framework know its world size?{SILENCE}"
 
     def _news(self, said: str) -> str:
         """``said`` where it is another sentence than the one that stands, its numbers aside."""

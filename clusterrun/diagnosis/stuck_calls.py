@@ -120,11 +120,10 @@ def _other_roots(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis |
         for root, ranks in odd
         for rank in ranks
     }
-    culprits = snapshot.culprits(whys)
     said = f"ranks name different roots of {called(call)}: {'; '.join(lines)}"
     said += "" if odd else "; nothing tells which is right"
     remedy = f"let every rank give {operation} the same root (src, dst)"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, snapshot.culprits(whys), (), snapshot.waited(waits), remedy)
 
 
 def _are_wrong(sides: list[tuple[int, list[int]]], agree: dict[int, set[int]], left: int) -> bool:
@@ -167,10 +166,9 @@ def _other_tags(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis | 
             one.rank: f"it sends to rank {two.rank} with tag {one.tag}{snapshot.line(one.rank)}",
             two.rank: f"it receives from rank {one.rank} with tag {two.tag}{snapshot.line(two.rank)}",
         }
-        culprits = snapshot.culprits(whys)
         said = f"rank {one.rank} sends with tag {one.tag} what rank {two.rank} wants with tag {two.tag}"
         remedy = "let both ends of a send and its recv name the same tag"
-        return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+        return Diagnosis(Verdict.MISMATCH, said, snapshot.culprits(whys), (), snapshot.waited(waits), remedy)
     return None
 
 
@@ -201,11 +199,9 @@ def crossed(snapshot: JobSnapshot, waits: Sequence[Waiting]) -> Diagnosis:
         one, how = departed
         odd = {one.rank: f"{how}; {_inside(snapshot, one)}"}
         said = f"rank {one.rank} on {snapshot.of(one.rank).node} left the order of calls: {how}"
-    culprits = snapshot.culprits(
-        {one.rank: odd[one.rank] for one in waits if one.missing and one.rank in odd}
-    )
+    whys = {one.rank: odd[one.rank] for one in waits if one.missing and one.rank in odd}
     remedy = "let every rank call the collectives of all groups in the same order"
-    return Diagnosis(Verdict.MISMATCH, said, culprits, (), snapshot.waited(waits), remedy)
+    return Diagnosis(Verdict.MISMATCH, said, snapshot.culprits(whys), (), snapshot.waited(waits), remedy)
 
 
 def _inside(snapshot: JobSnapshot, one: Waiting) -> str:

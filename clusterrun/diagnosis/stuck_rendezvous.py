@@ -50,10 +50,8 @@ def _other_rank(snapshot: JobSnapshot) -> Diagnosis | None:
     wrong = [one for rank, ranks in sorted(asked.items()) if ranks[1:] for one in ranks if one.rank != rank]
     if not wrong:
         return None
-    whys = {
-        one.rank: f"it waits in init_process_group{snapshot.line(one.rank)} as rank {one.asks}"
-        for one in wrong
-    }
+    waits = "it waits in init_process_group"
+    whys = {one.rank: f"{waits}{snapshot.line(one.rank)} as rank {one.asks}" for one in wrong}
     first = wrong[0]
     said = f"rank {first.rank} on {first.node} says in init_process_group that it is rank {first.asks}, as "
     said += f"{ranks_in_words(one.rank for one in asked[first.asks] if one is not first)} does"
@@ -74,10 +72,7 @@ def _other_store(snapshot: JobSnapshot) -> Diagnosis | None:
     if not others:
         return None
     known = len(most) > len(others[0][1])
-    sides = [
-        f"{ranks_in_words(one.rank for one in ranks)} at {address}"
-        for address, ranks in ((where, most), *others)
-    ]
+    sides = [f"{ranks_in_words(one.rank for one in its)} at {at}" for at, its in ((where, most), *others)]
     whys = {
         one.rank: f"it looks for rank 0 at {address}, where the others look at {where}{_is(snapshot, one)}"
         for address, ranks in (others if known else ())

@@ -81,9 +81,8 @@ def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
     newest = max(number for number, _ in waits.values())
     sides = _sides({rank: called for rank, (number, called) in waits.items() if number == newest})
     where = f"collective {newest}{f' of group {group}' if group else ''}"
-    evidence = tuple(
-        f"{ranks_in_words(ranks)} waited in {called} ({where}) until it timed out" for called, ranks in sides
-    )
+    until = f"({where}) until it timed out"
+    evidence = tuple(f"{ranks_in_words(ranks)} waited in {called} {until}" for called, ranks in sides)
     if len(sides) > 1:
         return _differs(sides, where, nodes, evidence)
     others = [rank for rank in range(len(nodes)) if rank not in waits]
@@ -95,7 +94,7 @@ def _of_watchdogs(lines: _Lines, nodes: Sequence[str]) -> Diagnosis:
     if whys:
         return _blamed(whys, f"never came to {sides[0][0]} ({where})", nodes, evidence)
     everybody = len(waits) == len(nodes) and not low
-    said = f"{ranks_in_words(waits)} waited in {sides[0][0]} ({where}) until it timed out"
+    said = f"{ranks_in_words(waits)} waited in {sides[0][0]} {until}"
     said += ": every rank had begun it" if everybody else ": what they printed does not tell who did not come"
     remedy = "clusterrun check finds a broken link" if everybody else _REMEDY
     return Diagnosis(Verdict.LINK if everybody else Verdict.NEVER_ARRIVED, said, (), (), evidence, remedy)

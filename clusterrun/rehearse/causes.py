@@ -365,7 +365,5 @@ def _spread(first: Start, second: Start, last: Start, at: int) -> tuple[bool, st
 
 def _losses(life: Start) -> dict[tuple[int, int], float]:
     """By rank and step."""
-    steps = [(rank, step) for rank, trace in life.ranks.items() for step in trace.steps]
-    return {
-        (rank, one.n): one.loss for rank, one in steps if one.loss is not None and math.isfinite(one.loss)
-    }
+    steps = [(rank, step.n, step.loss) for rank, trace in life.ranks.items() for step in trace.steps]
+    return {(rank, n): loss for rank, n, loss in steps if loss is not None and math.isfinite(loss)}

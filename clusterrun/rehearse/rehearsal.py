@@ -341,9 +341,8 @@ def cut_to(life: Start, steps: int) -> Start:
     ranks = {}
     for rank, trace in life.ranks.items():
         saves = tuple(save for save in trace.saves if save.step <= steps)
-        ranks[rank] = replace(
-            trace, steps=tuple(step for step in trace.steps if step.n <= steps), saves=saves
-        )
+        taken = tuple(step for step in trace.steps if step.n <= steps)
+        ranks[rank] = replace(trace, steps=taken, saves=saves)
     return Start(ranks)
 
 

@@ -50,16 +50,13 @@ def junit(results: Sequence[Result], name: str) -> str:
     lines = ['<?xml version="1.0" encoding="UTF-8"?>']
     lines.append(f'<testsuite name={quoteattr(f"rehearse {name}")} {head} time="{total:.1f}">')
     for result in results:
-        lines.append(
-            f'<testcase classname="rehearse" name={quoteattr(result.title)} time="{result.seconds:.1f}">'
-        )
+        title = quoteattr(result.title)
+        lines.append(f'<testcase classname="rehearse" name={title} time="{result.seconds:.1f}">')
         kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
         body = escape("\n".join(map(visible, words(result.findings))))
         first = quoteattr(visible(result.findings[0].said if result.findings else ""))
-        lines.append(
-            f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
-        )
-        lines.append("</testcase>")
+        said = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
+        lines += [said, "</testcase>"]
     return "\n".join([*lines, "</testsuite>", ""])
 
 

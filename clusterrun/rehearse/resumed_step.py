@@ -54,12 +54,10 @@ def _of_no_step(
         return weights_of_no_step(seen, steps, lines)
     last = seen.restarted
     empty = {r: {o: state for o, (_, state) in one.items()} for r, one in known.initial.items()}
-    fresh = all(
-        state == empty.get(r, {}).get(o) for r in steps for o, (_, state) in last.ranks[r].before.items()
-    )
-    moved = any(
-        s.state != empty.get(r, {}).get(s.optimizer) for r, one in known.steps.items() for s in one.values()
-    )
+    begun = [(r, o, state) for r in steps for o, (_, state) in last.ranks[r].before.items()]
+    fresh = all(state == empty.get(r, {}).get(o) for r, o, state in begun)
+    taken = [(r, step) for r, one in known.steps.items() for step in one.values()]
+    moved = any(step.state != empty.get(r, {}).get(step.optimizer) for r, step in taken)
     if fresh and moved and newest and not last.loaded:
         return _never(newest, seen, lines)
     return unknown(f"{OF_NO_STEP}, and no checkpoint was seen read")

@@ -84,13 +84,12 @@ def reference(control: Start, first: Start | None = None) -> Reference:
 
 def _drawn(steps: Sequence[Step]) -> dict[int, frozenset[str]]:
     """By step, the states of random numbers that are others after it; of the first nobody knows, so all."""
-    pairs = zip([None, *steps], steps)
-    return {
-        step.n: frozenset(
-            name for name, state in step.random.items() if before is None or before.random.get(name) != state
-        )
-        for before, step in pairs
-    }
+    found: dict[int, frozenset[str]] = {}
+    before: Mapping[str, int] = {}
+    for step in steps:
+        found[step.n] = frozenset(name for name, state in step.random.items() if before.get(name) != state)
+        before = step.random
+    return found
 
 
 def _ends_as(control: Start, life: Start) -> bool:
