@@ -31,9 +31,9 @@ HOST, PATH = click.Argument(["host"]), click.Argument(["path"])
 
 def choice(option: str, words: type[enum.Enum], text: str) -> Callable[[Any], Any]:
     """An option whose values are those of an enum, the first being the default."""
-    values = click.Choice([word.value for word in words])
-    chosen = {"default": values.choices[0], "callback": lambda context, parameter, value: words(value)}
-    return click.option(option, type=values, show_default=True, help=text, **chosen)
+    values = [word.value for word in words]
+    chosen = {"default": values[0], "callback": lambda context, parameter, value: words(value)}
+    return click.option(option, type=click.Choice(values), show_default=True, help=text, **chosen)
 
 
 @click.group(context_settings=HELP)
