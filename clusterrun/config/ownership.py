@@ -60,7 +60,6 @@ def check(path: str, handle: int) -> None:
 
 
 def refusal(path: str, seen: str, mend: str = "") -> BadInput:
-    """The error that says why ``path`` is not read, with all the ways on."""
     ways = [
         *([mend] if mend else []),
         f"if you trust all who may write it: export CLUSTERRUN_TRUST={shlex.quote(path)}",

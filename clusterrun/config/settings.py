@@ -18,8 +18,6 @@ DEFAULT = "default"
 
 @frozen
 class Setting:
-    """The value of one option and the place that decided it."""
-
     name: str
     value: Value
     origin: str

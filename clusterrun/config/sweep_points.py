@@ -205,7 +205,6 @@ def _tables(content: str, path: str) -> list[dict[str, Any]]:
 
 
 def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
-    """The run of one point, called ``name``."""
     values = dict(point)
 
     def filled(text: str) -> str:

@@ -30,7 +30,6 @@ def identity(pid: int) -> str:
 
 
 def alive(job_id: str) -> bool:
-    """Whether the coordinator with that job id still runs on this machine."""
     pid = job_id.partition(".")[0]
     return pid.isdecimal() and identity(int(pid)) == job_id
 

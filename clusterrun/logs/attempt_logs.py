@@ -25,7 +25,6 @@ class LogSelection:
     begin: float = 0.0
 
     def wants(self, rank: int, stream: str) -> bool:
-        """Whether that file is to be shown."""
         return stream in self.streams and (self.ranks is None or rank in self.ranks)
 
 
@@ -58,8 +57,6 @@ class Unreadable(ClusterrunError):
 
 
 class LogFile(NamedTuple):
-    """One stream of one rank."""
-
     path: str
     rank: int
     stream: str

@@ -41,7 +41,6 @@ class Headings:
         self._made: dict[tuple[int, str], bytes] = {}
 
     def of(self, rank: int, stream: str) -> bytes:
-        """The heading of one rank."""
         return self._made.get((rank, stream)) or self._make(rank, stream)
 
     def _make(self, rank: int, stream: str) -> bytes:
@@ -67,7 +66,6 @@ class Headings:
             self._unknown.clear()
 
     def of_many(self, ranks: set[int], stream: str) -> bytes:
-        """The heading of a line that many ranks wrote."""
         return (self._painted(f"[{folded(tuple(ranks))}]", min(ranks)) + _mark(stream)).encode()
 
     def _painted(self, head: str, rank: int) -> str:
@@ -79,7 +77,6 @@ def _mark(stream: str) -> str:
 
 
 def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
-    """The text of each piece, every line headed and ended."""
     for piece in pieces:
         if not piece.data:
             continue
@@ -116,6 +113,5 @@ def plain(line: bytes) -> str:
 
 
 def raw(pieces: Iterable[Piece]) -> Iterator[bytes]:
-    """The very bytes, without headings."""
     for piece in pieces:
         yield piece.data

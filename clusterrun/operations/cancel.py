@@ -55,7 +55,6 @@ REQUESTED = "the run directory holds the request: a coordinator that runs, or st
 
 
 def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
-    """What is known, and what becomes of runs that Slurm could not be told about."""
     states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
     seen = f"{silence.seen}\n{states}; a job in Slurm's queue may still be there"
     again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"

@@ -94,7 +94,6 @@ class Removed:
 
 
 def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
-    """What a clean would do."""
     listing = RunList(context, choice.named, Filter(choice.states), every=True)
     inquiry = context.inquiry(tell)
     found = listing.look(inquiry)

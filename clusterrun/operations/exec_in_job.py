@@ -90,7 +90,6 @@ def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
 
 
 def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
-    """The index of the wanted node."""
     spec = record.spec
     if wish.rank >= 0:
         if wish.rank >= spec.world_size:

@@ -29,7 +29,6 @@ class LogRequest:
     begin: float = 0.0
 
     def selection(self) -> LogSelection:
-        """The files to read."""
         return LogSelection(self.ranks, STREAMS if self.stream == "both" else (self.stream,), self.begin)
 
 
@@ -72,7 +71,6 @@ class RunLogs:
         return so_far(self._paths, attempt, self._wanted.selection(), self._wanted.tail, exact)
 
     def following(self, exact: bool = False) -> Iterator[Piece]:
-        """What there is and what comes, to the end of the run."""
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
         wanted, over, clock = self._wanted, self.watch.over, self._context.clock

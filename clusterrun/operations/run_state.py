@@ -89,7 +89,6 @@ class _Verdict:
 
 
 def judge(evidence: RunEvidence) -> RunStatus:
-    """The one status that the ``evidence`` allows."""
     if evidence.record.in_allocation:
         verdict = _in_allocation(evidence)
         evidence = replace(evidence, row=None)  # its nodes and its end are not the run's

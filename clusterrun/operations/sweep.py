@@ -69,7 +69,6 @@ def run_name(sweep: SweepRecord, place: int) -> str:
 
 
 def run_spec(sweep: SweepRecord, spec: JobSpec, place: int) -> JobSpec:
-    """What the run of a point is asked for."""
     return at(spec, sweep.points[place].values, run_name(sweep, place))
 
 
@@ -105,7 +104,6 @@ def start(
 def _copied(
     sweep: SweepRecord, found: submit.SubmitFacts, context: Context
 ) -> tuple[SweepRecord, submit.SubmitFacts]:
-    """One copy of the code for all runs."""
     paths = Sweeps(context.store).paths(sweep.sweep_id)
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
     private_folder(paths.run_dir)
@@ -174,7 +172,6 @@ class _LocalQueue(_SweepQueue):
     """Runs on this machine: nobody keeps a queue here but the process that starts them."""
 
     def run(self, patient: bool) -> SweepRecord:
-        """Start every run as soon as there is room."""
         size = self._facts.spec.allocated * self._facts.spec.local_size
         room = self._sweep.at_most or max(1, (os.cpu_count() or 1) // size)
         waiting = self._sweep.waiting
@@ -196,10 +193,7 @@ class _LocalQueue(_SweepQueue):
 
 
 class _ArrayQueue(_SweepQueue):
-    """Runs as the tasks of arrays."""
-
     def run(self, patient: bool) -> SweepRecord:
-        """Queue all of them, in as few arrays as Slurm takes."""
         size = self._context.client().largest_array()
         before = self._sweep.job_id if self._sweep.job_id and self._live() else ""
         limited = False
@@ -261,7 +255,6 @@ class _ArrayQueue(_SweepQueue):
         return job_id
 
     def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
-        """Write the script of the array; the arguments that queue it."""
         spec, paths = self._facts.spec, self._sweeps.paths(self._sweep.sweep_id)
         sbatch = spec.sbatch
         if before:

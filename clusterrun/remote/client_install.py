@@ -146,7 +146,6 @@ def _install(connection: SharedConnection, distributions: list[importlib.metadat
 
 
 def refused_there(connection: SharedConnection, what: str, said: str) -> NotInstalled:
-    """What the cluster said where something could not be written."""
     full = re.search(r"quota exceeded|No space left", said, re.IGNORECASE)
     room = f"free some space there: ssh {connection.host.host}; or let CLUSTERRUN_HOME name a folder"
     remedy = f"{room} with room, in your profile there" if full else f"look there: ssh {connection.host.host}"

@@ -47,7 +47,6 @@ def _mark(connection: SharedConnection) -> str:
 
 
 def _scan(folder: str) -> Iterator[str]:
-    """Names, sizes and times of the modules below ``folder``."""
     with os.scandir(folder) as entries:
         for one in sorted(entries, key=lambda entry: entry.name):
             if one.name.endswith(".py"):

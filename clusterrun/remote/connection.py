@@ -63,7 +63,6 @@ class SharedConnection:
 
     @property
     def name(self) -> str:
-        """The cluster as the user calls it."""
         return self.host.name
 
     @property
@@ -72,7 +71,6 @@ class SharedConnection:
         return f"clusterrun --host {shlex.quote(self.name)}"
 
     def path(self, suffix: str) -> str:
-        """A file that belongs to this connection."""
         return os.path.join(self.folder, f"{self.key}.{suffix}")
 
     def master_argv(self) -> tuple[str, ...]:
@@ -129,7 +127,6 @@ class SharedConnection:
         return True
 
     def _failed(self, log: str) -> NotConnected:
-        """What a session's end without a connection means."""
         if not self.alive():
             seen = f"the connection to {self.name} was lost; what runs there continues"
             return NotConnected(seen, f"open it again in a terminal, and look: {self.typed} status")

@@ -29,7 +29,6 @@ class PortThere:
     local: int
 
     def __str__(self) -> str:
-        """For people."""
         return f"port {self.port} of {self.node}"
 
 

@@ -84,7 +84,6 @@ def file_name(name: str) -> str:
 
 
 def name_of(run_id: str) -> str:
-    """The part of a run id that its name gave."""
     return run_id[_NAME_AT:]
 
 
@@ -245,7 +244,6 @@ class Store:
         return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
     def ask_cancel(self, run_id: str) -> None:
-        """Ask the coordinator, through a file, to end its run."""
         private_files.write_whole(self.paths(run_id).cancel, "")
 
     def cancel_asked(self, run_id: str) -> bool:

@@ -65,12 +65,10 @@ class SweepRecord:
 
     @property
     def waiting(self) -> list[int]:
-        """The places of the points that were not queued."""
         return [place for place, point in enumerate(self.points) if not point.run_id]
 
     @property
     def unasked(self) -> int:
-        """How many points are still to come."""
         return max(0, self.search.trials - len(self.points)) if self.search else 0
 
 
@@ -119,7 +117,6 @@ class Sweeps:
                     raise refusal(path, error) from error
 
     def ids(self) -> list[str]:
-        """Every sweep id, newest first."""
         return sorted(names_in(self._folder), reverse=True)
 
     def find(self, word: str) -> SweepRecord | None:

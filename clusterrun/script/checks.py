@@ -25,26 +25,21 @@ def check(
     cwd = plan.spec.cwd
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
-    if plan.orders.container.image:
-        return _contained(plan, run, environ)
+    contained = bool(plan.orders.container.image)  # then the host's programs are not those of the ranks
     if plan.spec.alone:
+        if contained:
+            return check_image(plan.spec, plan.orders, False, environ, run)
         return () if plan.spec.setup else check_python(plan.spec.python, False, run)
-    check_word(plan.spec.command, plan.spec.cwd)
+    if not contained:
+        check_word(plan.spec.command, plan.spec.cwd)
     script = script_of(plan)
     if script:
         check_script(script)
-    return (*launchers(plan.spec, script), *_of_programs(plan.spec, script, run))
-
-
-def _contained(plan: Plan, run: Run, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The host's Python and programs are not those of the ranks."""
-    if plan.spec.alone:
-        return check_image(plan.spec, plan.orders, False, environ, run)
-    script = script_of(plan)
-    if script:
-        check_script(script)
+    said = launchers(plan.spec, script)
+    if not contained:
+        return (*said, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
-    return (*launchers(plan.spec, script), *check_image(plan.spec, plan.orders, torch, environ, run))
+    return (*said, *check_image(plan.spec, plan.orders, torch, environ, run))
 
 
 def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:

@@ -89,7 +89,6 @@ def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
 
 
 def description(container: Container) -> str:
-    """What a dry run says."""
     runtime = TABLE[container.runtime]
     how = "one container per node" if runtime.programs else "an option of srun, the agent runs inside"
     places = [dict.fromkeys((one.source, one.target)) for one in container.mounts]

@@ -36,7 +36,6 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The names that ``scrubbed`` leaves out, sorted."""
     return tuple(sorted(set(environment) - set(scrubbed(environment))))
 
 

@@ -56,7 +56,6 @@ def checksum() -> str:
 
 
 def is_current() -> bool:
-    """Whether the form was made from the shipped templates as they are now."""
     return _shipped(NAME).startswith(checksum())
 
 

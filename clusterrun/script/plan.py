@@ -184,7 +184,6 @@ def marked(token: str, shape: int = -1) -> str:
 def sbatch_arguments(
     spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1
 ) -> list[str]:
-    """All that sbatch is asked for, as it stands on a command line."""
     said, paths = comment(run_id, token, shape), RunPaths(run_dir)
     ending = requeue_options.sbatch_words(spec)
     wanted = sbatch_options.job_options(spec, said, paths, ending, site.cpus_per_gpu)

@@ -79,7 +79,6 @@ def _excluding(spec: JobSpec) -> tuple[str, ...]:
 
 
 def ignored(options: Sequence[str], when: str) -> tuple[str, ...]:
-    """A notice of options that change nothing."""
     are = "is" if len(options) == 1 else "are"
     return (f"{', '.join(options)} {are} ignored {when}",) if options else ()
 

@@ -219,7 +219,6 @@ def output_pattern(path: str) -> str:
 
 
 def word(option: Option) -> str:
-    """``--key`` or ``--key=value``."""
     key, value = option
     return f"--{key}={value}" if value else f"--{key}"
 

@@ -148,7 +148,6 @@ class SlurmClient:
             return ""  # the queue has spoken, and it remembers what was submitted just now
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
-        """What the partitions that this user may see offer."""
         mark = _mark()
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
 

@@ -64,12 +64,10 @@ class JobRow:
 
     @property
     def state(self) -> State:
-        """What the job's word means for a run."""
         return job_states.read(self.word).state
 
     @property
     def explained(self) -> str:
-        """A sentence on why it waits or how it ended."""
         return reasons.explain(self.reason).said or job_states.read(self.word).said
 
 
@@ -244,7 +242,6 @@ def _accounting(fields: Sequence[Field], mark: str) -> tuple[str, ...]:
 
 
 def partitions_argv(mark: str) -> tuple[str, ...]:
-    """``sinfo`` for all partitions, one row for each kind of node."""
     return ("sinfo", "--noheader", "--exact", f"--format={_format(PARTITIONS, mark)}")
 
 

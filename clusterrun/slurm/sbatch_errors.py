@@ -141,7 +141,6 @@ def _of_the_site(before: str) -> bool:
 
 
 def refusal(err: str) -> Refusal | None:
-    """The row for a refusal in these words, if it is known."""
     said = err.lower()
     return next((row for row in REFUSALS if row.words in said), None)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.attempt_logs import LogSelection, log_files
 from clusterrun.logs.filters import SHOW_EVERY, Grep, LineFilter, moving
-from clusterrun.logs.follow import FEW, LONGEST_WAIT, Follower, spans
 from clusterrun.logs.format import headed, lines, plain
+from clusterrun.logs.log_reader import FEW, LONGEST_WAIT, Follower, spans
 from clusterrun.logs.merge import Piece
 from clusterrun.model.errors import BadInput
 from tests.logs.test_follow import HandClock, append, told

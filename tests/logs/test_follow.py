@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from clusterrun.logs.attempt_logs import LogSelection
-from clusterrun.logs.follow import PARTIAL_SECONDS, Follower
-from clusterrun.logs.log_reader import following
+from clusterrun.logs.log_reader import PARTIAL_SECONDS, Follower, following
 from clusterrun.logs.merge import Piece
 from clusterrun.model.paths import RunPaths
 
