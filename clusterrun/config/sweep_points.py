@@ -69,10 +69,9 @@ def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
             seen = f"{where}: point {place} and point 0 differ in {', '.join(missing) or 'their order'}"
             raise BadInput(seen, "give each point a value for every name, in one order")
         if (before := first.setdefault(point, place)) != place:
-            raise BadInput(
-                f"{where}: the points {before} and {place} are the same: {point_text(point)}",
-                "leave one out; to run each point twice: --set trial='range(2)', and {trial} in the command",
-            )
+            seen = f"{where}: the points {before} and {place} are the same: {point_text(point)}"
+            twice = "--set trial='range(2)', and {trial} in the command"
+            raise BadInput(seen, f"leave one out; to run each point twice: {twice}")
     return tuple(found)
 
 
@@ -220,10 +219,9 @@ def check_places(spec: JobSpec, point: Point) -> None:
     places = {match for text in texts for match in _PLACE.findall(text)}
     names = [name for name, _ in point]
     if idle := [name for name in names if name not in places]:
-        raise BadInput(
-            f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same",
-            f"write {{{idle[0]}}} where its value goes: train.py --{idle[0]} '{{{idle[0]}}}'",
-        )
+        seen = f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same"
+        place = f"{{{idle[0]}}}"
+        raise BadInput(seen, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")
     for place in sorted(places - set(names)):
         if near := nearest(place, names, alike=0.75):
             raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{near[0]}}}?")

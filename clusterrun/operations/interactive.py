@@ -56,9 +56,10 @@ def fit_to_allocation(
         room = sum(name not in held for name in pool)
         wanted = max(spec.least_allocated, min(wanted, room))
     if wanted > len(pool):
+        has = f"job {there.job_id} has {len(pool)} for it: {fold(pool) or 'none'}"
+        fewer = f"give --nodes {max(1, len(pool) - spec.spares)}"
         raise BadInput(
-            f"{wanted} nodes are wanted; job {there.job_id} has {len(pool)} for it: {fold(pool) or 'none'}",
-            f"give --nodes {max(1, len(pool) - spec.spares)}, or queue a larger job: clusterrun submit",
+            f"{wanted} nodes are wanted; {has}", f"{fewer}, or queue a larger job: clusterrun submit"
         )
     free = [name for name in pool if name not in held]
     if wanted > len(free):

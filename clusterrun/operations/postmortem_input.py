@@ -66,8 +66,7 @@ def remains(context: Context, status: RunStatus) -> Remains:
 
 def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
     """The warning that ranks of a successful run trained separately, unless it was given already."""
-    told = any(one.startswith(Verdict.ALONE.value) for one in state.warnings)
-    if told or not state.attempts:
+    if not state.attempts or any(one.startswith(Verdict.ALONE.value) for one in state.warnings):
         return ()
     files = paths.attempt(state.attempts[-1].epoch)
     return tuple(_alone(list(final_records(files, ())), failed=False))
@@ -137,10 +136,10 @@ def _seen(
     rank: int, state: str, said: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
 ) -> RankSeen:
     node = nodes[rank] if rank < len(nodes) else ""
-    groups = tuple(
-        Group(str(one["name"]), int(str(one["size"])), ranks=str(one.get("ranks", "")))
-        for one in said.get("groups", ())
+    told = (
+        (str(one["name"]), int(str(one["size"])), str(one.get("ranks", ""))) for one in said.get("groups", ())
     )
+    groups = tuple(Group(name, size, ranks=ranks) for name, size, ranks in told)
     records = tuple(_record(one) for one in said.get("records", ()))
     return RankSeen(rank, node, 0, state, stack=stack, groups=groups, records=records)
 

@@ -34,10 +34,8 @@ ASKED_INSIDE = "by Ctrl-C or clusterrun cancel"
 SILENT = "ended without giving a reason"
 NEVER = "DependencyNeverSatisfied"
 BEFORE_RANKS = "ended before any rank"
-NEVER_BEGAN = (
-    "its job ended with exit code 0 before any rank was started"
-    " (does a line of --setup end the script?); see job.out"
-)
+_NOTHING = "its job ended with exit code 0 before any rank was started"
+NEVER_BEGAN = f"{_NOTHING} (does a line of --setup end the script?); see job.out"
 CANCELLED_UNASKED = "cancelled, but not by clusterrun cancel"
 CANCELLED_AT_START = (
     f"{CANCELLED_UNASKED}: it had its nodes and nothing was started on them"

@@ -48,15 +48,14 @@ def _by_itself(name: str, spec: JobSpec) -> bool:
 
 def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
     name = f"--{option.name}"
-    if option.name == "env":
-        for variable, _ in spec.environment:
-            yield from (name, variable)
-        return
-    if option.name == "gpus":
-        yield from (name, spec.gpus_asked) if spec.gpus else ()
-        return
-    if option.name == "nodes":
-        yield from (name, spec.nodes_asked) if spec.nodes != 1 and not spec.shapes else ()
+    own = {
+        "env": [variable for variable, _ in spec.environment],
+        "gpus": [spec.gpus_asked] if spec.gpus else [],
+        "nodes": [spec.nodes_asked] if spec.nodes != 1 and not spec.shapes else [],
+    }
+    if option.name in own:
+        for text in own[option.name]:
+            yield from (name, text)
         return
     value: Any = getattr(spec, option.field)
     if value == getattr(plain, option.field):

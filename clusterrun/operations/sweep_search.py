@@ -58,13 +58,10 @@ class _SearchLoop:
         self._context, self._tell = context, tell
         self._known = Sweeps(context.store)
         self._storage = _storage(self._known.paths(sweep.sweep_id).run_dir)
-        self._study = _optuna().create_study(
-            study_name=sweep.sweep_id,
-            storage=self._storage,
-            sampler=_optuna().samplers.TPESampler(constant_liar=True),
-            direction="maximize" if search.largest else "minimize",
-            load_if_exists=True,
-        )
+        sampler = _optuna().samplers.TPESampler(constant_liar=True)
+        known = {"study_name": sweep.sweep_id, "storage": self._storage, "load_if_exists": True}
+        direction = "maximize" if search.largest else "minimize"
+        self._study = _optuna().create_study(sampler=sampler, direction=direction, **known)
         self._failed = 0
         self._good = False
 

@@ -119,10 +119,9 @@ class SharedConnection:
         if REFUSED not in system.text_of(log):
             raise self._failed(log)
         if time.monotonic() - began > BUSY_SECONDS:
-            raise NotConnected(
-                f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)",
-                "end another command that uses it (logs -f, shell, top), then type this again",
-            )
+            seen = f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)"
+            remedy = "end another command that uses it (logs -f, shell, top), then type this again"
+            raise NotConnected(seen, remedy)
         time.sleep(0.2)
         return True
 
@@ -150,20 +149,16 @@ def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> Shar
     if theirs := _users_master(ours):
         return theirs
     if not terminal:
-        raise NotConnected(
-            f"there is no connection to {ours.name}, and no terminal to type a password in",
-            f"open it once in a terminal, for all commands: {ours.typed}\n"
-            f"which is: {shlex.join(ours.master_argv())}",
-        )
+        seen = f"there is no connection to {ours.name}, and no terminal to type a password in"
+        once = f"open it once in a terminal, for all commands: {ours.typed}"
+        raise NotConnected(seen, f"{once}\nwhich is: {shlex.join(ours.master_argv())}")
     _open(ours)
     return ours
 
 
 def _open(ours: SharedConnection) -> None:
-    busy = NotConnected(
-        f"another command is about to open the connection to {ours.name}",
-        "finish the login there, then type this again",
-    )
+    seen = f"another command is about to open the connection to {ours.name}"
+    busy = NotConnected(seen, "finish the login there, then type this again")
     with alone(ours.path("lock"), lambda _: busy):
         if ours.alive():
             return
@@ -218,11 +213,8 @@ def explained(name: str, target: str, said: str) -> tuple[str, str]:
     for pattern, seen, remedy in _KNOWN:
         if re.search(pattern, said):
             return seen.format(name=name, target=target), remedy.format(name=name, target=shlex.quote(target))
-    last = [line for line in said.splitlines() if line.strip()]
-    return (
-        f"ssh gives no connection to {name}: {last[-1].strip() if last else 'it gives no reason'}",
-        _TRY.format(target=shlex.quote(target)),
-    )
+    lines = ["it gives no reason", *(line.strip() for line in said.splitlines() if line.strip())]
+    return f"ssh gives no connection to {name}: {lines[-1]}", _TRY.format(target=shlex.quote(target))
 
 
 _TRY = "what ssh says by itself: ssh {target}"

@@ -52,11 +52,10 @@ def forward_port(
                     return
                 if connection.again(code, log, began):
                     continue
-                raise ClusterrunError(
-                    f"what carried {wanted} here has ended (exit code {code}): its node, its run or its"
-                    " attempt is gone, or srun could not reach it",
-                    f"clusterrun --host {connection.name} status {wanted.run_id}; then type this again",
-                )
+                why = "its node, its run or its attempt is gone, or srun could not reach it"
+                seen = f"what carried {wanted} here has ended (exit code {code}): {why}"
+                status = f"clusterrun --host {connection.name} status {wanted.run_id}"
+                raise ClusterrunError(seen, f"{status}; then type this again")
 
 
 def _session(

@@ -158,9 +158,8 @@ def _data(root: str, ignored: Iterable[str]) -> Iterator[str]:
 
 
 def _is_noise(name: str) -> bool:
-    parts = name.split("/")
-    hidden = any(part.startswith(".") or part in _NEVER for part in parts)
-    return hidden or name.endswith((".pyc", ".egg-info")) or any(p.endswith(".egg-info") for p in parts)
+    noise = (part.startswith(".") or part in _NEVER or part.endswith(".egg-info") for part in name.split("/"))
+    return name.endswith(".pyc") or any(noise)
 
 
 def _counted(root: str, names: Iterable[str], commit: str) -> Snapshot:
@@ -174,10 +173,11 @@ def _counted(root: str, names: Iterable[str], commit: str) -> Snapshot:
         found.append(name)
         size += os.lstat(path).st_size
         if size > LIMIT or len(found) > MOST:
-            raise BadInput(
-                f"below {root} there are more than {LIMIT >> 20} MB or {MOST} files: that is more than code",
-                "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot",
+            seen = (
+                f"below {root} there are more than {LIMIT >> 20} MB or {MOST} files: that is more than code"
             )
+            remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
+            raise BadInput(seen, remedy)
     return Snapshot(root, tuple(found), size, commit)
 
 

@@ -8,6 +8,7 @@ moment (seconds since the epoch) before which nothing is held against the node.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from urllib.parse import quote
 
 from clusterrun.model.errors import ClusterrunError
@@ -74,11 +75,9 @@ def forget(folder: str, node: str, now: float) -> None:
 
 
 def _moment_in(path: str) -> float:
-    try:
-        with open(path, encoding="ascii") as file:
-            return float(file.read(64))
-    except (OSError, ValueError):
-        return 0.0
+    with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+        return float(file.read(64))
+    return 0.0
 
 
 def forgotten_at(memory: NodeRecords, node: str) -> float:
@@ -87,7 +86,6 @@ def forgotten_at(memory: NodeRecords, node: str) -> float:
 
 
 def _written(path: str) -> float:
-    try:
+    with suppress(OSError):
         return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+    return 0.0

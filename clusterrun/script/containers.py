@@ -79,10 +79,9 @@ def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
         for path in (one.source, one.target):
             wrong = next((character for character in path if character in TABLE[runtime].refused), "")
             if wrong or not path.isprintable():
-                raise BadInput(
-                    f"{path!r} cannot be mounted: {runtime} takes no {wrong or 'control character'!r} there",
-                    "use a path without it (a symbolic link will do)",
-                )
+                why = f"{runtime} takes no {wrong or 'control character'!r} there"
+                remedy = "use a path without it (a symbolic link will do)"
+                raise BadInput(f"{path!r} cannot be mounted: {why}", remedy)
         if one.read_only and not TABLE[runtime].read_only:
             seen = f"--mount {one.source}:{one.target}:ro: {runtime} mounts nothing read-only"
             raise BadInput(seen, "leave :ro out")

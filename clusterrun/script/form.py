@@ -51,8 +51,7 @@ class FormPlace:
 
 def checksum() -> str:
     """The line that names the present content of the shipped templates."""
-    sums = (zlib.crc32(_shipped(name).encode()) for name in TEMPLATES)
-    return "".join(f"{one:08x}" for one in sums) + "\n"
+    return "".join(f"{zlib.crc32(_shipped(name).encode()):08x}" for name in TEMPLATES) + "\n"
 
 
 def is_current() -> bool:

@@ -33,10 +33,8 @@ def settled(spec: JobSpec) -> JobSpec:
     if spec.fits_holes and spec.requeue_by == "requeue":
         if asked == "requeue" or "requeue" in own:
             option = "--nodes MIN-MAX" if spec.min_nodes else "--time-min"
-            raise BadInput(
-                f"{option}: a job that Slurm queues again asks for what it had, not for all that was wanted",
-                "continue in another job: --requeue-by chain",
-            )
+            again = "a job that Slurm queues again asks for what it had, not for all that was wanted"
+            raise BadInput(f"{option}: {again}", "continue in another job: --requeue-by chain")
         spec = replace(spec, requeue_by="chain")
     return replace(spec, requeue=bool(spec.requeue_by), notice=_notice(spec), max_restarts=spec.restarts)
 
@@ -60,14 +58,9 @@ def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
     kept = Survival(no_progress=spec.no_progress, on_event=spec.on_event)
     if not argv or not spec.goes_on:
         return kept
-    return replace(
-        kept,
-        requeue=spec.goes_on,
-        resubmit=(*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1]),
-        notice=float(spec.notice),
-        max_preemptions=spec.max_preemptions,
-        max_time_limits=spec.max_time_limits,
-    )
+    resubmit = (*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1])
+    most = {name: getattr(spec, name) for name in ("max_preemptions", "max_time_limits")}
+    return replace(kept, requeue=spec.goes_on, resubmit=resubmit, notice=float(spec.notice), **most)
 
 
 def _excluding(spec: JobSpec) -> tuple[str, ...]:

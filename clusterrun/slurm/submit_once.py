@@ -42,11 +42,9 @@ def send(
         log(f"Slurm gave no clear answer ({answer.said}): searching the queue for the job")
         return _look(slurm, token, answer.said, clock, log)
     if answer.kind is SbatchAnswer.ABSENT:
-        raise SchedulerError(
-            f"Slurm does not answer, nothing was queued: {answer.said}",
-            "try again in a while; `scontrol ping` says whether the controller is up."
-            " To run on this machine instead: --cluster local",
-        )
+        remedy = "try again in a while; `scontrol ping` says whether the controller is up."
+        remedy += " To run on this machine instead: --cluster local"
+        raise SchedulerError(f"Slurm does not answer, nothing was queued: {answer.said}", remedy)
     return _refused(slurm, token, partition, answer.said)
 
 
@@ -76,11 +74,10 @@ def _look(slurm: SlurmClient, token: str, said: str, clock: Clock, log: Log) -> 
             seen = "the job is not in the queue so far"
         clock.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
-    raise SchedulerUnreachable(
-        f"it is not known whether the job is queued: sbatch said {said!r}, and {seen}",
-        "nothing is submitted again; `clusterrun status` finds the job if it is there."
-        f" Look yourself: squeue --me --states=all --format='%i %T %k' | grep {token}",
-    )
+    open_ = f"it is not known whether the job is queued: sbatch said {said!r}, and {seen}"
+    remedy = "nothing is submitted again; `clusterrun status` finds the job if it is there. Look yourself:"
+    remedy += f" squeue --me --states=all --format='%i %T %k' | grep {token}"
+    raise SchedulerUnreachable(open_, remedy)
 
 
 def _refused(slurm: SlurmClient, token: str, partition: str, said: str) -> str:
