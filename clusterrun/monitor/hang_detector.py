@@ -107,17 +107,17 @@ class Collection:
     """A look of ``seconds`` at all of ``nodes``: who has answered, until when."""
 
     def __init__(
-        self, number: int, nodes: Names, mute: Names, size: int, now: float, wall: float, seconds: float
+        self, number: int, nodes: Names, mute: Names, now: float, wall: float, seconds: float
     ) -> None:
         self.number, self.seconds = number, seconds
         self.overdue_at = now + seconds + ANSWER_SECONDS
         self.answers: dict[int, Collected] = {}
         self.mute = dict(mute)
-        self._nodes, self._size, self._wall = nodes, size, wall
+        self._nodes, self._wall = nodes, wall
 
-    def asks(self) -> list[HangDetectorAction]:
-        records = MANY_RECORDS if self._size <= FEW_RANKS else LookOptions().records
-        wanted = LookOptions(self.seconds, FEW_RECORDS if self._size > MANY_RANKS else records)
+    def asks(self, size: int) -> list[HangDetectorAction]:
+        records = MANY_RECORDS if size <= FEW_RANKS else LookOptions().records
+        wanted = LookOptions(self.seconds, FEW_RECORDS if size > MANY_RANKS else records)
         body = json.dumps({"collect": encode(wanted)})
         return [AskObserver(node, self.number, body) for node in self._nodes if node not in self.mute]
 
@@ -125,14 +125,14 @@ class Collection:
     def complete(self) -> bool:
         return all(node in self.answers or node in self.mute for node in self._nodes)
 
-    def case(self, stalled: float, since_begun: float) -> JobSnapshot:
+    def case(self, size: int, stalled: float, since_begun: float) -> JobSnapshot:
         """What there is to be judged; ``since_begun``: seconds since a rank was seen to begin a call."""
         silent = f"no answer within {self.seconds + ANSWER_SECONDS:g} s"
         missing = {node: self.mute.get(node, silent) for node in self._nodes if node not in self.answers}
         seen = sorted((s for one in self.answers.values() for s in one.ranks), key=lambda one: one.rank)
         return JobSnapshot(
             seen=tuple(seen),
-            size=self._size,
+            size=size,
             mute=tuple((self._nodes[node], why) for node, why in missing.items()),
             offsets=tuple((one.node, one.clock - self._wall) for one in self.answers.values()),
             stalled=stalled,
@@ -312,8 +312,8 @@ class HangDetector:
     def _look(self, now: float, wall: float, seconds: float) -> list[HangDetectorAction]:
         self._number += 1
         self._look_at = None
-        self._round = Collection(self._number, self._nodes, self._mute, self._size, now, wall, seconds)
-        return self._round.asks() or self._judge(now, wall)
+        self._round = Collection(self._number, self._nodes, self._mute, now, wall, seconds)
+        return self._round.asks(self._size) or self._judge(now, wall)
 
     def _looked(self, now: float, wall: float) -> list[HangDetectorAction]:
         return self._judge(now, wall) if self._round is not None and self._round.complete else []
@@ -323,15 +323,15 @@ class HangDetector:
             return []
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
-        case = looked.case(stalled, now - self._begun_at)
+        case = looked.case(self._size, stalled, now - self._begun_at)
         case = replace(case, since_begun=0.0) if self._know_less(case.seen) else case
         if stalled and case.newest > wall - stalled + SLACK:
             # A collective was begun since: its digest is still to come.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
-            case = looked.case(stalled, now - self._begun_at)
+            case = looked.case(self._size, stalled, now - self._begun_at)
         if stalled and self._has_moved(case.seen):
             self._moved_at, self._stalled, stalled = now, False, 0.0
-            case = looked.case(stalled, now - self._begun_at)
+            case = looked.case(self._size, stalled, now - self._begun_at)
         if OWN in self._names and (not stalled or self._too_early(case)):
             self._names.remove(OWN)
             if not self._names:
