@@ -12,7 +12,7 @@ from clusterrun.preflight.search.schedule import GroupTest
 from clusterrun.preflight.search.search import Pair, Search
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
-from clusterrun.preflight.session.state import NodeFinding, SessionState
+from clusterrun.preflight.session.state import OF_PAIRS, NodeFinding, SessionState
 from clusterrun.preflight.tasks import StartTorch
 from clusterrun.preflight.thresholds import for_backend
 
@@ -121,7 +121,7 @@ class PairTests:
 
     def write(self) -> None:
         for said in self._said():
-            said.write("all pairs" if self.every else "pairs")
+            said.write(OF_PAIRS[self.every])
 
     def passing(self) -> Iterator[str]:
         for said in self._said():

@@ -26,6 +26,10 @@ class NodeFinding:
     finding: Finding
 
 
+OF_PAIRS = ("pairs", "all pairs")
+"""What the tests of pairs write their findings under."""
+
+
 class NodeState:
     """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
 
@@ -63,6 +67,9 @@ class NodeState:
     @property
     def unfit(self) -> bool:
         return bool(self.gone) or self.verdict is Grade.FAIL
+
+    def unfit_by(self, source: str) -> bool:
+        return any(finding.verdict is Grade.FAIL for finding in self._found.get(source, ()))
 
     @property
     def listens(self) -> bool:
@@ -235,10 +242,16 @@ class SessionState:
 
     @property
     def links(self) -> tuple[LinkReport, ...]:
-        """Links with findings, each once: who found it first knows most of it."""
+        """Links with findings, each once: who found it first knows most of it.
+
+        Where a node is unfit because its packets get lost, its pairs fail by that, and are not listed.
+        """
+        lossy = {one.name for one in self.subjects.values() if one.unfit_by("loss")}
         known: dict[frozenset[str], LinkReport] = {}
-        for link in (link for links in self._links.values() for link in links):
-            known.setdefault(frozenset((link.a, link.b)), link)
+        for source, links in self._links.items():
+            for link in links:
+                if not (source in OF_PAIRS and lossy & {link.a, link.b}):
+                    known.setdefault(frozenset((link.a, link.b)), link)
         return tuple(known.values())
 
     def is_cut(self, a: int, b: int) -> bool:

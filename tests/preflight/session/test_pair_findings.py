@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, searched
-from clusterrun.model.preflight_report import Grade
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.session.pair_findings import PairFindings
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 from tests.preflight.simulated import name, orders
@@ -41,3 +41,12 @@ def test_links_over_switches_that_are_slower_alike_are_a_line_that_blames_nobody
     assert list(PairFindings(made, result, {}, {}).passing()) == [
         "the links over 1 level of switches reach 50 GB/s, the fastest kind 100: compared with their like"
     ]
+
+
+@pytest.mark.parametrize(("unfit", "told"), [((), {("n2", "n4")}), ((2,), set()), ((0,), {("n2", "n4")})])
+def test_a_failed_pair_is_not_told_beside_an_end_that_loses_packets(unfit, told):
+    subjects = [NodeState(node, f"n{node}", f"10.0.0.{node}") for node in range(5)]
+    made = SessionState(orders(5), subjects, 0.0, 0.0, "/r")
+    made.write("pairs", (), [LinkReport("n2", "n4", "both", Grade.FAIL, "3 of 3 tests failed")])
+    made.write("loss", [NodeFinding(node, Finding("loss", Grade.FAIL, "packets get lost")) for node in unfit])
+    assert {(one.a, one.b) for one in made.links} == told
