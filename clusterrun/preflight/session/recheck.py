@@ -44,17 +44,21 @@ def rounds(
     case = pairs.case
     case.set_wanted = network
     suspects = [one.node for one in case.present() if one.node in suspects]
-    if sum(one.absent in _LOST for one in case.subjects.values()) > 1:
-        yield from absent_nodes.rounds(case)
     looked = [*suspects, *_spares(case, suspects)]
-    if not looked:
+    several_lost = sum(one.absent in _LOST for one in case.subjects.values()) > 1
+    if not looked and not several_lost:
         return
-    case.notice(f"a short check: of {case.names(looked)} alone")
+    if looked:
+        case.notice(f"a short check: of {case.names(looked)} alone")
     for one in case.present():
         case.ask(one.node, ListenTask(case.nonce), local_phase.LISTEN_SECONDS)
     for node in looked:
         local_phase.look_at(case, node)
     yield (ListenTask,)
+    if several_lost:
+        yield from absent_nodes.rounds(case)  # those that are lost dial ports that listen
+    if not looked:
+        return
     yield from network_phase.around(case, looked)
     case.label = "local round"
     yield (LocalTask,)

@@ -9,7 +9,8 @@ from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Level, Orders
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.preflight.session.session import SessionOutcome
-from tests.preflight.simulated import Cluster, Faults, bad_links, blamed, examined, name, orders
+from clusterrun.preflight.tasks import DialAnswer, DialTask, Target
+from tests.preflight.simulated import PORTS, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 
 def short(
@@ -94,6 +95,21 @@ def test_several_that_were_lost_are_held_against_what_they_share_and_against_non
     assert (outcome.fit, blamed(outcome) - lost) == (bool(spares), set())
     again, _ = short(orders(6, spares), [], Faults(why=why, absent=lost), after=outcome.report)
     assert again.report.excluded == ()
+
+
+@pytest.mark.parametrize("suspects", [[], [0, 2]])
+@pytest.mark.parametrize("cut", [{(3, 0)}, {(0, 3)}, {(3, 0), (0, 3)}])
+def test_one_of_several_lost_dials_ports_on_which_the_coordinators_node_listens(cut, suspects):
+    cluster = Cluster(orders(5), Faults(agentless={3, 4}, cut=cut, why=contract.NOT_BACK), suspects=suspects)
+    dialled: list[Target] = []
+
+    def dial(node: int, task: DialTask) -> tuple[float, DialAnswer]:
+        dialled.extend(target for target in task.targets if (node, target.node) == (3, 0))
+        return Cluster.dial(cluster, node, task)
+
+    cluster.dial = dial  # type: ignore[method-assign]
+    assert cluster.outcome().report.verdict is Grade.FAIL
+    assert [target.ports for target in dialled] == [PORTS]
 
 
 def test_without_a_spare_an_unfit_suspect_ends_the_run():
