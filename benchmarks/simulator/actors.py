@@ -55,6 +55,10 @@ class Actor:
             self.woke()
             if not self.alive:
                 return
+        self._show(event, now)
+
+    def _show(self, event: Any, now: machine_events.Now) -> None:
+        """Let the machine answer, and carry its actions out."""
         try:
             actions = self.machine.on(now, event)
             wakes_at = self.machine.wakes_at()

@@ -56,6 +56,10 @@ class CoordinatorActor(Actor):
             self.asked_at = self.world.clock.now
         super()._step(event)
 
+    def _show(self, event: Any, now: machine_events.Now) -> None:
+        self.told_superseded |= isinstance(event, events.Superseded)
+        super()._show(event, now)
+
     def woke(self) -> None:
         """It looks whether somebody has taken over."""
         mine = max(
@@ -63,7 +67,6 @@ class CoordinatorActor(Actor):
         )
         newest = max(self.world.claims, default=-1)
         if 0 <= mine < newest and not self.told_superseded:
-            self.told_superseded = True
             self._step(events.Superseded(newest))
 
     def carry_out(self, action: Any) -> None:

@@ -202,7 +202,6 @@ class World:
             return
         epoch = max(self.claims, default=-1) + 1 if after < 0 else after + 1
         if epoch in self.claims:
-            coordinator.told_superseded = True
             coordinator.feed(coordinator_events.Superseded(epoch))
             return
         self.claims[epoch] = coordinator.number
@@ -219,7 +218,6 @@ class World:
         if coordinator.frozen or coordinator.node.frozen:
             self.clock.after(self.fault_chance.uniform(0.5, 2.0), self._tell_superseded, coordinator, epoch)
         elif coordinator.alive:
-            coordinator.told_superseded = True
             coordinator.feed(coordinator_events.Superseded(epoch))
 
     def write_state(self, coordinator: CoordinatorActor, state: RunState) -> None:
