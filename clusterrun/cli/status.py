@@ -13,7 +13,6 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
-from clusterrun.operations.sweep_status import folded
 
 
 @click.command()
@@ -75,7 +74,9 @@ def status(
 
 def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
     shown = len(found)
-    if not listing.named and chosen == EVERYTHING:
+    if not listing.named and chosen == EVERYTHING and any(one.sweep for one in found):
+        from clusterrun.operations.sweep_status import folded  # few have sweeps
+
         found = folded(found, context.store)
     if found:
         runs_table.show(found, context.clock.now())

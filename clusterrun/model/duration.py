@@ -10,10 +10,8 @@ from clusterrun.model.errors import BadInput
 LONGEST = 10 * 366 * 86400
 """Ten years: what is longer is a slip of the hand."""
 
-_PEOPLE = re.compile(
-    r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?", re.ASCII | re.IGNORECASE
-)
-_SLURM = re.compile(r"(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})", re.ASCII)
+_PEOPLE = r"(?ai)(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?"
+_SLURM = r"(?a)(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})"
 _ENDLESS = ("unlimited", "infinite")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -70,7 +68,7 @@ def _refusal(text: str) -> BadInput:
 
 
 def _people(text: str) -> int:
-    match = _PEOPLE.fullmatch(text)
+    match = re.fullmatch(_PEOPLE, text)
     if not match:
         return 0
     sizes = (7 * 86400, *(size for size, _ in _UNITS))
@@ -78,7 +76,7 @@ def _people(text: str) -> int:
 
 
 def _slurm(text: str) -> int:
-    match = _SLURM.fullmatch(text)
+    match = re.fullmatch(_SLURM, text)
     if not match:
         return 0
     fields = [int(field) for field in match.group("fields").split(":")]

@@ -6,15 +6,13 @@ import re
 
 from clusterrun.model.errors import BadInput
 
-_WORDS = re.compile(
-    r"(?:(?P<kind>[A-Za-z][A-Za-z0-9_.+-]*|\d+g\.[A-Za-z0-9_.+-]+):)?(?P<count>\d{1,5})", re.ASCII
-)
+_WORDS = r"(?a)(?:(?P<kind>[A-Za-z][A-Za-z0-9_.+-]*|\d+g\.[A-Za-z0-9_.+-]+):)?(?P<count>\d{1,5})"
 """``8``, ``h100:8``, ``a100_3g.20gb:2`` or ``1g.10gb:2``."""
 
 
 def read(text: str, where: str = "--gpus") -> tuple[int, str]:
     """How many GPUs, and of which type ('': any), in ``8`` or ``h100:8``. Raises ``BadInput``."""
-    found = _WORDS.fullmatch(text.strip())
+    found = re.fullmatch(_WORDS, text.strip())
     if found is None:
         remedy = "give the GPUs per node, with their type if it matters: --gpus 8, --gpus h100:8"
         raise BadInput(f"{where} {text!r}: not a number of GPUs", remedy)

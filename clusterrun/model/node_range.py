@@ -6,12 +6,12 @@ import re
 
 from clusterrun.model.errors import BadInput
 
-_WORDS = re.compile(r"(?P<least>-?\d{1,18})(?:-(?P<most>\d{1,18}))?", re.ASCII)
+_WORDS = r"(?a)(?P<least>-?\d{1,18})(?:-(?P<most>\d{1,18}))?"
 
 
 def read(text: str, where: str = "--nodes") -> tuple[int, int]:
     """The most nodes, and the least (0: exactly as many), in ``4`` or ``1-4``. Raises ``BadInput``."""
-    found = _WORDS.fullmatch(text.strip())
+    found = re.fullmatch(_WORDS, text.strip())
     if found is None:
         remedy = "give how many, or the least and the most: --nodes 4, --nodes 1-4"
         raise BadInput(f"{where} {text!r}: not a number of nodes", remedy)

@@ -33,7 +33,7 @@ RESTARTS = 3
 LONGEST_NOTICE = 65535
 """Seconds; sbatch takes no longer time for ``--signal``."""
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VARIABLE = r"(?a)[A-Za-z_][A-Za-z0-9_]*"
 """A name that every shell on the way to a rank hands on."""
 
 
@@ -129,7 +129,7 @@ class JobSpec:
             remedy = f"name such nodes: --gpus {self.gpus} --constraint {self.gpu_type}, or --partition"
             raise BadInput(seen, remedy)
         for name, value in self.environment:
-            if not _VARIABLE.fullmatch(name) or "\0" in value:
+            if not re.fullmatch(_VARIABLE, name) or "\0" in value:
                 seen = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
                 remedy = "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY"
                 raise BadInput(seen, remedy)

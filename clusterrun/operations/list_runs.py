@@ -24,7 +24,6 @@ from clusterrun.operations.context import Context
 from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.private_files import DiskRefused, own_content, private_folder, write_whole
 from clusterrun.runs.store import Store
-from clusterrun.runs.sweep_records import Sweeps
 
 WORTH_WRITING = 16
 """Runs that were read and are not in the file: below this it is not written again."""
@@ -135,6 +134,10 @@ EVERYTHING = Filter()
 
 def runs_named(context: Context, words: Sequence[str]) -> list[str]:
     """The ids of the runs that ``words`` mean, a sweep standing for all its runs. Raises ``NoSuchRun``."""
+    if not words:
+        return []
+    from clusterrun.runs.sweep_records import Sweeps  # a bare `status` needs none
+
     known = Sweeps(context.store)
     return list(dict.fromkeys(run_id for word in words for run_id in known.runs_of(word)))
 

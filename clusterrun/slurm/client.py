@@ -6,15 +6,18 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from clusterrun import system
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.slurm import allocation, queries, sbatch_errors
-from clusterrun.slurm.allocation import Allocation
+from clusterrun.slurm import queries, sbatch_errors
 from clusterrun.slurm.queries import JobRow, NodeRow, PartitionOffer, QueueRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
+
+if TYPE_CHECKING:
+    from clusterrun.slurm.allocation import Allocation
 
 ANSWER_SECONDS = 30.0
 """Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
@@ -28,9 +31,7 @@ CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/l
 FETCHED = ("/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf")
 """Where Slurm keeps what it fetched from the controller, on sites without configuration files."""
 MUNGE = ("/run/munge/munge.socket.2", "/var/run/munge/munge.socket.2")
-_LOGIN = re.compile(
-    r"(?:^|[-_.])(?:login|headnode|frontend|submit)(?:[-_]?(?:node)?\d*)(?=[-_.]|$)", re.IGNORECASE
-)
+_LOGIN = r"(?i)(?:^|[-_.])(?:login|headnode|frontend|submit)(?:[-_]?(?:node)?\d*)(?=[-_.]|$)"
 """Names of machines where jobs are submitted and nothing is computed."""
 UNNAMED = "slurm"
 NAME_SECONDS = 5.0
@@ -100,7 +101,7 @@ class SlurmClient:
             return "SLURM_CONF is set"
         if any(map(os.path.exists, MUNGE)):
             return "munge runs here, by which Slurm authenticates"
-        return f"its name is {host}" if _LOGIN.search(host) else ""
+        return f"its name is {host}" if re.search(_LOGIN, host) else ""
 
     def jobs(self) -> tuple[JobRow, ...]:
         """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question."""
@@ -109,6 +110,8 @@ class SlurmClient:
 
     def allocation(self, job_id: str) -> Allocation:
         """The nodes and GPUs of a job that runs. Raises ``BadInput`` if it does not, and as ``jobs``."""
+        from clusterrun.slurm import allocation  # `status` needs none of its patterns
+
         done = self._tried(allocation.argv(job_id))
         if done.code != 0 and "invalid job id" not in done.err.lower():
             raise _failure("scontrol", done.err)

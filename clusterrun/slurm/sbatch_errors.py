@@ -109,13 +109,13 @@ REFUSALS = (
 ENDED_ALREADY = ("already completing or completed", "invalid job id")
 """Said by ``scancel`` of a job that needs no cancelling any more."""
 
-_JOB_ID = re.compile(r"(\d+)(?:;([^\s;]+))?")
-_PREFIX = re.compile(r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?:error: |fatal: )?")
+_JOB_ID = r"(\d+)(?:;([^\s;]+))?"
+_PREFIX = r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?:error: |fatal: )?"
 
 
 def job_id(out: str) -> str:
     """The id in what ``sbatch --parsable`` said (``id`` or ``id;cluster``), after a wrapper's words."""
-    found = [match for line in out.splitlines() if (match := _JOB_ID.fullmatch(line.strip()))]
+    found = [match for line in out.splitlines() if (match := re.fullmatch(_JOB_ID, line.strip()))]
     return found[-1].group(1) if found else ""
 
 
@@ -147,5 +147,5 @@ def refusal(err: str) -> Refusal | None:
 
 def words(err: str) -> str:
     """Slurm's own words in one line, without the names of its programs and without repetition."""
-    lines = [_PREFIX.sub("", line.strip()) for line in err.splitlines()]
+    lines = [re.sub(_PREFIX, "", line.strip()) for line in err.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"

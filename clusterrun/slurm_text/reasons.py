@@ -96,9 +96,9 @@ REASONS = (
 
 _TABLE = {reason.word: reason for reason in REASONS}
 _NOTHING = ("", "None", "null", "N/A")
-_DETAILS = re.compile(r"[,:]\s*")
-_BRACKETED = re.compile(r"\(([^()]*)\)$")
-_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max|Min)?\w*")
+_DETAILS = r"[,:]\s*"
+_BRACKETED = r"\(([^()]*)\)$"
+_LIMIT = r"(Assoc|QOS)(Grp|Max|Min)?\w*"
 
 
 def explain(word: str) -> JobReason:
@@ -112,12 +112,12 @@ def explain(word: str) -> JobReason:
         return JobReason(text, "")
     if text in _TABLE:
         return _TABLE[text]
-    head, *details = _DETAILS.split(text, maxsplit=1)
+    head, *details = re.split(_DETAILS, text, maxsplit=1)
     if head in _TABLE and details:
         row = _TABLE[head]
-        shown = _BRACKETED.sub(r": \1", details[0])
+        shown = re.sub(_BRACKETED, r": \1", details[0])
         return JobReason(text, f"{row.said} ({shown})", row.remedy, row.never)
-    match = _LIMIT.fullmatch(text)
+    match = re.fullmatch(_LIMIT, text)
     return _limit(match) if match else JobReason(text, f"Slurm says: {text}")
 
 
