@@ -114,7 +114,7 @@ def _unfit(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None
 
 def _node_fail(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
     scenario = watch.world.scenario
-    all_come = not scenario.has("no agent") and not scenario.has("old epoch")
+    all_come = scenario.unreachable < 0 and not scenario.has("no agent") and not scenario.has("old epoch")
     if not set(watch.struck) - set(HARMLESS) and not scenario.slow and all_come:
         watch.fail(f"NODE_FAIL without a fault: {state.reason}")
     world = state.attempts[-1].nodes
