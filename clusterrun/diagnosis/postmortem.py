@@ -284,6 +284,8 @@ def _of_last_words(left: Remains, failure: Failure, culprit: Culprit) -> Diagnos
         remedy = "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
         if not failure.node:
             remedy = "job.out in the run directory holds what the launcher said; --srun adds an option to it"
+            if "has expired" in failure.why:  # srun, of a job that has ended
+                remedy = "Slurm ended the job; where a node's prolog failed, sinfo -R shows such a node"
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), remedy)
     if failure.code in _KILLED:
         remedy = "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person,"

@@ -193,6 +193,11 @@ def test_only_a_node_that_failed_is_to_be_left_out(node: str, remedy: str) -> No
     assert [word for word in ("--exclude", "job.out") if word in words] == [remedy]
 
 
+def test_of_a_job_that_slurm_ended_while_srun_began_the_prolog_is_to_be_looked_at() -> None:
+    ended = Failure(-1, "", 1, 101.0, "the launcher ended with code 1: srun: error: Slurm job 2 has expired")
+    assert "sinfo -R shows such a node" in explain(left(failure=ended)).remedy
+
+
 def test_a_rank_that_fails_before_one_is_killed_is_the_culprit() -> None:
     killed = Failure(1, "n1", -9, 110.0, "rank 1 on n1 was killed by signal 9 (SIGKILL)")
     found = explain(left(*heard(2, *traceback(2, BAD), at=100.0), failure=killed))

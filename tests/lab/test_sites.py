@@ -71,6 +71,8 @@ def cancelled(here: Site, *options: str, requeued: list[str] | None = None) -> N
     if requeued:
         assert here.lab.exec(["scontrol", "requeue", answer["job_id"]]).code == 0
         until(lambda: len(list(filter(None, here.outputs(answer, 1).values()))) == 4, 120)
+        # The state is saved up to some seconds after the ranks have begun.
+        until(lambda: all(one["nodes"] for one in here.status(answer["run_id"])["attempts"]))
         attempts = here.status(answer["run_id"])["attempts"]
         assert [one["nodes"] for one in attempts] == [requeued] * 2
     assert here.run("cancel", answer["run_id"]).code == 0
