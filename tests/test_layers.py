@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -133,8 +132,6 @@ RENAMES = {
 
 PUBLIC = ("__init__.py", "training/__init__.py")
 """What users import from: here stand their names."""
-
-LONGEST_FUNCTION = 40
 
 
 @dataclass(frozen=True)
@@ -388,29 +385,6 @@ def test_a_module_opens_with_a_sentence():
 
     named = [module for module in product() if module.path.name != "__init__.py"]
     assert findings(named, unlike_a_sentence) == {}
-
-
-def test_no_function_grows_too_long():
-    long = findings(product(), lambda one: [found for found in functions(one) if found[1] > LONGEST_FUNCTION])
-    assert long == {}
-
-
-def test_most_functions_are_small():
-    lengths = [lines for module in product() for _, lines in functions(module)]
-    assert statistics.median(lengths) <= 10
-    assert statistics.quantiles(lengths, n=10)[-1] <= 25
-
-
-def functions(module: Module) -> Iterator[tuple[str, int]]:
-    """Name and length in lines of every function, its docstring not counted."""
-    for node in module.nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
-            first = node.body[0]
-            if ast.get_docstring(node, clean=False) is not None and first.end_lineno is not None:
-                lines -= first.end_lineno - first.lineno + 1
-            yield node.name, lines
 
 
 def test_no_shell_is_started():
