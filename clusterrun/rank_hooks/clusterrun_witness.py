@@ -25,6 +25,12 @@ HEARTBEAT_SECONDS = 480
 """What torch gives NCCL's watchdog thread before it aborts the rank, where the environment names no other."""
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
+# The functions that set how a thread takes part in other threads' captures of CUDA graphs, by library.
+CAPTURE_MODES = {
+    "/libcuda.so": "cuThreadExchangeStreamCaptureMode",
+    "/libamdhip64.so": "hipThreadExchangeStreamCaptureMode",
+}
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 RENDEZVOUS_FUNCTIONS = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
 MAKING = "_new_group_with_tag"
@@ -242,8 +248,27 @@ def spans(numbers: list[int]) -> str:
     return text if len(text) <= MOST_RANKS else ""
 
 
+def relax_stream_capture() -> None:
+    """Let this thread query CUDA events while another thread captures a CUDA graph.
+
+    A flight record is dumped after its event is queried. In CUDA's default mode that query ends a capture of
+    any other thread (seen on an H100 with torch 2.11: ``cudaErrorStreamCaptureInvalidated``). torch's own
+    watchdog relaxes the mode of its thread in the same way.
+    """
+    import ctypes
+
+    with open("/proc/self/maps") as file:
+        libraries = {line.split()[-1] for line in file if any(name in line for name in CAPTURE_MODES)}
+    for path in libraries:
+        for name, function in CAPTURE_MODES.items():
+            if name in path:
+                mode = ctypes.c_int(RELAXED)
+                getattr(ctypes.CDLL(path), function)(ctypes.byref(mode))
+
+
 def flight(most: int) -> list[dict[str, Any]]:
     """The newest ``most`` records of each group from torch's flight recorders, oldest first."""
+    relax_stream_capture()
     torch = sys.modules["torch._C._distributed_c10d"]
     dumps = [getattr(torch, name) for name in RECORDERS if hasattr(torch, name)]
     entries = [entry for dump in dumps for entry in json.loads(dump(True, False)).get("entries") or ()]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import shutil
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -510,3 +514,33 @@ def test_of_two_keys_in_a_line_the_one_that_is_waited_for_is_told_or_none(
     exec(compile(script.read_text(), str(script), "exec"), names)
     names["both"](Store(get=get))
     assert found == [waits if sys.version_info >= (3, 11) else ""]
+
+
+CAPTURE_LIBRARY = """
+static _Thread_local int mode = -1;
+int cuThreadExchangeStreamCaptureMode(int *other) { int old = mode; mode = *other; *other = old; return 0; }
+int mode_of_this_thread(void) { return mode; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc for a stand-in of libcuda")
+def test_a_dump_relaxes_the_capture_mode_of_its_thread_alone_with_a_fake_libcuda(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """On an H100 a dump without this ended a capture of a CUDA graph in the rank's main thread."""
+    source, library = tmp_path / "cuda.c", tmp_path / "libcuda.so.1"
+    source.write_text(CAPTURE_LIBRARY)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    driver = ctypes.CDLL(str(library))
+    space = witness({"0": "nccl"}, _dump_nccl_trace_json=dump(entry("0", "nccl:all_reduce", 1)))
+    mode_in_dumping_thread: list[int] = []
+
+    def dump_records() -> None:
+        space["flight"](1)
+        mode_in_dumping_thread.append(driver.mode_of_this_thread())
+
+    thread = threading.Thread(target=dump_records)
+    thread.start()
+    thread.join(60)
+    assert mode_in_dumping_thread == [space["RELAXED"]]
+    assert driver.mode_of_this_thread() == -1
