@@ -49,7 +49,12 @@ def coordinate_supervised(run_dir: str) -> int:
     """Coordinate the job of ``run_dir`` from this machine, in a child that this process supervises."""
     from clusterrun.coordinator.io.supervisor import under_supervisor
 
-    return under_supervisor(lambda news: _reported("", lambda: coordinate(run_dir, None, news)))
+    code = under_supervisor(lambda news: _reported("", lambda: coordinate(run_dir, None, news)))
+    if code == contract.ExitCode.DONE:
+        return code
+    from clusterrun.coordinator.io.batch_exit import end_batch_script
+
+    return end_batch_script(code, os.environ)
 
 
 def coordinate(

@@ -14,9 +14,21 @@ for pause in 1 1 2 4 8 16; do
   sleep "$pause"
 done
 exec >>/home/ada/.clusterrun/runs/20260102-030405-train/job.out 2>&1
+explained=
+# A signal ends this script if Slurm would queue the job again for its exit code (RequeueExit, RequeueExitHold).
+end_batch_script() {
+  code=$?
+  [ "$code" = 0 ] && return
+  [ -n "$explained" ] || printf 'clusterrun: the script ended with exit code %s on %s\n' "$code" "$(hostname)" >&2
+  [ "${SLURM_TASK_PID-}" = "$$" ] || return
+  codes=$(timeout 12 scontrol show config 2>/dev/null | grep '^RequeueExit' | tr -d ' ')
+  [ "$codes" = $'RequeueExit=(null)\nRequeueExitHold=(null)' ] || kill -TERM "$$"
+}
+trap end_batch_script EXIT
 export CLUSTERRUN_PATH_BEFORE_SETUP="${PATH-}"
 setup_failed() {
   printf 'clusterrun: --setup ended with exit code %s on %s: %s\n' "$1" "$(hostname)" "$2" >&2
+  explained=yes
   exit "$1"
 }
 

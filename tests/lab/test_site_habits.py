@@ -69,6 +69,8 @@ SETTINGS = {
     "MaxStepCount": "50",
     "MinJobAge": "2",
     "PropagateResourceLimits": "NONE",
+    "RequeueExit": "1-99",
+    "RequeueExitHold": "100-255",
     "SchedulerParameters": "defer",
     "UnkillableStepTimeout": "10",
     "WaitTime": "2",
@@ -118,7 +120,14 @@ def training(here: Site, **shell: str) -> dict[str, Any]:
         ),
         *("UsePAM", "HealthCheckInterval", "PreemptMode", "VSizeFactor"),
         *("CompleteWait", "JobFileAppend", "KillOnBadExit", "Licenses", "MaxStepCount", "MinJobAge"),
-        *("PropagateResourceLimits", "SchedulerParameters", "UnkillableStepTimeout", "WaitTime"),
+        *(
+            "PropagateResourceLimits",
+            "RequeueExit",
+            "RequeueExitHold",
+            "SchedulerParameters",
+            "UnkillableStepTimeout",
+            "WaitTime",
+        ),
     ],
 )
 def test_a_run_works_where_slurm_is_set_so(trained: Trained, trait: str) -> None:
@@ -228,6 +237,49 @@ def test_ranks_that_ignore_sigterm_are_ended_long_before_the_two_minutes_of_kill
     until(lambda: len(list(filter(None, habits.outputs(answer).values()))) == 4)
     done = habits.run("cancel", answer["run_id"], limit=100)
     assert (done.code, leftovers(habits.lab)) == (0, []), done
+
+
+def ended(habits: Site, job_id: str) -> str:
+    """The state in which the job ended, '' if Slurm no longer lists it; after its nodes are cleared."""
+
+    def state() -> str:
+        return habits.lab.exec(
+            ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]
+        ).out.strip()
+
+    until(lambda: state() not in ("RUNNING", "COMPLETING"))
+    return state()
+
+
+@pytest.mark.parametrize("code", [1, 120])
+def test_slurm_queues_a_plain_job_again_for_its_exit_code(habits: Site, code: int) -> None:
+    argv = ["sbatch", "--parsable", "--no-requeue", "--output=/dev/null", f"--wrap=exit {code}"]
+    job_id = habits.lab.exec(argv).out.strip()
+    try:
+        until(lambda: ended(habits, job_id) in ("PENDING", "SPECIAL_EXIT"))
+    finally:
+        habits.lab.exec(["scancel", job_id])
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "attempts"),
+    [
+        ([], ["-c", "raise SystemExit(1)"], 1),
+        ([], ["-c", "raise SystemExit(120)"], 1),
+        (["--max-restarts", "1"], ["-c", "raise SystemExit(1)"], 2),
+        (["--setup", "false"], ["-c", "pass"], 0),
+        (["--setup", "exit 7"], ["-c", "pass"], 0),
+    ],
+)
+def test_slurm_never_queues_a_failed_run_again_for_its_exit_code(
+    habits: Site, options: list[str], command: list[str], attempts: int
+) -> None:
+    words = (*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", *options)
+    answer = habits.submit(*words, SYSTEM_PYTHON, *command)
+    assert habits.run("wait", answer["run_id"]).code == 1
+    assert ended(habits, answer["job_id"]) in ("FAILED", "")
+    status = habits.status(answer["run_id"])
+    assert (status["state"], len(status["attempts"])) == ("FAILED", attempts), status["reason"]
 
 
 FILTER = """

@@ -1,0 +1,21 @@
+"""Reads from Slurm's configuration which exit codes of a batch script make Slurm queue the job again."""
+
+from __future__ import annotations
+
+import re
+
+
+def may_requeue(configuration: str, code: int) -> bool:
+    """Return whether Slurm queues a job again, or holds it, after a batch script that ended with ``code``.
+
+    ``configuration`` is the output of ``scontrol show config``. If it lacks a setting, the answer is True.
+    """
+    for setting in ("RequeueExit", "RequeueExitHold"):
+        line = re.search(rf"(?m)^\s*{setting}\s*=\s*(.*)$", configuration)
+        if line is None:
+            return True
+        # The value is a list of codes and ranges: 1-99,120
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", line[1]):
+            if int(first) <= code <= int(last or first):
+                return True
+    return False
