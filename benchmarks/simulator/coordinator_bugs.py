@@ -75,10 +75,15 @@ COORDINATOR_BUGS = (
     Mutant(
         "the first to arrive is blamed",
         "coordinator/attempt",
-        "found = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))",
-        "found = events[0]",
+        "first = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))",
+        "first = events[0]",
     ),
-    Mutant("the last in time is blamed", "coordinator/attempt", "found = min(", "found = max("),
+    Mutant(
+        "the last in time is blamed",
+        "coordinator/attempt",
+        "first = min(collisions",
+        "first = max(collisions",
+    ),
     Mutant(
         "one rank's 0 is enough",
         "coordinator/attempt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,25 @@ _MOST_READ = 64 * 1024
 """Of each stream: a launcher prints much below the errors of its ranks."""
 _LONGEST = 1000
 _MOST_OF_DOCUMENT = 256 * 1024
+# The line that ends a traceback, with or without the mark that torch puts before it.
+_EXCEPTION = re.compile(
+    r"(?:\[rank\d+\]:\s*)?(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Disconnected))(?::|$)"
+)
+# What Python raises if the process at the other end of a connection, a pipe or a queue has gone.
+_OF_CONNECTIONS = frozenset(
+    {
+        "BrokenPipeError",
+        "ConnectionAbortedError",
+        "ConnectionError",
+        "ConnectionRefusedError",
+        "ConnectionResetError",
+        "DistNetworkError",
+        "DistStoreError",
+        "EOFError",
+        "IncompleteReadError",
+        "RemoteDisconnected",
+    }
+)
 _IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
 
 
@@ -37,9 +57,14 @@ def with_last_words(
     traceback = _traceback(paths.error(rank))
     own = [line for _, line in err or out]
     said = "\n".join(own[-contract.TAIL_LINES :]) + traceback
-    collision = any(words in said for words in _IN_USE)
-    alone = noticed(rank, end.code, own, launcher)
-    return replace(end, last_lines=lines, traceback=traceback, collision=collision, noticed=alone)
+    return replace(
+        end,
+        last_lines=lines,
+        traceback=traceback,
+        collision=any(words in said for words in _IN_USE),
+        noticed=noticed(rank, end.code, own, launcher),
+        lost_connection=lost_connection(own),
+    )
 
 
 def _printed(path: str) -> list[tuple[int, str]]:
@@ -81,6 +106,17 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     # What ended the rank counts, where torch marks it: it may have survived other errors before.
     errors = [one for one in listener.errors if one.ends] or listener.errors
     return bool(errors) and all(one.consequence for one in errors)
+
+
+def lost_connection(lines: list[str]) -> bool:
+    """Return whether the last exception that a rank printed began with a connection that ended."""
+    origin, linked = "", False
+    for line in lines:
+        exception = _EXCEPTION.match(line)
+        if exception and not linked:
+            origin = exception[1]
+        linked = line.rstrip().endswith(("exception:", "exception occurred:")) or (linked and not exception)
+    return origin in _OF_CONNECTIONS
 
 
 def _last_state(line: str) -> str:

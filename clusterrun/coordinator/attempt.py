@@ -21,6 +21,9 @@ from clusterrun.runtime.machine_events import Note, Now, earliest
 
 SETTLE_SECONDS = 0.3
 """From the first failure until ranks are stopped: an earlier one from another node may still come."""
+# A failure within this time after a broken connection is its cause, not its consequence. A process closes its
+# connections when it ends, and the process at the other end may be reaped first.
+CONNECTION_SECONDS = 1.0
 CAUSE_SECONDS = 3.0
 """The same while all that failed only noticed that another rank had gone: on a busy node a process that fails
 closes its connections long before its end is seen."""
@@ -92,21 +95,30 @@ class RankOutcomes:
     def first(self) -> FailureEvent:
         """The failure to report, of which there must be one: the first in time, then in order of arrival.
 
-        A port in use goes before all others: it is never the consequence of something else. Who only noticed
-        comes last (a process closes its connections before its end is seen): whoever ended before is named.
+        A port in use precedes all others: it is never the consequence of another failure. A broken
+        connection yields to another failure within ``CONNECTION_SECONDS``. A rank that only noticed that
+        a peer had gone comes last; ranks that ended with exit code 0 before it are named with it.
         """
         events = self.failure_events
         collisions = [event for event in events if event.kind is FailureKind.COLLISION]
-        found = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))
-        if not found.failure.noticed or not self._ended:
-            return found
-        return failures.after_early_ends(found, self._ended, "node" if self._per_node else "rank")
+        first = min(collisions or events, key=lambda event: (event.failure.noticed, event.failure.at))
+        if first.lost_connection and not first.failure.noticed:
+            until = first.failure.at + CONNECTION_SECONDS
+            causes = [event for event in events if _is_own(event) and event.failure.at <= until]
+            first = min(causes, key=lambda event: event.failure.at, default=first)
+        if not first.failure.noticed or not self._ended:
+            return first
+        return failures.after_early_ends(first, self._ended, "node" if self._per_node else "rank")
 
     @property
-    def cause_may_come(self) -> bool:
-        """All that failed only noticed that another one had gone, and that one's end was not told yet."""
+    def settle_seconds(self) -> float:
+        """How long to wait after a failure; longer if all failures may be consequences of another one."""
         running = len(self._exited) < self._nodes * self._processes
-        return running and not self._ended and all(event.failure.noticed for event in self.failure_events)
+        if not running or any(map(_is_own, self.failure_events)):
+            return SETTLE_SECONDS
+        if any(event.lost_connection and not event.failure.noticed for event in self.failure_events):
+            return CONNECTION_SECONDS
+        return SETTLE_SECONDS if self._ended else CAUSE_SECONDS
 
     @property
     def completed(self) -> bool:
@@ -137,6 +149,11 @@ class RankOutcomes:
     def all_told(self) -> bool:
         """Nothing more is to be heard: where nodes were lost, the rest is waiting until ``dead_by``."""
         return len(self._gone) + len(self._lost) == self._nodes
+
+
+def _is_own(event: FailureEvent) -> bool:
+    """Return whether a failure is no consequence of another rank's end."""
+    return not (event.failure.noticed or event.lost_connection)
 
 
 class LiveAttempt(RunPart):
@@ -295,7 +312,7 @@ class LiveAttempt(RunPart):
             self.failure_event_at = now.steady
         if self.stage is AttemptStage.STOPPING:
             return
-        due = now.steady + (CAUSE_SECONDS if self.outcomes.cause_may_come else SETTLE_SECONDS)
+        due = now.steady + self.outcomes.settle_seconds
         self._settled_at = due if self._settled_at is None else min(due, self._settled_at)
 
     # --- stopping ---

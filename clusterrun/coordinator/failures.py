@@ -27,10 +27,14 @@ class FailureKind(enum.Enum):
 
 @frozen
 class FailureEvent:
-    """Something that ends an attempt, and its ``Failure`` for the record."""
+    """Something that ends an attempt, and its ``Failure`` for the record.
+
+    ``lost_connection``: the rank ended of a broken connection; another rank's end may have broken it.
+    """
 
     kind: FailureKind
     failure: Failure
+    lost_connection: bool = False
 
     @property
     def ended_by_request(self) -> bool:
@@ -59,7 +63,8 @@ def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> Failure
     if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
         why += ", as the kernel does when memory runs out"
     words = (exited.last_lines, exited.traceback, exited.noticed)
-    return FailureEvent(kind, Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer))
+    failure = Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer)
+    return FailureEvent(kind, failure, exited.lost_connection)
 
 
 def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: str) -> FailureEvent:

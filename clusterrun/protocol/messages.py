@@ -139,6 +139,7 @@ class RankExited(ToCoordinator):
     end its ranks before (by the coordinator or a signal of its own), so the end is a consequence.
     The agent's machine fills in ``at`` and ``stopped``.
     ``noticed``: its words are those of a rank that only noticed that another one had gone.
+    ``lost_connection``: it ended of a broken connection, which may be another rank's failure.
     """
 
     epoch: int
@@ -150,6 +151,7 @@ class RankExited(ToCoordinator):
     collision: bool = False
     stopped: bool = False
     noticed: bool = False
+    lost_connection: bool = False
 
 
 @frozen

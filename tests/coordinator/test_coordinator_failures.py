@@ -85,6 +85,26 @@ def test_the_cause_is_waited_for_as_long_as_it_may_come_and_no_longer() -> None:
     assert [sent(tape.at(6.29)), sent(tape.at(6.3))] == [[], STOP]
 
 
+def test_a_broken_connection_yields_to_another_failure_within_a_second() -> None:
+    for cause_at, culprit in ((5.008, 2), (5.99, 2), (6.5, 0)):
+        tape = training()
+        tape.at(5.0, failed(0, 5.0, code=1, lost_connection=True))
+        assert sent(tape.at(5.98)) == []
+        tape.at(cause_at, failed(2, cause_at, code=1))
+        tape.at(cause_at + 0.3)
+        state = ending(all_gone(tape, 8.0))
+        assert state.failure is not None
+        assert state.failure.rank == culprit
+
+
+def test_a_broken_connection_alone_is_the_failure() -> None:
+    tape = training()
+    tape.at(5.0, failed(0, 5.0, code=1, lost_connection=True))
+    assert [sent(tape.at(5.99)), sent(tape.at(6.0))] == [[], STOP]
+    state = ending(all_gone(tape, 8.0))
+    assert state.failure == Failure(0, "n0", 1, WALL + 5.0, "rank 0 on n0 exited with code 1")
+
+
 @pytest.mark.parametrize(
     ("ended", "words"), [((1,), "rank 1"), ((1, 2), "ranks 1-2"), ((0, 1, 2), "ranks 0-2")]
 )

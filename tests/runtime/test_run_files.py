@@ -279,6 +279,27 @@ def test_whoever_says_of_nothing_but_a_peer_that_has_gone_only_noticed(
     assert with_last_words(RankExited(0, 0, code), attempt).noticed is noticed
 
 
+CAUSED = "The above exception was the direct cause of the following exception:"
+
+
+@pytest.mark.parametrize(("lines", "lost"), [
+    ([HEADER, "ConnectionError: peer gone"], True),
+    ([HEADER, "EOFError"], True),
+    ([HEADER, "[rank3]: requests.exceptions.ConnectionError: HTTPSConnectionPool"], True),
+    ([HEADER, "BrokenPipeError: [Errno 32]", "", CAUSED, "", HEADER, "RuntimeError: no step"], True),
+    ([HEADER, "KeyError: 'x'", "", HANDLING, "", HEADER, "ConnectionResetError: [Errno 104]"], False),
+    ([HEADER, "ConnectionError: retried", "epoch 3", HEADER, "ValueError: bad"], False),
+    (["loss: 0.3"], False),
+])  # fmt: skip
+def test_a_rank_lost_a_connection_if_its_last_exception_began_with_one(
+    paths: RunPaths, lines: list[str], lost: bool
+) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    Path(attempt.err(0)).write_text("\n".join(lines))
+    assert with_last_words(RankExited(0, 0, 1), attempt).lost_connection is lost
+
+
 def test_a_disk_without_room_is_told_from_one_with_room(
     paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
