@@ -200,7 +200,12 @@ class Pulse:
 
 @frozen
 class Digest:
-    """The pulses of one node's ranks; ``killed``: processes that ran out of memory here since it began."""
+    """The pulses of one node's ranks.
+
+    ``killed``: processes that ran out of memory here since it began. ``inner_ranks``: for each process that
+    a rank has started and that is a rank itself, the rank that started it and the process's own ``RANK``.
+    """
 
     ranks: tuple[Pulse, ...]
     killed: int = 0
+    inner_ranks: tuple[tuple[int, int], ...] = ()

@@ -29,6 +29,7 @@ from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.orders import Orders
+from clusterrun.monitor.inner_worlds import InnerWorlds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class HangDetector:
         self._per_node, self._each = orders.per_node, orders.ranks_per_node
         independent = dict(orders.environment).get(contract.INDEPENDENT_VARIABLE) == "1"
         self._together = Together(1 if independent else self._size, now)
+        self._watches_inner_worlds = not (independent or self._per_node)
+        self._inner_worlds = InnerWorlds(self._size)
         self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
         self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
         self._mute: dict[int, str] = {}
@@ -209,7 +212,9 @@ class HangDetector:
         return []
 
     def over(self, now: float, wall: float, completed: bool) -> list[HangDetectorAction]:
-        return self._instead(self._together.told, self._together.over(now) if completed else "")
+        if not completed or self._inner_worlds.exist:
+            return []
+        return self._instead(self._together.told, self._together.over(now))
 
     def wakes_at(self) -> float | None:
         if self._round is not None:
@@ -242,7 +247,10 @@ class HangDetector:
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
-        return actions + self._alone_or_not(now, pulses)
+        if self._watches_inner_worlds and (warning := self._inner_worlds.heard(digest.inner_ranks)):
+            actions += self._instead(self._together.told, warning)
+        # Ranks of several worlds have the same numbers: together they look like one.
+        return actions if self._inner_worlds.exist else actions + self._alone_or_not(now, pulses)
 
     def _numbered(self, node: int, pulses: Sequence[Pulse]) -> Sequence[Pulse]:
         """Launchers of one node each may number their ranks alike: here each has a number of its own."""

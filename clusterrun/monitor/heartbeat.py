@@ -12,13 +12,18 @@ from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.monitor.collector import begun, found, output, used
 from clusterrun.monitor.oom import killed
-from clusterrun.monitor.rank_channels import facts, groups
+from clusterrun.monitor.rank_channels import channel, channels, facts, groups
 
 LEAST_PERIOD = 1.0
 PERIODS_PER_TIMEOUT = 8
 """A hang is called at half a group's time-out: until then some digests must have told that nothing moves."""
 EAGER = (2.0, 5.0)
 """Seconds after the start of the ranks: a short run is to be seen as well."""
+
+
+SEARCH_SECONDS = 60.0
+SEARCH_PERIOD = 1.0
+"""A launcher inside a rank starts processes soon, and a short run may end before the next digest."""
 
 
 class Digests:
@@ -31,21 +36,42 @@ class Digests:
         self._times: list[float] = []
         self._number = 0
         self._killed = killed()
+        self._search_at: float | None = None
+        self._search_until = 0.0
+        self._inner_ranks: tuple[tuple[int, int], ...] = ()
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
         self._paths, self._pids = paths, pids
         first = sorted({*EAGER, self._period})
         self._times = [now + seconds for seconds in first if seconds <= self._period]
+        self._search_at, self._search_until = now + SEARCH_PERIOD if pids else None, now + SEARCH_SECONDS
+        self._inner_ranks = ()
 
     def wakes_at(self) -> float | None:
-        return self._times[0] if self._times else None
+        times = [*self._times[:1], *([] if self._search_at is None else [self._search_at])]
+        return min(times, default=None)
 
     def run(self, now: float) -> list[str]:
-        found = self.digest()
-        timeouts = [pulse.timeout / PERIODS_PER_TIMEOUT for pulse in found.ranks if pulse.timeout]
+        is_due = bool(self._times) and self._times[0] <= now
+        if self._search_at is not None and self._search_at <= now:
+            is_due = self._search(now) or is_due
+        if not is_due:
+            return []
+        digest = self.digest()
+        timeouts = [pulse.timeout / PERIODS_PER_TIMEOUT for pulse in digest.ranks if pulse.timeout]
         period = min(self._period, max(LEAST_PERIOD, min(timeouts, default=self._period)))
-        self._times = self._times[1:] or [now + period]
-        return [json.dumps({"digest": encode(found)})]
+        later = [time for time in self._times if time > now]
+        self._times = later or [now + period]
+        return [json.dumps({"digest": encode(digest)})]
+
+    def _search(self, now: float) -> bool:
+        """Look for ranks below the ranks while launchers start; return whether there are new ones."""
+        launchers = {rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)}
+        before, self._inner_ranks = self._inner_ranks, _inner_ranks(launchers)
+        idle_launchers = {*launchers} - {starter for starter, _ in self._inner_ranks}
+        goes_on = bool(idle_launchers) and now + SEARCH_PERIOD <= self._search_until
+        self._search_at = now + SEARCH_PERIOD if goes_on else None
+        return bool({*self._inner_ranks} - {*before})
 
     def ended(self, now: float) -> list[str]:
         """A rank has just ended: nobody is asked, for ranks that end as well would not answer in time."""
@@ -57,14 +83,21 @@ class Digests:
         self._number += 1
         ranks = found(self._pids)
         moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
-        run = [rank for rank, moment in moments.items() if moment and not moment.stopped]
-        channels = [channel for rank in run if (channel := ranks[rank][1])]
-        said = facts(channels, self._number, 0) if asks else {}
+        running = [rank for rank, moment in moments.items() if moment and not moment.stopped]
+        open_channels = [own for rank in running if (own := ranks[rank][1])]
+        answers = facts(open_channels, self._number, 0) if asks else {}
         pulses = (
-            _pulse(self._paths, rank, pid, moments[rank], said.get(pid, {}))
+            _pulse(self._paths, rank, pid, moments[rank], answers.get(pid, {}))
             for rank, (pid, _) in ranks.items()
         )
-        return Digest(tuple(pulses), max(0, killed() - self._killed))
+        seen_pids = {pid for pid, _ in ranks.values()}
+        launchers = {rank: pid for rank, pid in self._pids.items() if pid not in seen_pids}
+        return Digest(tuple(pulses), max(0, killed() - self._killed), _inner_ranks(launchers))
+
+
+def _inner_ranks(launchers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return (rank, ``RANK`` of a rank below it) for each of ``launchers``: ranks and their processes."""
+    return tuple((rank, below.rank) for rank, pid in launchers.items() for below in channels(pid))
 
 
 def _pulse(

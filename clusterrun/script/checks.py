@@ -54,7 +54,7 @@ def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
     """Launchers that every rank would start inside ours; a lone rank, or one process per node, may."""
     if spec.per_node or spec.world_size == 1:
         return ()
-    from clusterrun.diagnosis.nested_launchers import found  # it parses Python: not for every command
+    from clusterrun.script.nested_launchers import found  # it parses Python: not for every command
 
     return found(spec.command, system.text_of(script) if script else "")
 

@@ -444,6 +444,43 @@ def test_launchers_that_number_the_ranks_of_each_node_alike_hide_no_group() -> N
     assert "the ranks form several groups, the largest has 2 of 4 ranks" in said.text
 
 
+def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int]) -> list[Any]:
+    """A digest of the first node: the pulses of two ranks of a world of four, and what is below whom."""
+    pulses = (pulse(0, size=0, begun=-1, seconds=at), pulse(1, size=0, begun=-1, seconds=at))
+    body = json.dumps({"digest": encode(Digest(pulses, 0, inner_ranks))})
+    return one.said(at, WALL + at, 0, 0, body)
+
+
+def test_a_launcher_below_every_rank_is_told_once_and_is_not_taken_back() -> None:
+    one = detector()
+    launched(one, 2.0)
+    (told,) = launched(one, 5.0, (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3))
+    assert isinstance(told, Warn)
+    assert told.text.startswith("training alone: at least 2 of 4 ranks start a launcher")
+    # Each world has the size of the run: by their groups they look like one.
+    assert all_same(one, 10.0, begun=50) == []
+    assert one.over(20.0, WALL, True) == []
+
+
+@pytest.mark.parametrize(
+    "inner_ranks",
+    [
+        ((0, 0), (1, 1)),  # a shell script around the Python of each rank
+        ((0, 0), (0, 1), (1, 2), (1, 3)),  # a launcher below each rank, all joined in one world
+    ],
+)
+def test_children_of_one_world_are_no_worlds_of_their_own(inner_ranks: tuple[tuple[int, int], ...]) -> None:
+    one = detector()
+    assert [launched(one, at, *inner_ranks) for at in (5.0, 10.0)] == [[], []]
+
+
+@pytest.mark.parametrize("wish", [{"per_node": True}, {"environment": (("CLUSTERRUN_INDEPENDENT", "1"),)}])
+def test_worlds_that_are_meant_are_not_told_as_launchers_in_ranks(wish: dict[str, Any]) -> None:
+    orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=WatchOrders(on=True, hang_seconds=60.0), **wish)
+    one = HangDetector(orders, 0, NODES, 0.0, WALL)
+    assert launched(one, 5.0, (0, 0), (1, 0)) == []
+
+
 def test_a_hang_below_launchers_that_start_more_ranks_than_we_know_of_is_seen() -> None:
     """Two ranks below the launcher of each node, one known: the second of each is another process."""
     watch = WatchOrders(on=True, hang_seconds=60.0, on_hang="report")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.monitor import heartbeat
 from clusterrun.monitor.heartbeat import Digests
 from clusterrun.monitor.observer import _period
+from clusterrun.monitor.rank_channels import RankChannel
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,22 @@ def test_digests_are_more_frequent_where_a_group_times_out_soon(
         assert part.wakes_at() == at
         part.run(at)
     assert part.wakes_at() == 113.75
+
+
+def test_ranks_below_a_launcher_are_told_as_soon_as_they_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank is a shell: it has no channel itself. Its launcher starts two processes after 3 s."""
+    shell = os.getpid()
+    below: list[RankChannel] = []
+    monkeypatch.setattr(heartbeat, "channel", lambda pid: None)
+    monkeypatch.setattr(heartbeat, "channels", lambda pid: below if pid == shell else [])
+    part = Digests(10.0)
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {4: shell})
+    monkeypatch.setattr(part, "digest", lambda: Digest((), 0, part._inner_ranks))
+    told = []
+    while (at := part.wakes_at()) is not None and at <= 106.0:
+        if at == 103.0:
+            below += [RankChannel(rank, 1000 + rank, 3, 4, 5, "") for rank in (0, 1)]
+        told += [(at, json.loads(body)["digest"].get("inner_ranks")) for body in part.run(at)]
+    assert told == [(102.0, []), (103.0, [[4, 0], [4, 1]]), (105.0, [[4, 0], [4, 1]])]

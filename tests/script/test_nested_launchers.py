@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.diagnosis.nested_launchers import found
+from clusterrun.script.nested_launchers import found
 
 
 @pytest.mark.parametrize(
