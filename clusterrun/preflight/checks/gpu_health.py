@@ -58,27 +58,46 @@ def _below_others(readings: Readings, field: str, share: float) -> Iterator[tupl
 
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
 _LEFT = "a process outlived its job: kill it, or ask who owns it"
-_UNSEEN = "its process is gone or in another container: nvidia-smi there, or reset the GPU (nvidia-smi -r)"
+_UNSEEN = (
+    "its process is gone or in another container, or it is page cache (on GH200 and GB200 GPU memory is a "
+    "NUMA node): nvidia-smi shows processes; training may run out of GPU memory"
+)
+_DESKTOP = "a desktop uses this GPU: training may run out of GPU memory"
 
 
 def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
-    """Fail from ``gpu_memory_fail`` of a GPU on; warn from ``gpu_memory_warn`` on, and of any program."""
-    grade, said = gpus.memory_in_use(gpu, limits)
-    found = [one for one in rows(gpu, "processes") if text(one, "kind") != "G"]
-    strangers = [_stranger(one) for one in found if not any(name in text(one, "command") for name in _SYSTEM)]
-    if not strangers and grade is Grade.PASS:
+    """Fail if compute processes hold ``gpu_memory_fail`` of a GPU or more. Warn of any other use.
+
+    Memory without a compute process is no fault of the node. It belongs to a desktop, to a process that this
+    container does not see, or to the page cache of a GPU whose memory is a NUMA node.
+    """
+    grade, message = gpus.memory_in_use(gpu, limits)
+    programs = [
+        process
+        for process in rows(gpu, "processes")
+        if text(process, "kind") != "G" and not any(name in text(process, "command") for name in _SYSTEM)
+    ]
+    if not programs and grade is Grade.PASS:
         return
-    said += " by " + ", ".join(strangers[:4]) if strangers else ", by no process that can be seen"
-    grade = Grade.FAIL if grade is Grade.FAIL else Grade.WARN
-    yield grade, f"GPU {index}: {said}", _LEFT if strangers else _UNSEEN
+    compute = [process for process in programs if "G" not in text(process, "kind").split("+")]
+    amounts = [number(process, "used") for process in compute]
+    held = sum(amount for amount in amounts if amount is not None)
+    if None in amounts:  # the driver does not say how much a process in another container holds
+        held = number(gpu, "used") or 0.0
+    has_failed = held >= limits["gpu_memory_fail"] * (number(gpu, "memory") or float("inf"))
+    users = ", ".join(_describe_process(process) for process in programs[:4])
+    message += f" by {users}" if users else ", by no process that can be seen"
+    remedy = _LEFT if compute else _DESKTOP if programs else _UNSEEN
+    yield (Grade.FAIL if has_failed else Grade.WARN), f"GPU {index}: {message}", remedy
 
 
-def _stranger(one: Mapping[str, object]) -> str:
-    pid, used = number(one, "pid"), number(one, "used")
+def _describe_process(process: Mapping[str, object]) -> str:
+    """Return the name, id, user and memory of a process, as far as they are known."""
+    pid, used = number(process, "pid"), number(process, "used")
     parts = (
-        text(one, "command").rsplit("/", 1)[-1] or "a process",
+        text(process, "command").rsplit("/", 1)[-1] or "a process",
         f"pid {pid:.0f}" if pid is not None else "",
-        f"of {text(one, 'user')}" if text(one, "user") else "",
+        f"of {text(process, 'user')}" if text(process, "user") else "",
         f"{used:.0f} MiB" if used else "",
     )
     return " ".join(part for part in parts if part)
@@ -100,13 +119,19 @@ _YES = (
 
 
 def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
-    """Fail for what makes a GPU stop or compute wrongly, warn for what will do so later."""
+    """Fail if a GPU stopped or computes wrongly. Warn if it will soon, or if the driver contained the error.
+
+    ``gpu_recovery_action`` None means that the GPU "can be immediately used again" after an uncorrected error
+    (NVIDIA GPU Memory Error Management, Error Recovery and Response Flags).
+    """
     it, since = f"GPU {index}:", "memory errors since the driver's start (limit"
+    is_recovered = gpu.get("recovered") is True and not any(text(gpu, row[0]) == "Yes" for row in _YES)
     if text(gpu, "gone"):
         yield Grade.FAIL, f"{it} the driver says: {text(gpu, 'gone')}", _GONE
     uncorrected, corrected = number(gpu, "uncorrected") or 0, number(gpu, "corrected") or 0
     if uncorrected > 0:
-        yield Grade.FAIL, f"{it} {uncorrected:.0f} uncorrected {since} 0)", _RESET
+        grade = Grade.WARN if is_recovered else Grade.FAIL
+        yield grade, f"{it} {uncorrected:.0f} uncorrected {since} 0)", _RESET
     if corrected > limits["gpu_corrected"]:
         yield Grade.WARN, f"{it} {corrected:.0f} corrected {since} {limits['gpu_corrected']:.0f})", _WATCH
     for field, grade, said, remedy in _YES:

@@ -98,39 +98,60 @@ def _counters(path: str) -> dict[str, int]:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail where a port is down that is up elsewhere, warn of slow ports and of links with errors.
+    """Fail if a port is down that is up on most other nodes. Warn of slow ports and of links with errors.
 
-    What ranks do not use is no more than a warning: they are on CPUs, ``NCCL_IB_HCA`` leaves the port out,
-    or it is slower than the node's others, as ports for storage are.
+    A port that ranks do not use is a warning at most. Ranks on CPUs use none, ``NCCL_IB_HCA`` may exclude a
+    port, and ports for storage are slower than the other ports of their node.
     """
-    counts = {node: f"{len(_up(reading))} ports" for node, reading in readings.items()}
     have = Counter(name for reading in readings.values() for name in entries(reading))
     up = Counter(name for reading in readings.values() for name in _up(reading))
     usual = {name for name, count in have.items() if count > 1 and 2 * up[name] >= count}
-    down = {node: _down(reading, usual) for node, reading in readings.items()}
-    compute_ports = _compute_ports(readings) if request.gpus else set()
-    for node, ports in down.items():
-        for name, state in ports:
-            said = f"port {name} is {state}, and active on the other nodes"
-            wanted = name in compute_ports and entries(readings[node], name).get("used") is not False
-            verdict = Grade.FAIL if wanted else Grade.WARN
-            yield node, Finding(NAME, verdict, said, _CABLE)
-    if not any(down.values()):
-        what = "the number of active InfiniBand or RoCE ports"
-        verdict = Grade.FAIL if request.gpus else Grade.WARN
-        yield from unlike(NAME, what, counts, verdict, "an adapter is missing: lspci and ibstat on the node")
+    compute_ports = _compute_ports(readings)
+    nodes_with_port_down = set()
+    for node, reading in readings.items():
+        for name, state in _down(reading, usual):
+            message = f"port {name} is {state}, and active on the other nodes"
+            is_needed = name in compute_ports and entries(reading, name).get("used") is not False
+            if is_needed:
+                nodes_with_port_down.add(node)
+            # If the port is up on half the nodes, those may have an additional cable.
+            is_usual = 2 * up[name] > have[name]
+            grade = Grade.FAIL if is_needed and is_usual and request.gpus else Grade.WARN
+            yield node, Finding(NAME, grade, message, _CABLE)
+    yield from _few_ports(request, readings, compute_ports, nodes_with_port_down)
     yield from _slow(readings)
     yield from _link_errors(readings, chosen(request.limits)["link_errors"])
 
 
+def _few_ports(
+    request: RunNeeds, readings: Readings, compute_ports: set[str], nodes_with_port_down: set[str]
+) -> Findings:
+    """Report nodes with fewer active compute ports than usual, unless a port of theirs is already reported.
+
+    A node with more ports than the others is healthy. Storage ports do not count, nor do ports that NCCL's
+    variables exclude.
+    """
+    subject = "the number of active InfiniBand or RoCE ports"
+    remedy = "an adapter is missing: lspci and ibstat on the node"
+    counts = {node: str(len(compute_ports.intersection(used(reading)))) for node, reading in readings.items()}
+    result = split(counts)
+    for node in result.odd:
+        if int(counts[node]) < int(result.usual) and node not in nodes_with_port_down:
+            agreeing = len(counts) - len(result.odd)
+            message = f"{subject} is {counts[node]} here, {result.usual} on {agreeing} of {len(counts)} nodes"
+            yield node, Finding(NAME, Grade.FAIL if request.gpus else Grade.WARN, message, remedy)
+    if not result.usual and not nodes_with_port_down:
+        yield from unlike(NAME, subject, counts, Grade.WARN, remedy)
+
+
 def _compute_ports(readings: Readings) -> set[str]:
-    """The ports that are among their node's fastest wherever they are active: what NCCL takes."""
+    """Return the ports that are among the fastest of their node wherever they are active: NCCL uses these."""
     fastest: dict[str, bool] = {}
     for reading in readings.values():
         rates = {name: _gigabits(text(reading, name, "rate")) for name in used(reading)}
         for name, rate in rates.items():
             fastest[name] = fastest.get(name, False) or rate >= max(rates.values())
-    return {name for name, is_one in fastest.items() if is_one}
+    return {name for name, is_fastest in fastest.items() if is_fastest}
 
 
 def _up(reading: object) -> list[str]:

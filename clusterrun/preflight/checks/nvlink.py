@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.probes.run_program import answer
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.untrusted import number, rows
+from clusterrun.preflight.untrusted import number, rows, text
 
 NAME = "nvlink"
 LIMIT = 62.0
@@ -23,7 +23,7 @@ LATE = Finding(
 )
 LATE_WITH = gpus.NAME
 _ONE = 30.0
-_GPU = re.compile(r"GPU (\d+):(?:.*\(UUID: ([^)]+)\))?")
+_GPU = re.compile(r"GPU (\d+):(?: (.*) \(UUID: ([^)]+)\))?")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
 _NO_LINK = re.compile(r"(?i).*all links are inactive")
 _ERRORS = re.compile(r"\s+Link (\d+): (?:\w[\w ]* Errors|Total Link recovery events): (\d+)", re.I)
@@ -46,13 +46,14 @@ def probe(request: RunNeeds) -> object:
 def of_text(status: str, errors: str) -> list[dict[str, object]]:
     """What the two answers tell, one row for each GPU that has links."""
     speeds: dict[int, dict[str, float]] = {}
+    models: dict[int, str] = {}
     uuids: dict[int, str] = {}
     gpu = -1
     for line in status.splitlines():
         head, link = _GPU.match(line), _LINK.match(line)
         if head:
             gpu = int(head[1])
-            uuids[gpu] = head[2] or ""
+            models[gpu], uuids[gpu] = head[2] or "", head[3] or ""
         if _NO_LINK.match(line) and gpu >= 0:
             speeds.setdefault(gpu, {})
         if link:
@@ -64,33 +65,52 @@ def of_text(status: str, errors: str) -> list[dict[str, object]]:
         if error:
             counted[gpu] += int(error[2])
     return [
-        {"gpu": one, "uuid": uuids.get(one, ""), "speeds": list(links.values()), "errors": counted[one]}
-        for one, links in speeds.items()
+        {
+            "gpu": index,
+            "uuid": uuids.get(index, ""),
+            "model": models.get(index, ""),
+            "speeds": list(links.values()),
+            "errors": counted[index],
+        }
+        for index, links in speeds.items()
     ]
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail where a GPU has fewer active links than most GPUs of the run, warn of slow ones and of errors."""
-    most_errors = chosen(request.limits)["link_errors"]
-    seen = [(node, row, _speeds(row)) for node, reading in readings.items() for row in rows(reading)]
-    counts = Counter(sum(speed > 0 for speed in speeds) for _, _, speeds in seen)
-    usual = max(counts, key=lambda active: (counts[active], active), default=0)
-    bridged = 2 * counts[usual] > len(seen)
-    """Of cards with bridges some may have none: a GPU without any link is ill where most have links."""
-    fastest = max((speed for _, _, speeds in seen for speed in speeds), default=0.0)
-    for node, row, speeds in seen:
-        name, active = f"GPU {number(row, 'gpu') or 0:.0f}", sum(speed > 0 for speed in speeds)
+    """Fail if a GPU has fewer active links than most GPUs of its model. Warn of slow links and of errors."""
+    links_by_model: dict[str, list[tuple[str, Mapping[str, object], list[float]]]] = {}
+    for node, reading in readings.items():
+        for row in rows(reading):
+            links_by_model.setdefault(text(row, "model"), []).append((node, row, _speeds(row)))
+    for gpus_of_model in links_by_model.values():
+        yield from _judge_model(gpus_of_model, chosen(request.limits)["link_errors"])
+
+
+def _judge_model(
+    gpus_of_model: Sequence[tuple[str, Mapping[str, object], list[float]]], most_errors: float
+) -> Findings:
+    """Compare GPUs of one model: (node, reading of the GPU, speed of each link in GB/s or 0 if inactive)."""
+    active_links = [sum(speed > 0 for speed in speeds) for _, _, speeds in gpus_of_model]
+    counts = Counter(active_links)
+    usual = max(counts, key=lambda count: (counts[count], count))
+    most_have_links = 2 * counts[usual] > len(gpus_of_model)
+    fastest = max((speed for _, _, speeds in gpus_of_model for speed in speeds), default=0.0)
+    without_links = Counter(node for (node, _, _), active in zip(gpus_of_model, active_links) if active == 0)
+    for (node, row, speeds), active in zip(gpus_of_model, active_links):
+        name = f"GPU {number(row, 'gpu') or 0:.0f}"
+        if active < usual and (active or most_have_links):
+            # Bridges join cards in pairs: an even number of cards without a link may have no bridge.
+            may_lack_bridge = active == 0 and without_links[node] % 2 == 0
+            grade = Grade.WARN if may_lack_bridge else Grade.FAIL
+            yield node, Finding(NAME, grade, f"{name} has {active} active NVLinks, {usual} is usual", _REMEDY)
         slow = sum(0 < speed < _SLOWER * fastest for speed in speeds)
-        errors = number(row, "errors") or 0.0
-        if active < usual and (active or bridged):
-            said = f"{name} has {active} active NVLinks, {usual} is usual"
-            yield node, Finding(NAME, Grade.FAIL, said, _REMEDY)
         if slow and 2 * slow <= len(speeds):
-            said = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
-            yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
+            message = f"{slow} NVLinks of {name} are slower than {fastest:g} GB/s"
+            yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
+        errors = number(row, "errors") or 0.0
         if errors > most_errors:
-            said = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
-            yield node, Finding(NAME, Grade.WARN, said, _REMEDY)
+            message = f"{errors:.0f} NVLink errors of {name} (limit {most_errors:.0f})"
+            yield node, Finding(NAME, Grade.WARN, message, _REMEDY)
 
 
 def _speeds(row: Mapping[str, object]) -> list[float]:

@@ -44,14 +44,17 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail where RDMA cannot register its memory or ports are lacking; warn of few files or processes."""
+    """Fail if RDMA cannot register memory or if ports are lacking. Warn of few files or processes.
+
+    A job on one node does not use RDMA: NCCL registers no memory of a network adapter inside a node.
+    """
     limits = chosen(request.limits)
     gib, files, processes = limits["memlock"], limits["open_files"], request.ranks * _PROCESSES_PER_RANK
     for node, reading in readings.items():
         locked, most_files = number(reading, "memlock", "soft"), number(reading, "open_files", "hard")
         most_processes = number(reading, "processes", "soft")
-        rdma = request.gpus and isinstance(reading, dict) and reading.get("rdma") is True
-        if rdma and locked is not None and locked < gib * 2**30:
+        has_rdma = isinstance(reading, dict) and reading.get("rdma") is True
+        if request.gpus and len(readings) > 1 and has_rdma and locked is not None and locked < gib * 2**30:
             said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA needs {gib:g} GiB or more"
             yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)
         if most_files is not None and most_files < files:

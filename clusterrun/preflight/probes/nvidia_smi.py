@@ -98,6 +98,8 @@ def _gpu(gpu: Element) -> dict[str, Any]:
     numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
     return {
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
+        # The driver of 570 and newer says None if the GPU needs no recovery. Older drivers have no such tag.
+        "recovered": (gpu.findtext("gpu_recovery_action") or "").strip() == "None",
         "instances": len(gpu.findall("mig_devices/mig_device")),
         "slowed": [
             reason for reason in _SLOW if "Active" in (_text(gpu, path + reason) for path in _REASONS)

@@ -64,7 +64,7 @@ def test_instances_of_a_divided_gpu_count_each():
         (
             40960,
             [],
-            FAIL,
+            WARN,
             "GPU 3: 40960 of 81559 MiB in use (50%, limit 30%), by no process that can be seen",
         ),
         (
@@ -89,11 +89,26 @@ def test_a_program_that_stayed_behind_is_told_however_little_it_holds():
     assert verdicts(MEMORY, {"n1": desktop}) == []
 
 
+@pytest.mark.parametrize(
+    ("process", "grade"),
+    [
+        ({"command": "python", "kind": "C", "used": 30000}, FAIL),
+        ({"command": "python", "kind": "M+C", "used": 30000}, FAIL),
+        ({"command": "python", "kind": "C", "used": None}, FAIL),  # in another container
+        ({"command": "python", "kind": "C", "used": 900}, WARN),  # the rest is page cache of a NUMA node
+        ({"command": "/usr/bin/chrome", "kind": "C+G", "used": 30000}, WARN),
+        ({"command": "/usr/lib/xorg/Xorg", "kind": "G", "used": 30000}, WARN),
+    ],
+)
+def test_only_memory_of_compute_processes_makes_a_node_unfit(process, grade):
+    assert blamed(MEMORY, {"n1": reading(used=31000, processes=[{"pid": 9, **process}])}) == {"n1": grade}
+
+
 def test_memory_in_use_on_gpus_of_other_jobs_is_not_ours():
     busy = {**reading(used=80000), "given": ["0", "1"]}
     assert blamed(MEMORY, {"n1": busy}) == {}
-    assert blamed(MEMORY, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": FAIL}
-    assert blamed(MEMORY, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": FAIL}
+    assert blamed(MEMORY, {"n1": {**busy, "given": ["2", "3"]}}) == {"n1": WARN}
+    assert blamed(MEMORY, {"n1": {**busy, "given": ["GPU-3"]}}) == {"n1": WARN}
 
 
 def test_the_limits_of_memory_are_the_users():
@@ -122,6 +137,11 @@ def test_the_limits_of_memory_are_the_users():
 )
 def test_errors_of_a_gpu_are_named_with_the_gpu(ill, verdict, said):
     assert verdicts(ERRORS, nodes(2, reading(), bad=reading(**ill))) == [("bad", verdict, said)]
+
+
+def test_an_uncorrected_error_is_a_warning_if_the_driver_needs_no_recovery():
+    assert blamed(ERRORS, {"n1": reading(uncorrected=1, recovered=True)}) == {"n1": WARN}
+    assert blamed(ERRORS, {"n1": reading(uncorrected=1, recovered=True, rows_failed="Yes")}) == {"n1": FAIL}
 
 
 def test_errors_that_were_dealt_with_are_no_finding():
@@ -250,7 +270,13 @@ def test_made_up_answers_of_nvidia_smi_nvlink_in_its_form_are_read():
     one_down = HEALTHY_LINKS.replace("Link 2: 26.562 GB/s", "Link 2: <inactive>")
     replays = "\t Link 0: Replay Errors: 12\n\t Link 0: CRC Flit Errors: 3\n"
     assert links(one_down, errors=replays) == [
-        {"gpu": 0, "uuid": "GPU-0", "speeds": [26.562, 26.562, 0.0, *[26.562] * 15], "errors": 15}
+        {
+            "gpu": 0,
+            "uuid": "GPU-0",
+            "model": "NVIDIA H100 80GB HBM3",
+            "speeds": [26.562, 26.562, 0.0, *[26.562] * 15],
+            "errors": 15,
+        }
     ]
     assert (
         nvlink.of_text("GPU 0: NVIDIA L4 (UUID: GPU-0)\nDevice does not have or support Nvlink\n", "") == []
@@ -267,6 +293,19 @@ def test_a_gpu_with_fewer_active_links_than_the_others_is_unfit():
     assert verdicts(nvlink, {"n1": links(one_down, HEALTHY_LINKS)}) == [
         ("n1", FAIL, "GPU 0 has 17 active NVLinks, 18 is usual")
     ]
+
+
+def test_gpus_are_compared_with_gpus_of_their_model():
+    h100 = links(*[HEALTHY_LINKS] * 8)
+    a100 = [{**row, "model": "NVIDIA A100-SXM4-80GB", "speeds": [25.0] * 12} for row in h100]
+    assert verdicts(nvlink, nodes(6, h100, old1=a100, old2=a100)) == []
+    broken = [*a100[:7], {**a100[7], "speeds": [25.0] * 11}]
+    assert blamed(nvlink, nodes(6, h100, old1=a100, old2=broken)) == {"old2": FAIL}
+
+
+def test_two_cards_without_a_bridge_are_a_warning():
+    none = "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+    assert blamed(nvlink, {"n1": links(*[HEALTHY_LINKS] * 6, none, none)}) == {"n1": WARN}
 
 
 @pytest.mark.parametrize("mine, rows", [("0,1", [0, 1]), ("GPU-5", [5]), ("", range(8))])

@@ -94,10 +94,11 @@ def test_limits_of_processes_are_judged_by_what_the_ranks_need():
     ]
 
 
-def test_locked_memory_matters_only_to_ranks_with_gpus():
+def test_locked_memory_matters_only_to_ranks_with_gpus_on_several_nodes():
     locked = {"memlock": {"soft": 65536}, "rdma": True}
-    assert verdicts(resource_limits, {"n1": locked}, asked(gpus=0)) == []
-    assert blamed(resource_limits, {"n1": locked}) == {"n1": FAIL}
+    assert verdicts(resource_limits, {"n1": locked, "n2": locked}, asked(gpus=0)) == []
+    assert verdicts(resource_limits, {"n1": locked}) == []
+    assert blamed(resource_limits, {"n1": locked, "n2": locked}) == {"n1": FAIL, "n2": FAIL}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,10 @@ def test_a_port_that_is_down_here_and_active_elsewhere_is_unfit():
     assert verdicts(infiniband, nodes(3, ports(), bad=ports(**DOWN))) == [
         ("bad", FAIL, "port mlx5_3/1 is DOWN, and active on the other nodes")
     ]
-    assert blamed(infiniband, nodes(1, ports(), bad=ports(**DOWN))) == {"bad": FAIL}
+
+
+def test_a_port_that_is_up_on_one_of_two_nodes_may_be_an_additional_cable():
+    assert blamed(infiniband, nodes(1, ports(), bad=ports(**DOWN))) == {"bad": WARN}
 
 
 def test_a_port_that_nobody_uses_is_no_finding():
@@ -78,9 +81,27 @@ def test_a_node_that_lacks_an_adapter_is_unfit():
         (
             "bad",
             FAIL,
-            "the number of active InfiniBand or RoCE ports is 7 ports here, 8 ports on 3 of 4 nodes",
+            "the number of active InfiniBand or RoCE ports is 7 here, 8 on 3 of 4 nodes",
         )
     ]
+
+
+def test_a_node_with_one_port_more_is_healthy():
+    assert verdicts(infiniband, nodes(3, ports(), more=ports(9))) == []
+
+
+def test_a_missing_storage_port_is_no_finding():
+    with_storage = {**ports(), **STORAGE}
+    assert verdicts(infiniband, nodes(3, with_storage, without=ports())) == []
+    excluded = {**ports(), **UNUSED}
+    assert verdicts(infiniband, nodes(3, excluded, without=ports())) == []
+
+
+def test_a_storage_port_that_is_down_hides_no_missing_adapter():
+    with_storage = {**ports(), **STORAGE}
+    storage_down = {**ports(), "mlx5_9/1": port(**{**STORAGE["mlx5_9/1"], **DOWN})}
+    readings = nodes(3, with_storage, storage=storage_down, few={**ports(7), **STORAGE})
+    assert blamed(infiniband, readings) == {"storage": WARN, "few": FAIL}
 
 
 def test_a_slower_rate_than_on_the_other_nodes_is_a_warning_and_a_faster_one_is_none():

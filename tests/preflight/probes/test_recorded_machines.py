@@ -131,7 +131,7 @@ RECORDED = [
     ("telegraf: tesla-t4.xml", "515.105.01", "11.7", T4, (), 1, [(Grade.WARN, IN_USE)]),
     ("telegraf: a10g.xml", "515.105.01", "11.7", A10G, (), 1, []),
     ("telegraf: rtx-3060-v12.xml", "570.124.04", "12.8", RTX_570, (), 1, []),
-    ("telegraf: rtx-3080-v13.xml", "595.58.03", "13.2", RTX_595, (), 1, [(Grade.FAIL, FULL)]),
+    ("telegraf: rtx-3080-v13.xml", "595.58.03", "13.2", RTX_595, (), 1, [(Grade.WARN, FULL)]),
     ("telegraf: quadro-p400.xml", "418.43", "10.1", QUADRO_418, (), 1, []),
 ]
 
@@ -226,6 +226,7 @@ WHOLE = [
     ("driver-580-b200.xml", "580.105.08", 2, ("NVIDIA B200", 183359, 5, 1000, "Completed"), []),
     ("driver-580-gb300.xml", "580.173.02", 2, ("NVIDIA GB300", 284208, 6, 1400, "Completed"), []),
     ("driver-595-l40s.xml", "595.91.07", 1, ("NVIDIA L40S", 46068, 4, 350, ""), []),
+    ("driver-580-h100-virtual-idle.xml", "580.159.04", 1, ("NVIDIA H100 80GB HBM3", 81559, 5, 700, ""), []),
     ("driver-580-gb200-one-lost.xml", "580.65.06", 2, ("NVIDIA GB200", 196608, 6, 1000, "Completed"), LOST),
 ]
 FACTS = ("name", "memory", "generation_most", "watts_most", "fabric")
