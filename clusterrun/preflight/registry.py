@@ -166,5 +166,5 @@ def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterato
 
 
 def slow_products(request: RunNeeds, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
-    """The nodes with a slow matrix product: to be measured again before they are named."""
-    return tuple(product.slow(request, {node: encode(said) for node, said in products.items()}))
+    """Return the nodes with a slow matrix product, to be measured again before they are reported."""
+    return tuple(product.slow_nodes(request, {node: encode(said) for node, said in products.items()}))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from clusterrun.model import limits as table
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.preflight_report import Grade
+
+Key = TypeVar("Key")
 
 NORMAL = 1.4826
 """The median absolute deviation times this is the standard deviation, were the values normal."""
@@ -104,9 +107,10 @@ class Outlier:
     grade: Grade
 
 
-def outliers(values: Mapping[str, float], limits: Thresholds) -> dict[str, Outlier]:
+def outliers(values: Mapping[Key, float], limits: Thresholds) -> dict[Key, Outlier]:
+    """Return the values below the line that all values draw."""
     drawn = line(values.values(), limits)
-    found: dict[str, Outlier] = {}
+    found: dict[Key, Outlier] = {}
     for key, value in values.items():
         if drawn is not None and value < drawn.slow:
             share = value / drawn.median if drawn.median else 0.0

@@ -1,6 +1,8 @@
-"""A matrix product on every node: its bits as on the others, and its speed near their median."""
+"""A matrix product on every GPU: its bits as on the others of its model, and its speed near their median."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import split
@@ -10,22 +12,34 @@ from clusterrun.preflight.untrusted import number, pairs, text
 
 NAME = "product"
 OF = "product"
-_LIES = "drain the node: its GPU (or memory) computes wrong results without an error; have it replaced"
+_WRONG = "drain the node: its GPU (or memory) computes wrong results without an error; have it replaced"
 _SLOW = (
     "look at the node's clocks, power and heat (nvidia-smi -q -d PERFORMANCE) and at other processes there"
 )
+# Of two values nobody knows which is usual. A product cannot be too fast, so the slower GPU is reported if it
+# has less than half of the other's speed.
+_SLOW_OF_TWO = 0.5
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
+    """Fail if a product is wrong, late or has other bits than most. Warn or fail if it is slow."""
     for node, reading in readings.items():
         failure = _failure(reading)
         if failure:
-            yield node, Finding(NAME, Grade.FAIL, failure, _LIES if text(reading, "wrong") else _SLOW)
-    yield from _unlike_others(readings)
-    for node, far in slow(request, readings).items():
-        said = f"slow matrix product: {far.value:.3g} TFLOP/s, {far.share:.0%} of the median"
-        said += f" {far.median:.3g} (limit {far.limit:.3g})"
-        yield node, Finding(NAME, far.grade, said, _SLOW)
+            yield node, Finding(NAME, Grade.FAIL, failure, _WRONG if text(reading, "wrong") else _SLOW)
+    yield from _other_bits(readings)
+    for (node, gpu), outlier in _slow_gpus(request, readings).items():
+        where = f" of GPU {gpu}" if gpu else ""
+        message = (
+            f"slow matrix product{where}: {outlier.value:.3g} TFLOP/s, {outlier.share:.0%} of the median "
+            f"{outlier.median:.3g} (limit {outlier.limit:.3g})"
+        )
+        yield node, Finding(NAME, outlier.grade, message, _SLOW)
+
+
+def slow_nodes(request: RunNeeds, readings: Readings) -> list[str]:
+    """Return the nodes with a slow GPU, to be measured again."""
+    return list(dict.fromkeys(node for node, _ in _slow_gpus(request, readings)))
 
 
 def _failure(reading: object) -> str:
@@ -40,34 +54,60 @@ def _failure(reading: object) -> str:
     return ""
 
 
-def _unlike_others(readings: Readings) -> Findings:
+def _other_bits(readings: Readings) -> Findings:
     for kind in sorted({_kind(reading) for reading in readings.values()} - {""}):
-        alike = {node: reading for node, reading in readings.items() if _kind(reading) == kind}
-        prints = {node: text(reading, "fingerprint") for node, reading in alike.items()}
-        found = split(prints)
-        for node in found.odd:
-            agreeing = len(prints) - len(found.odd)
-            said = f"the product's bits are {prints[node][:24]}, {found.usual[:24]} on {agreeing} other nodes"
-            yield node, Finding(NAME, Grade.FAIL, said, _LIES)
-        if not found.agreed and not found.odd:
-            said = f"the product has {len(found.values)} results; it is not known which is right"
+        bits = {
+            node: text(reading, "fingerprint").rpartition(": ")[2]
+            for node, reading in readings.items()
+            if _kind(reading) == kind
+        }
+        result = split(bits)
+        for node in result.odd:
+            agreeing = len(bits) - len(result.odd)
+            message = (
+                f"the product's bits are {bits[node]}, {result.usual} on {agreeing} other nodes ({kind})"
+            )
+            yield node, Finding(NAME, Grade.FAIL, message, _WRONG)
+        if not result.agreed and not result.odd:
+            message = f"the product has {len(result.values)} results; it is not known which is right"
             remedy = "test these nodes together with a third: --spares 1"
-            for node in prints if len(prints) == 2 else ("",):
-                yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
+            for node in bits if len(bits) == 2 else ("",):
+                yield node, Finding(NAME, Grade.UNDETERMINED, message, remedy)
 
 
 def _kind(reading: object) -> str:
-    """On what and how large it was: ``cuda 4096``; only like is compared with like."""
-    kind, colon, _ = text(reading, "fingerprint").partition(":")
+    """Return device, size and model: ``cuda 4096 NVIDIA L4``. Only products of one kind are compared."""
+    kind, colon, _ = text(reading, "fingerprint").rpartition(": ")
     return kind if colon else ""
 
 
-def slow(request: RunNeeds, readings: Readings) -> dict[str, Outlier]:
-    found: dict[str, Outlier] = {}
+def _slow_gpus(request: RunNeeds, readings: Readings) -> dict[tuple[str, str], Outlier]:
+    """Return the GPUs with a slow product by (node, local rank). The rank is '' on a node with one rank."""
+    result: dict[tuple[str, str], Outlier] = {}
     for kind in sorted({_kind(reading) for reading in readings.values()}):
-        alike = {node: reading for node, reading in readings.items() if _kind(reading) == kind}
-        rates = {node: number(pairs(reading, "rates").get("product")) for node, reading in alike.items()}
-        known = {node: rate for node, rate in rates.items() if rate is not None and rate > 0}
+        rates = {
+            (node, gpu): rate
+            for node, reading in readings.items()
+            if _kind(reading) == kind
+            for gpu, rate in _rates(reading)
+            if rate > 0
+        }
         limits = for_backend(limits_of(request.limits), "nccl" if kind.startswith("cuda") else "gloo")
-        found.update(outliers(known, limits) if len(known) > 2 else {})
-    return found
+        if len(rates) > 2:
+            result.update(outliers(rates, limits))
+        elif len(rates) == 2:
+            (slower, value), (_, other) = sorted(rates.items(), key=lambda item: item[1])
+            limit = _SLOW_OF_TWO * other
+            if kind.startswith("cuda") and value < limit:
+                result[slower] = Outlier(value, other, limit, value / other, Grade.WARN)
+    return result
+
+
+def _rates(reading: object) -> Iterator[tuple[str, float]]:
+    """Yield (local rank, TFLOP/s) of each rank of a node."""
+    rates = pairs(reading, "rates")
+    by_rank = {name.partition(":")[2]: rate for name, rate in rates.items() if name.startswith("product:")}
+    for gpu, value in (by_rank or {"": rates.get("product")}).items():
+        rate = number(value)
+        if rate is not None:
+            yield gpu, rate

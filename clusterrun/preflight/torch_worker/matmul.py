@@ -38,6 +38,7 @@ def multiplied(side: OnCpu | OnGpu, until: float) -> RankWord:
     torch.set_float32_matmul_precision("high")
     kind = side.device.type
     size = _SIZE[kind]
+    model = f" {torch.cuda.get_device_name(side.device)}" if kind == "cuda" else ""
     left, right = operands(size)
     ours = left.to(side.device), right.to(side.device)
     found = torch.mm(*ours)
@@ -49,7 +50,7 @@ def multiplied(side: OnCpu | OnGpu, until: float) -> RankWord:
         ended=True,
         rates=(("product", round(2 * size**3 / seconds / 1e12, 6)),),
         wrong=difference(left, right, whole),
-        fingerprint=f"{kind} {size}: {fingerprint(whole)}",
+        fingerprint=f"{kind} {size}{model}: {fingerprint(whole)}",
     )
 
 

@@ -105,7 +105,7 @@ def test_equal_bits_and_rates_are_passed_over_in_silence():
 
 def test_other_bits_than_the_others_are_unfit():
     assert verdicts(product, nodes(3, done(), bad=done(bits="cuda 4096: dead"))) == [
-        ("bad", FAIL, "the product's bits are cuda 4096: dead, cuda 4096: 1f2e on 3 other nodes")
+        ("bad", FAIL, "the product's bits are dead, 1f2e on 3 other nodes (cuda 4096)")
     ]
 
 
@@ -157,3 +157,28 @@ def test_processors_vary_by_a_factor_and_blame_nobody_for_it():
 
 def test_two_nodes_are_too_few_to_call_one_slow():
     assert verdicts(product, {"n1": done(60.0), "n2": done(30.0)}) == []
+
+
+def of_gpus(*rates: float, model: str = "NVIDIA H100 80GB HBM3") -> dict[str, Any]:
+    """The products of a node with one rank per GPU, in TFLOP/s."""
+    by_rank = [[f"product:{rank}", rate] for rank, rate in enumerate(rates)]
+    return done(bits=f"cuda 4096 {model}: 1f2e", rates=[["product", min(rates)], *by_rank])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 64])
+def test_one_slow_gpu_of_eight_is_named(count):
+    readings = {**nodes(count - 1, of_gpus(*[60.0] * 8)), "slow": of_gpus(*[60.0] * 5, 36.0, 60.0, 60.0)}
+    ((node, grade, message),) = verdicts(product, readings)
+    assert (node, grade) == ("slow", WARN)
+    assert message.startswith("slow matrix product of GPU 5: 36 TFLOP/s, 60% of the median 60")
+    assert product.slow_nodes(asked(), readings) == ["slow"]
+
+
+def test_the_slower_of_two_single_gpu_nodes_is_named_if_it_has_less_than_half_of_the_speed():
+    assert blamed(product, {"n1": done(60.0), "n2": done(3.0)}) == {"n2": WARN}
+    assert blamed(product, {"n1": done(60.0), "n2": done(40.0)}) == {}
+
+
+def test_products_are_compared_within_one_model():
+    h100, a100 = of_gpus(*[60.0] * 8), of_gpus(*[19.0] * 8, model="NVIDIA A100-SXM4-80GB")
+    assert verdicts(product, nodes(4, h100, old1=a100, old2=a100)) == []

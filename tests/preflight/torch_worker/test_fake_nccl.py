@@ -151,4 +151,4 @@ def test_the_product_is_made_on_each_fake_gpu(fake: FakeNodes) -> None:
     for result in fake.results(kind="product"):
         assert (result.passed, result.stage) == (True, "done")
         assert {name for name, _ in result.rates} == {"product", "product:0", "product:1"}
-        assert result.fingerprint.startswith("cuda 512: ")
+        assert result.fingerprint.startswith("cuda 512 NVIDIA Pretended: ")
