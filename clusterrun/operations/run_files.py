@@ -33,8 +33,11 @@ class RunFiles:
     shape: int | None = None
 
     def open(self, now: float) -> bool:
-        """Whether a scheduler could still add something."""
-        if self.ended and self.ended.status.job_id == self.record.job_id and not self._newer:
+        """Return whether the scheduler may know more of this run.
+
+        A recorded end stands until the coordinator writes again, or another job of the run starts.
+        """
+        if self.ended and self.ended.started_job == self.record.job_id and not self._newer:
             return self.ended.inferred and now - self.ended.at < INFERRED_SECONDS
         if self.state is None or not self.state.state.ended:
             return True

@@ -147,7 +147,8 @@ class StatusQuery:
         row = found.row if found else None
         files = self._latest(files, row if reply.answered else None)
         if found and not files.record.job_id:  # its submission was answered after all
-            self._store.save(replace(files.record, job_id=found.own))
+            files = replace(files, record=replace(files.record, job_id=found.own))
+            self._store.save(files.record)
         local = record.cluster == Cluster.LOCAL.value
         run_dir = self._store.paths(record.run_id).run_dir
         if files.damage and (row is None or not reply.answered):
@@ -177,7 +178,8 @@ class StatusQuery:
             status = replace(status, reason="; ".join(reasons))
         if files.damage:
             return status
-        if files.ended and (not files.open(now) or files.still_inferred(status)):
+        # A scheduler that does not answer withdraws no end.
+        if files.ended and (not reply.answered or not files.open(now) or files.still_inferred(status)):
             return kept(files.ended.status, files.state, files.ended.at, status)
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
@@ -201,7 +203,7 @@ class StatusQuery:
         told = reply.answered and status.run_id not in (*reply.doubtful, *reply.elsewhere)
         try:
             if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
-                self._store.settle(status, now)
+                self._store.settle(status, now, files.record.job_id)
             elif files.ended and status.state in (State.PENDING, State.RUNNING):
                 self._store.reopen(status.run_id)
         except DiskRefused as error:  # a full disk takes nothing from what was found out

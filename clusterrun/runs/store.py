@@ -103,11 +103,20 @@ LAST_BYTES = 4096
 
 @frozen
 class EndedRun:
-    """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes."""
+    """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes.
+
+    ``status`` names the job that told the end: in a chain this may be the next job, which never started.
+    ``job_id`` is the newest job that had started; '' in a file of an older version.
+    """
 
     at: float
     status: RunStatus
+    job_id: str = ""
     format: int = contract.FORMAT
+
+    @property
+    def started_job(self) -> str:
+        return self.job_id or self.status.job_id
 
     @property
     def inferred(self) -> bool:
@@ -219,9 +228,12 @@ class Store:
         """What the check of a run in an allocation depends on. Raises ``BadDocument``."""
         return read_document(CheckedFor, self.paths(run_id).checked_for)
 
-    def settle(self, status: RunStatus, now: float) -> None:
-        """Record the end of a run; one that a crash damages is found out again, so it is not synced."""
-        text = _text(encode_set(EndedRun(now, status)))
+    def settle(self, status: RunStatus, now: float, job_id: str) -> None:
+        """Record the end of a run whose newest started job is ``job_id``.
+
+        It is not synced: an end that a crash damages is determined again. Raises ``DiskRefused``.
+        """
+        text = _text(encode_set(EndedRun(now, status, job_id)))
         private_files.write_whole(self.paths(status.run_id).ended, text, sync=False)
         self._forget_live(status.run_id)
 

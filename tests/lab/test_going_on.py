@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -13,7 +16,7 @@ import pytest
 from clusterrun.lab.lab import Lab
 from clusterrun.system import Completed
 from tests.lab.test_slurm_runs import Site, site, until
-from tests.lab_fixture import MakeLab, leftovers
+from tests.lab_fixture import MakeLab, leftovers, strangers
 
 pytestmark = pytest.mark.lab
 
@@ -117,3 +120,26 @@ def test_a_run_of_a_chain_that_is_cancelled_leaves_no_job_in_the_queue(here: Sit
     states = here.lab.exec(["squeue", "--noheader", "--states=PENDING", "--format=%i"]).out.split()
     assert states == []
     assert here.status(answer["run_id"])["state"] == "CANCELLED"
+
+
+def test_the_end_of_a_chain_stays_as_it_was_reported_while_slurm_does_not_answer(here: Site) -> None:
+    answer = submit(here, "lines.py", "9")
+    run_id, first = answer["run_id"], answer["job_id"]
+    until(lambda: trains(here, run_id, 0))
+    until(lambda: len(queue(here)) == 2)
+    (following,) = set(queue(here)) - {first}
+    here.lab.exec(["scancel", following])
+    # The coordinator writes no end: only Slurm can tell that the run has ended.
+    coordinators = [process.process for process in strangers(here.lab) if " coordinate " in process.command]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in coordinators:
+            os.kill(process, number)
+    until(lambda: here.status(run_id)["ended_at"] is not None)
+    reported = here.status(run_id)
+    here.lab.fault("freeze", "ctl", process="slurmctld")
+    try:
+        shutil.rmtree(here.home / "cache")
+        assert here.status(run_id) == reported
+        assert here.run("wait", run_id).code == 1
+    finally:
+        here.lab.heal()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,38 @@ def test_what_slurm_forgets_is_remembered(context: Context, slurm: Slurm, clock:
     slurm.rows, clock.time = [], NOW + 86400
     assert [first.state, find(chosen, context).status()] == [State.TIMEOUT, first]
     assert context.store.current(0) == []
+
+
+@pytest.mark.parametrize("later", ["Slurm is down", "Slurm has forgotten the jobs"])
+def test_a_reported_end_of_a_chain_is_never_withdrawn(
+    context: Context, slurm: Slurm, clock: HandClock, later: str
+) -> None:
+    """Job 41 was killed with its coordinator, and job 42, which waited for it, was cancelled and dropped."""
+    chosen = add(context, said=state(updated_at=NOW - 9))
+    following = Path(context.store.paths(chosen).next)
+    following.write_text('{"job_id": "42"}')
+    slurm.rows = [row("CANCELLED", end=NOW - 5), row("CANCELLED", job_id="42", nodelist="", end=NOW - 1)]
+    first = find(chosen, context).status()
+    assert (first.state, first.job_id) == (State.CANCELLED, "42")
+    following.unlink()
+    slurm.rows, slurm.down = [], later == "Slurm is down"
+    shutil.rmtree(context.store.cache)
+    clock.time += 3600
+    second = find(chosen, context).status()
+    assert (second.state, second.reason, second.ended_at) == (first.state, first.reason, first.ended_at)
+
+
+def test_a_reported_end_of_a_chain_is_withdrawn_if_its_next_job_starts_after_all(
+    context: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(context, said=state(updated_at=NOW - 9))
+    slurm.rows = [row("NODE_FAIL", end=NOW - 5)]
+    assert find(chosen, context).status().state is State.NODE_FAIL
+    clock.time += 100
+    Path(context.store.paths(chosen).successor).write_text('{"job_id": "42"}')
+    tell(context, chosen, state(updated_at=clock.time - 1))
+    slurm.rows = [row(job_id="42")]
+    assert find(chosen, context).status().state is State.RUNNING
 
 
 def test_a_full_disk_takes_nothing_from_what_was_found_out(
@@ -585,7 +618,8 @@ def test_an_inferred_end_is_written_once_and_asked_about_for_a_day(
     chosen = add(context)
     first = find(chosen, context).status()
     clock.time += 3600
-    assert find(chosen, context).status() == first
+    second = find(chosen, context).status()
+    assert (second.state, second.reason, second.ended_at) == (first.state, first.reason, first.ended_at)
     noted = context.store.ended(chosen)
     assert noted is not None and noted.at == NOW
     assert slurm.asked.count("finished 41") == 1

@@ -190,15 +190,15 @@ def test_a_record_of_another_run_is_refused(home: Store) -> None:
 def test_live_runs_are_current_however_old_and_settled_ones_only_while_new(home: Store) -> None:
     ids = [add(home, "train", NOW + n) for n in range(5)]
     for done in (ids[1], ids[3], ids[4]):
-        home.settle(replace(judge(said(row=row("COMPLETED"), state=state())), run_id=done), NOW)
+        home.settle(replace(judge(said(row=row("COMPLETED"), state=state())), run_id=done), NOW, "41")
     assert home.current(2) == [ids[4], ids[3], ids[2], ids[0]]
 
 
 def test_the_last_word_on_a_run_is_kept(home: Store) -> None:
     chosen = add(home, "train")
     word = replace(judge(said(row=row("TIMEOUT"), state=state())), run_id=chosen)
-    home.settle(word, NOW)
-    assert home.ended(chosen) == EndedRun(NOW, word)
+    home.settle(word, NOW, "41")
+    assert home.ended(chosen) == EndedRun(NOW, word, "41")
 
 
 def test_a_discarded_run_leaves_nothing(home: Store) -> None:
