@@ -200,28 +200,38 @@ def _without_unfit_nodes(
 def _sharing_cpus(
     spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[MachineFacts, tuple[str, ...]]:
-    """``site`` with the CPUs that a rank on a GPU gets by default, and what to say about it.
+    """Return ``site`` with the number of CPUs that a rank on a GPU gets by default, and notices.
 
-    Slurm is asked whether it could start such a job: cores that are kept for the system, limits of a
-    partition, memory that is counted by CPU stand in no list of nodes.
+    Slurm is asked whether it could start such a job. No list of nodes shows cores that are kept for the
+    system (CoreSpecCount), limits of a partition, or memory that is counted by CPU.
     """
-    there = _partitions(offered) if sbatch_options.shares_cpus(spec) else ()
-    share = partition_limits.cpus_per_gpu(spec, there)
+    partitions = _partitions(offered) if sbatch_options.shares_cpus(spec) else ()
+    share = partition_limits.cpus_per_gpu(spec, partitions)
     if share < 2:
         return site, ()
-    wider = replace(site, cpus_per_gpu=share)
-    settled = replace(spec, name=spec.name or default_name(spec.command))
+    named_spec = replace(spec, name=spec.name or default_name(spec.command))
 
-    def refused(facts: MachineFacts) -> str:
-        return context.client().could_not_start(sbatch_arguments(settled, "x", "x", "/", facts), spec.cwd)
+    def refusal(facts: MachineFacts) -> str:
+        return context.client().could_not_start(sbatch_arguments(named_spec, "x", "x", "/", facts), spec.cwd)
 
-    why = refused(wider)
-    if not why:
-        return wider, ()
-    if still := refused(site):  # not for its CPUs
-        return site, (_waits(spec, context, there) or f"Slurm says that this job cannot start: {still}",)
-    said = f"1 CPU per rank is asked for: for {share}, a GPU's share of the node's, Slurm says: {why}"
-    return site, (f"{said}; --cpus-per-rank asks for another number",)
+    reason = refusal(replace(site, cpus_per_gpu=share))
+    if not reason:
+        return replace(site, cpus_per_gpu=share), ()
+    if other_reason := refusal(site):  # one CPU per rank is refused too
+        waiting = _waits(spec, context, partitions)
+        return site, (waiting or f"Slurm says that this job cannot start: {other_reason}",)
+    for smaller in sorted({share - 1, share - 2, 3 * share // 4, share // 2} - {share}, reverse=True):
+        if smaller > 1 and not refusal(replace(site, cpus_per_gpu=smaller)):
+            return replace(site, cpus_per_gpu=smaller), (_smaller_share(smaller, share, reason),)
+    return site, (_smaller_share(1, share, reason),)
+
+
+def _smaller_share(cpus: int, share: int, reason: str) -> str:
+    noun = "CPU" if cpus == 1 else "CPUs"
+    return (
+        f"{cpus} {noun} per rank requested: Slurm refuses {share}, a GPU's share of the node's ({reason}); "
+        "--cpus-per-rank sets another number"
+    )
 
 
 def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> str:

@@ -173,9 +173,12 @@ def least_cpus(spec: JobSpec) -> int:
 
 
 def shares_cpus(spec: JobSpec) -> bool:
-    """Whether nobody said how many CPUs a rank gets, so that it gets its GPU's share of the node's."""
-    whole = spec.gpus_from_node  # all of the node's CPUs are the job's then
-    return bool(spec.gpus) and not (whole or spec.cpus_per_rank or spec.alone or asks_for_cpus(spec))
+    """Return whether a rank gets its GPU's share of the node's CPUs, because no option sets the number.
+
+    A check asks for the same share as a run. With one CPU per rank it would measure something else.
+    """
+    has_whole_node = spec.gpus_from_node
+    return bool(spec.gpus) and not (has_whole_node or spec.cpus_per_rank or asks_for_cpus(spec))
 
 
 def said_in_vain(spec: JobSpec, *here: str) -> list[str]:

@@ -5,6 +5,7 @@ torch is used where the script has loaded it, and never loaded for this.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -49,9 +50,21 @@ def from_rank_zero(value: Any) -> Any:
 
 
 def device(distributed: Any) -> Any:
-    """Where a tensor must lie that the group's library sends: on the CPU where it can."""
+    """Return the device of a tensor that the group can send: the CPU if possible, else the rank's own GPU.
+
+    A script need not call ``set_device``, for example with ``DDP(device_ids=[local_rank])``. Then GPU 0 is
+    the current device of every rank, and NCCL refuses the second rank on it ("Duplicate GPU detected").
+    """
     torch = sys.modules["torch"]
     kinds = [pair.partition(":")[0] for pair in str(distributed.get_backend_config()).split(",")]
     if "cpu" in kinds:
         return torch.device("cpu")
-    return torch.device(kinds[0], getattr(torch, kinds[0]).current_device())
+    bound = getattr(distributed.group.WORLD, "bound_device_id", None)
+    if bound is not None:
+        return bound
+    accelerator = getattr(torch, kinds[0])
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    index = accelerator.current_device()
+    if index == 0 and local_rank < accelerator.device_count():
+        index = local_rank
+    return torch.device(kinds[0], index)

@@ -307,8 +307,18 @@ def test_a_rank_on_a_gpu_gets_its_share_of_the_nodes_cpus(on_slurm: Site) -> Non
 def test_a_share_that_slurm_could_never_give_is_not_asked_for(make_lab: MakeLab, tmp_path: Path) -> None:
     here = site(make_lab(nodes=1, settings={"DefMemPerCPU": "6000"}), tmp_path)
     answer = here.run("submit", "--gpus", "8", "--wait", "tell.py")
-    said = "1 CPU per rank is asked for: for 2, a GPU's share of the node's, Slurm says: "
-    assert (answer.code, said in answer.err) == (0, True), answer.err
+    notice = "1 CPU per rank requested: Slurm refuses 2, a GPU's share of the node's ("
+    assert (answer.code, notice in answer.err) == (0, True), answer.err
+
+
+def test_a_rank_gets_the_cpus_that_are_not_kept_for_the_system(make_lab: MakeLab, tmp_path: Path) -> None:
+    """A node of 16 CPUs keeps 2 for the system: its 4 GPUs have 3 each, not 4."""
+    here = site(make_lab(nodes=1, gpus=4, settings={"NodeName": "DEFAULT CoreSpecCount=2"}), tmp_path)
+    dry = here.run("submit", "--gpus", "4", "--dry-run", "tell.py")
+    notice = "3 CPUs per rank requested: Slurm refuses 4, a GPU's share of the node's ("
+    assert (dry.code, notice in dry.err, "#SBATCH --cpus-per-task=12\n" in dry.out) == (0, True, True), (
+        dry.err
+    )
 
 
 def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slurm: Site) -> None:
@@ -321,7 +331,7 @@ def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slu
     )
     dry = on_slurm.run("submit", "--gpus", "h100:2", "--dry-run", "tell.py")
     said = "Slurm says that this job cannot start: allocation failure: Requested node configuration"
-    assert (dry.code, said in dry.err, "1 CPU per rank is asked for" in dry.err) == (0, True, False)
+    assert (dry.code, said in dry.err, "1 CPU per rank requested" in dry.err) == (0, True, False)
 
 
 def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(on_slurm: Site) -> None:

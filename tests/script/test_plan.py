@@ -570,7 +570,7 @@ def test_a_machine_that_looks_like_a_login_node_starts_ranks_only_where_somebody
         ({"gpus": 2, "cpus_per_rank": 3}, "6"),
         ({"gpus": 2, "sbatch": ("cpus-per-task=5",)}, "5"),
         ({"gpus": 2, "sbatch": ("mem-per-cpu=4G",)}, "2"),
-        ({"gpus": 2, "alone": True}, "2"),
+        ({"gpus": 2, "alone": True}, "32"),
         ({"ranks_per_node": 4}, "4"),
     ],
 )

@@ -51,7 +51,7 @@ TABLE = (
     KnownBandwidth("H200", 4, 0, 290, "ml-engineering: 363; four fifths"),
     KnownBandwidth("B200", 8, 0, 545, _OF_TWO.format("682 without NVLink SHARP, 838")),
     KnownBandwidth("A100", 8, 1600, 185, "OCI ncclscout: floor for two nodes"),
-    KnownBandwidth("H100", 8, 3200, 440, "OCI ncclscout: floor for two nodes"),
+    KnownBandwidth("H100", 8, 3200, 309, "387 with 1 GiB on 16 GPUs (published); four fifths"),
     KnownBandwidth("H200", 8, 3200, 250, "GCP a3-ultra: floor of its start-up test; OCI's is 440"),
     KnownBandwidth("B200", 8, 3200, 250, "GCP a4: floor of its start-up test; OCI's is 440"),
     KnownBandwidth("B300", 8, 6400, 750, "OCI ncclscout: floor for two nodes"),

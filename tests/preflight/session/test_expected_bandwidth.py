@@ -40,7 +40,7 @@ def said(made: SessionState, rate: float, transports: tuple[str, ...] = ()) -> l
     ("made", "limit"),
     [
         (case(1), "296: ml-engineering: 370 without NVLink SHARP, 480 with it; four fifths of the lower"),
-        (case(2, "400 Gb/sec (4X NDR)"), "440: OCI ncclscout: floor for two nodes"),
+        (case(2, "400 Gb/sec (4X NDR)"), "309: 387 with 1 GiB on 16 GPUs (published); four fifths"),
         (case(2, "400 Gb/sec", floor=100.0), "100: set_floor"),
     ],
 )
