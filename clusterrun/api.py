@@ -19,9 +19,11 @@ from clusterrun.model.errors import ClusterrunError as ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import Attempt, Failure, RunRecord, RunStatus
+from clusterrun.model.run_words import shadowed_by
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.find_run import find_run
 from clusterrun.operations.list_runs import RECENT
 
 if TYPE_CHECKING:
@@ -282,7 +284,11 @@ def spec_of(
     ``more`` are fields of the spec as they are. Raises ``BadInput``.
     """
     values = {**spec_fields.fields(options, environ or {}), **more}
-    return JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
+    spec = JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
+    if shadow := shadowed_by(spec.name):
+        seen = f"--name {spec.name} names a run that no command could find: {spec.name} means {shadow}"
+        raise BadInput(seen, f"give another name, for example --name run-{spec.name}")
+    return spec
 
 
 def _whole(name: str, value: object) -> int | None:
@@ -317,7 +323,7 @@ def launch(
 def run(word: str | int = "last", context: Context | None = None) -> Run:
     """The run that ``word`` means: run id, job id, name (the newest) or ``last``. Raises ``NoSuchRun``."""
     context = context or Context()
-    return Run(context.store.read(context.store.find(str(word))), context)
+    return Run(context.store.read(find_run(context, str(word))), context)
 
 
 find = run
@@ -328,7 +334,7 @@ def statuses(
 ) -> list[RunStatus]:
     """The statuses of the runs that ``words`` mean; without words all live and the newest ones."""
     context = context or Context()
-    ids = [context.store.find(word) for word in words] if words else context.store.current(RECENT)
+    ids = [find_run(context, word) for word in words] if words else context.store.current(RECENT)
     inquiry = context.inquiry(tell)
     found = inquiry.statuses(ids, gone=not words)
     for notice in inquiry.notices:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.operations.cancel import cancel as cancel_runs
 from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import describing_foreign_jobs
 from clusterrun.runs.sweep_records import Sweeps
 
 
@@ -25,19 +26,20 @@ def cancel(wanted: tuple[str, ...]) -> int:
     words: dict[str, str] = {}
     sweeps = Sweeps(context.store)
     for word in wanted:
-        for run_id in sweeps.called_off(word):
-            words.setdefault(run_id, word)
+        with describing_foreign_jobs(context, word):
+            for run_id in sweeps.called_off(word):
+                words.setdefault(run_id, word)
     ids = list(words)
     code = ExitCode.DONE
     for before, status in cancel_runs(context, ids, say):
         if before.state.ended:
-            print(f"{status.run_id} had already ended: {status.state.value}")
+            put(f"{status.run_id} had already ended: {status.state.value}")
             if older := _live_runs(context, words[status.run_id], ids):
                 lives = "an older run of that name is" if len(older) == 1 else "older runs of that name are"
                 say(f"{lives} live: clusterrun cancel {' '.join(older)}")
                 code = ExitCode.FAILED
         elif status.state.ended:
-            print(f"{status.run_id} {status.state.value}")
+            put(f"{status.run_id} {status.state.value}")
         else:
             reason = f" ({status.reason})" if status.reason else ""
             say(f"{status.run_id} was asked to end, but is still {status.state.value}{reason}")

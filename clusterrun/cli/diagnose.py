@@ -17,6 +17,7 @@ from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose import LIMIT
 from clusterrun.operations.diagnose import diagnose as diagnosed
+from clusterrun.operations.find_run import find_run
 
 FRAMES = 8
 MOST_SOURCE = 4 << 20
@@ -39,7 +40,7 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> None:
       clusterrun diagnose --limit 2m
     """
     context = Context()
-    run_id = context.store.find(run)
+    run_id = find_run(context, run)
     found = diagnosed(context, run_id, float(parse(limit)) if limit else LIMIT, say)
     if as_json:
         print(json.dumps(document(run_id, found), indent=1))

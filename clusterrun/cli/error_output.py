@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import sys
@@ -29,7 +31,12 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else ExitCode.DONE
     except BrokenPipeError:
-        _silence_stdout()
+        _discard_stdout()
+        return ExitCode.DONE
+    except SystemExit as error:
+        if error.code != 1:  # with 1 click exits for a broken pipe, and nothing else exits with it
+            raise
+        _discard_stdout()
         return ExitCode.DONE
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
@@ -41,8 +48,7 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
         return _print_error(error.seen, error.remedy, error.code)
     except OSError as error:
         _trace(wishes)
-        where = f"{error.filename}: " if error.filename else ""
-        return _print_error(f"{where}{(error.strerror or str(error)).lower()}", "", ExitCode.FAILED)
+        return _print_os_error(error)
     except Exception:  # noqa: BLE001  the boundary: what comes here is our own mistake, and it is said
         _trace(ErrorOptions(debug=True))
         seen = "this is a bug of clusterrun, not of yours"
@@ -105,7 +111,37 @@ def say(*sentences: str) -> None:
         for pattern, instead in _hints:
             sentence = pattern.sub(instead, sentence)
         text = "\n".join(visible(line) for line in sentence.split("\n"))
-        print(text, file=sys.stderr, flush=True)
+        # A notice that nobody can read (a full disk, a reader that is gone) does not stop the command.
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def put(text: str) -> None:
+    """Print the result of a command that has already acted.
+
+    Whoever sees the command fail may repeat it. So stderr gets the text if stdout does not take it.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _discard_stdout()
+        if not isinstance(error, BrokenPipeError):
+            say(f"stdout: {_reason(error)}; this was to be printed there:", text)
+
+
+def open_missing_streams() -> None:
+    """Open those of stdin, stdout and stderr that were closed before the start on /dev/null.
+
+    Otherwise the next file that is opened takes the number of the stream, and Python prints into it.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (it stays open)
 
 
 def confirmed(question: str) -> bool:
@@ -153,6 +189,26 @@ def _trace(wishes: ErrorOptions) -> None:
         traceback.print_exc()
 
 
-def _silence_stdout() -> None:
-    """Discard what is left of stdout once its reader has gone, so that Python does not complain at exit."""
+# Files of ours are named in the error; without a name it is most likely stdout.
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _print_os_error(error: OSError) -> int:
+    if error.filename:
+        return _print_error(f"{error.filename}: {_reason(error)}", "", ExitCode.FAILED)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        seen = f"the working directory no longer exists: {os.environ.get('PWD') or 'its path is not known'}"
+        return _print_error(seen, "change to a directory that exists, and try again", ExitCode.USAGE)
+    remedy = "look at the file or disk that stdout goes to" if error.errno in _WRITE_ERRORS else ""
+    return _print_error(_reason(error), remedy, ExitCode.FAILED)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _discard_stdout() -> None:
+    """Discard the rest of stdout, so that nothing fails at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

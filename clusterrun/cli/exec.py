@@ -12,6 +12,7 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.operations.context import Context
 from clusterrun.operations.exec_in_job import ExecTarget, exec_argv
+from clusterrun.operations.find_run import find_run
 from clusterrun.script.environment import scrubbed
 
 _NODE = click.option("--node", default="", metavar="N", help="On this node: its name or its number.")
@@ -87,7 +88,7 @@ def target(node: str, rank: int | None) -> ExecTarget:
 
 def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: bool) -> NoReturn:
     context, wish = Context(), target(node, rank)
-    argv = exec_argv(context, context.store.find(run), wish, command, terminal, say)
+    argv = exec_argv(context, find_run(context, run), wish, command, terminal, say)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     system.become(argv, scrubbed(context.environ))

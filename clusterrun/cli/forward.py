@@ -15,6 +15,7 @@ from clusterrun.cli.shell_complete import runs
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.frozen import fields
 from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import find_run
 from clusterrun.operations.forward import carries_on, node_port, relay_argv
 from clusterrun.script.environment import scrubbed
 
@@ -48,7 +49,7 @@ def forward(
       clusterrun forward last 6006
     """
     context, wish = Context(), target(node, rank)
-    chosen = context.store.find(run)
+    chosen = find_run(context, run)
     if relay:
         argv, attempt = relay_argv(context, chosen, wish, port, say)
         lives = partial(carries_on, context, chosen, attempt)

@@ -6,7 +6,6 @@ import enum
 import json
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -161,7 +160,7 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
     if user:
         from clusterrun.lab.apart import run_in_own_session
 
-        sys.exit(run_in_own_session([*words, *argv], environment))
+        click.get_current_context().exit(run_in_own_session([*words, *argv], environment))
     os.execvpe(words[0], [*words, *argv], environment)
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from clusterrun.cli.error_output import ErrorOptions, hints_for, run_reporting_errors
+from clusterrun.cli.error_output import ErrorOptions, hints_for, open_missing_streams, run_reporting_errors
 from clusterrun.cli.lazy_group import HOST, CommandEntry, LazyGroup
 from clusterrun.model import contract
 
@@ -117,6 +117,8 @@ def root() -> None:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line ``args`` and return its exit code; without ``args`` end the process with it."""
+    if args is None:
+        open_missing_streams()
     if typed_at := os.environ.pop(contract.TYPED_AT_VARIABLE, ""):  # over SSH, from another machine
         from clusterrun.remote.far_end import supervise_child
 

@@ -48,10 +48,11 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
       clusterrun report --prometheus clusterrun.prom
     """
     from clusterrun.operations.context import Context
+    from clusterrun.operations.find_run import find_run
     from clusterrun.operations.report import report_of
 
     context = Context()
-    put(report_of(context, context.store.find(run), attempt), as_json, html, prometheus)
+    put(report_of(context, find_run(context, run), attempt), as_json, html, prometheus)
 
 
 def put(report: Report, as_json: bool, html: str | None, prometheus: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
@@ -194,9 +194,9 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_what(run.record.spec)}: {job}")
     if as_json:
-        print(json.dumps(_document(run, run.job_id)), flush=True)
+        put(json.dumps(_document(run, run.job_id)))
     elif not follow:
-        print(run.run_id, flush=True)
+        put(run.run_id)
     if follow:
         say("Ctrl-C detaches: the run continues")
         return

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import grouped
 from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import FILE, files, sweeps
@@ -180,9 +180,9 @@ def _announce(made: SweepRecord, as_json: bool) -> int:
     if as_json:
         rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
         known = {"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id}
-        print(json.dumps({**known, "points": rows}))
+        put(json.dumps({**known, "points": rows}))
     else:
-        print(made.sweep_id, flush=True)
+        put(made.sweep_id)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
         say(f"  {verb:<7} clusterrun {line} {made.name}")
     if left:

@@ -19,6 +19,7 @@ from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import find_run
 from clusterrun.operations.live_usage import LiveUsage, refuse_absent
 from clusterrun.system import Clock
 
@@ -46,7 +47,7 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
       clusterrun top --json --interval 5
     """
     context = Context()
-    with LiveUsage(context, context.store.find(run), interval, node) as live:
+    with LiveUsage(context, find_run(context, run), interval, node) as live:
         refuse_absent(live.status)
         try:
             if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from clusterrun.cli.error_output import say
+from clusterrun.cli.error_output import put, say
 from clusterrun.cli.follow_run import detached, exit_code, print_end
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.status_json import document
@@ -44,7 +44,7 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
     except KeyboardInterrupt:
         return detached(" ".join(ids), "wait")
     if as_json:
-        print(json.dumps(document(ended, context)))
+        put(json.dumps(document(ended, context)))
     return max((*map(exit_code, ended), *_unqueued(context, wanted)))
 
 
@@ -58,7 +58,7 @@ def _unqueued(context: Context, wanted: tuple[str, ...]) -> Iterator[ExitCode]:
 def _wait(context: Context, run_id: str, as_json: bool, count: int) -> RunStatus:
     status = RunWait(context, run_id, say).wait(None)
     if not as_json:
-        print(f"{status.run_id} {status.state.value}", flush=True)
+        put(f"{status.run_id} {status.state.value}")
     if count <= MANY or status.state is not State.COMPLETED:
         print_end(context, status)
     return status

@@ -21,6 +21,7 @@ from clusterrun.model.nearest import did_you_mean
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import describing_foreign_jobs
 from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.private_files import DiskRefused, own_content, private_folder, write_whole
 from clusterrun.runs.store import Store
@@ -139,7 +140,11 @@ def runs_named(context: Context, words: Sequence[str]) -> list[str]:
     from clusterrun.runs.sweep_records import Sweeps  # a bare `status` needs none
 
     known = Sweeps(context.store)
-    return list(dict.fromkeys(run_id for word in words for run_id in known.runs_of(word)))
+    ids: dict[str, None] = {}
+    for word in words:
+        with describing_foreign_jobs(context, word):
+            ids.update(dict.fromkeys(known.runs_of(word)))
+    return list(ids)
 
 
 class RunList:

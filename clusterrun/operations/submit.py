@@ -18,6 +18,7 @@ from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.find_run import find_run
 from clusterrun.operations.node_history import keep_off
 from clusterrun.runs.code_snapshot import Snapshot, look, take
 from clusterrun.runs.node_records import findings_folder, recall
@@ -271,7 +272,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
 def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
     """The Slurm jobs that must end well first; a run that has ended well already needs no waiting for."""
     for word in words:
-        status = context.inquiry().statuses([context.store.find(word)])[0]
+        status = context.inquiry().statuses([find_run(context, word)])[0]
         if status.state is State.COMPLETED:
             continue
         run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"

@@ -22,6 +22,7 @@ from clusterrun.model.nearest import nearest
 from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
+from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID
 from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import read_document
 
@@ -67,7 +68,6 @@ def further_jobs(paths: RunPaths) -> SuccessorJobs:
 
 
 _SORTED_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
-_RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}-[A-Za-z0-9_][A-Za-z0-9._-]*")
 _NAME_AT = len("20261120-074500-k3f9-")
 
 
@@ -272,26 +272,35 @@ class Store:
         return [one for place, one in enumerate(known) if place < recent or one in alive]
 
     def find(self, word: str) -> str:
-        """The run of an id, a unique start of one, ``last``, a job id or a name. Raises ``NoSuchRun``."""
-        known = self.ids()
-        if word in known:
+        """Return the run that an id, a unique prefix of one, ``last``, a job id or a name means.
+
+        A name may be written as it was given, or as it stands in run ids: ``pkg/train`` or ``pkg_train``.
+        Raises ``NoSuchRun``.
+        """
+        ids = self.ids()
+        if word in ids:
             return word
-        if word == "last" and known:
-            return known[0]
-        for found in (self._by_job(word, known), next(self._named(word, known), "")):
-            if found:
-                return found
-        starts = [one for one in known if word and one.startswith(word)]
+        if word == LAST and ids:
+            return ids[0]
+        if run_of_job := self._by_job(word, ids):
+            return run_of_job
+        if named := next(self._named(word, ids), ""):
+            return named
+        if named_in_id := next((run_id for run_id in ids if name_of(run_id) == word), ""):
+            return named_in_id
+        # Digits alone are a job's number. As the start of an id, "2" would mean any lone run.
+        is_start = bool(word) and not JOB_ID.fullmatch(word)
+        starts = [run_id for run_id in ids if is_start and run_id.startswith(word)]
         if len(starts) == 1:
             return starts[0]
-        raise _unknown(word, starts, known)
+        raise _unknown(word, starts, ids)
 
     def newest_of_job(self, job_id: str) -> str:
         """The newest run that had the job ``job_id``, or waits for it; '' where none had it."""
         return self._by_job(job_id, self.ids())
 
     def _by_job(self, word: str, known: list[str]) -> str:
-        if not re.fullmatch(r"\d+([._]\d+)?", word, re.ASCII):  # a local job is PID.START, a task 41_7
+        if not JOB_ID.fullmatch(word):
             return ""
         elsewhere = ""
         for record in self._records(known):
@@ -336,14 +345,14 @@ def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
         return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
     if not known:
         return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
-    words = dict.fromkeys([name_of(one) for one in known] + known + ["last"])
+    words = dict.fromkeys([name_of(one) for one in known] + known + [LAST])
     near = nearest(word, words, most=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 
 
 def _listed(folder: str) -> list[str]:
-    return sorted((name for name in private_files.names_in(folder) if _RUN_ID.fullmatch(name)), reverse=True)
+    return sorted((name for name in private_files.names_in(folder) if RUN_ID.fullmatch(name)), reverse=True)
 
 
 def _text(document: object) -> str:

@@ -15,6 +15,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import IGNORED, REFUSED
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.run_words import shadowed_by
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, form, quoting, requeue_options, sbatch_options, shipped
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
@@ -122,11 +123,12 @@ def _whole_path(program: str, cwd: str) -> str:
 
 
 def default_name(command: tuple[str, ...]) -> str:
-    """The script's name without its ending, the module's, or the program's."""
+    """Return the script's name without its ending, the module's name, or the program's name."""
     if command[0] == "-m" and len(command) > 1:
-        return command[1]
-    name = os.path.basename(command[0].rstrip("/"))
-    return name.removesuffix(".py") or "run"
+        name = command[1]
+    else:
+        name = os.path.basename(command[0].rstrip("/")).removesuffix(".py") or "run"
+    return f"run-{name}" if shadowed_by(name) else name
 
 
 def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 if TYPE_CHECKING:
     from clusterrun.slurm.allocation import Allocation
+    from clusterrun.slurm.foreign_job import ForeignJob
 
 ANSWER_SECONDS = 30.0
 """Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
@@ -116,6 +117,18 @@ class SlurmClient:
         if done.code != 0 and "invalid job id" not in done.err.lower():
             raise _failure("scontrol", done.err)
         return allocation.read(job_id, done.out)
+
+    def foreign_job(self, job_id: str) -> ForeignJob | None:
+        """Return a job of anybody, which Slurm or its accounting remembers. Raises ``SchedulerError``."""
+        from clusterrun.slurm import foreign_job  # only a word that means no run needs it
+
+        shown = self._tried(foreign_job.show_argv(job_id))
+        if shown.code == 0 and (job := foreign_job.read_shown(job_id, shown.out)):
+            return job
+        if "invalid job id" not in shown.err.lower():
+            raise _failure("scontrol", shown.err)
+        recorded = self._tried(foreign_job.accounting_argv(job_id))
+        return foreign_job.read_accounting(job_id, recorded.out) if recorded.code == 0 else None
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
         """What the accounting knows of ``job_ids``; nothing if a site has no accounting."""

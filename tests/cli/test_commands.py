@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,6 +168,69 @@ def test_a_reader_that_goes_away_is_no_error(clusterrun: CommandLine) -> None:
     process.wait(90)
 
 
+STREAMS = ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full", "| true", "2>&1 >/dev/null | true"]
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--version",
+        "status",
+        "status --json",
+        "logs",
+        "diagnose",
+        "config show",
+        "help",
+        "clean --dry-run",
+        "exec stays -- true",
+        "top --once stays",
+    ],
+)
+def test_a_stream_that_is_closed_or_full_takes_nothing_from_a_command(
+    live: CommandLine, command: str, streams: str
+) -> None:
+    done = in_shell(live, f"{command} {streams}")
+    assert (done.returncode, "Traceback" in done.stderr, "bug" in done.stderr) == (0, False, False)
+
+
+@pytest.mark.parametrize("streams", [*STREAMS, ">/dev/full", ">/dev/full 2>/dev/full"])
+def test_a_submission_succeeds_whatever_becomes_of_its_words(clusterrun: CommandLine, streams: str) -> None:
+    done = in_shell(clusterrun, f"submit true {streams}")
+    (run_id,) = os.listdir(home(clusterrun) / "runs")
+    assert done.returncode == 0
+    if streams == ">/dev/full":
+        assert f"stdout: no space left on device; this was to be printed there:\n{run_id}\n" in done.stderr
+    assert clusterrun("wait").code == 0
+    assert in_shell(clusterrun, f"cancel {run_id} {streams}").returncode == 0
+
+
+def test_data_that_does_not_fit_on_the_disk_is_an_error(ended: CommandLine) -> None:
+    done = in_shell(ended, "status >/dev/full")
+    assert (done.returncode, "no space left on device" in done.stderr) == (1, True)
+
+
+def test_a_working_directory_that_was_removed_is_named(ended: CommandLine) -> None:
+    folder = ended.folder / "gone"
+    line = f"mkdir {folder}; cd {folder}; rmdir {folder}; "
+    refused = in_shell(ended, "submit true", before=line)
+    assert refused.returncode == 2
+    assert f"error: the working directory no longer exists: {folder}\nchange to a directory" in refused.stderr
+    assert in_shell(ended, "status", before=line).returncode == 0
+
+
+def in_shell(context: CommandLine, words: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run ``clusterrun WORDS`` in a shell, in which words may be redirections."""
+    return subprocess.run(
+        ["bash", "-c", f"{before}set -o pipefail; {shlex.quote(sys.executable)} -m clusterrun {words}"],
+        cwd=context.folder,
+        env=context.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
 def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: CommandLine) -> None:
     (run,) = json.loads(ended("status", "--json").out)["runs"]
     assert list(run)[: len(FIELDS)] == FIELDS
@@ -266,6 +332,12 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["submit", "--nodes", "x", "train.py"], 2, "error: --nodes 'x': not a number of nodes"),
         (["submit", "--time", "soon", "train.py"], 2, "--time 'soon' is not a duration"),
         (["submit", "missing.py"], 2, "there is no script"),
+        (["submit", "--name", "last", "train.py"], 2, "last means the newest run\ngive another name"),
+        (
+            ["sweep", "--name", "41", "--set", "a=1", "true", "{a}"],
+            2,
+            "--name 41 names a run that no",
+        ),
         (["submit", "--python", "/no/python", "train.py"], 2, "there is no Python '/no/python'"),
         (["submit", "--env", "NOT_SET", "train.py"], 2, "there is no variable NOT_SET here"),
         (["submit", "--cluster", "cloud", "train.py"], 2, "'cloud' is not one of"),

@@ -95,6 +95,28 @@ def test_what_no_node_could_ever_give_is_refused_with_what_there_is(
     assert not on_slurm.home.exists()
 
 
+def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> None:
+    """Plain sbatch queues the job; every command that names it tells what it is and what to type instead."""
+    output = on_slurm.project / "plain.out"
+    wrapped = ("sbatch", "--parsable", "--job-name=plain job", f"--output={output}", "--wrap", "sleep 600")
+    job_id = on_slurm.lab.exec(wrapped).out.strip()
+    on_slurm.submit("stay.py")  # no start of its id may be meant by the number of the job
+    until(lambda: "RUNNING" in on_slurm.lab.exec(["squeue", "-h", "-j", job_id, "-o", "%T"]).out)
+    for command in ("status", "logs", "diagnose", "top", "exec", "wait", "cancel", "report"):
+        refused = on_slurm.run(command, job_id, *(("--", "true") if command == "exec" else ()))
+        assert (refused.code, refused.out) == (5, ""), command
+        assert (
+            f"clusterrun did not start Slurm job {job_id} ('plain job' of root, RUNNING on n0" in refused.err
+        )
+        assert f"tail -f '{output}'\n" in refused.err and f"scontrol show job {job_id}\n" in refused.err
+    on_slurm.lab.exec(["scancel", job_id])
+    until(lambda: "CANCELLED" in on_slurm.run("status", job_id).err)
+    assert f"less '{output}'\n" in on_slurm.run("diagnose", job_id).err
+    unknown = on_slurm.run("status", "99999")
+    assert (unknown.code, "and Slurm knows no job 99999" in unknown.err) == (5, True)
+    on_slurm.run("cancel", "last")
+
+
 @pytest.mark.slow
 def test_a_time_limit_is_called_one(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--wait", "--json", "--time", "1", "stay.py", limit=240)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from clusterrun.model.document import BadDocument, encode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
+from clusterrun.model.run_words import RUN_ID, shadowed_by
 from clusterrun.runs import private_files, store
 from clusterrun.runs.private_files import DiskRefused, write_whole
 from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, run_id
@@ -58,7 +59,7 @@ def test_run_ids_sort_by_time(moments: list[float], name: str) -> None:
 @given(st.text(max_size=80))
 def test_any_name_becomes_a_safe_file_name(name: str) -> None:
     chosen = run_id(name, NOW, b"\0\0")
-    assert store._RUN_ID.fullmatch(chosen) and len(chosen) < 64 and os.path.basename(chosen) == chosen
+    assert RUN_ID.fullmatch(chosen) and len(chosen) < 64 and os.path.basename(chosen) == chosen
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -119,7 +120,7 @@ def test_a_full_disk_leaves_neither_a_half_file_nor_a_temporary_one(
     assert os.listdir(home.paths(chosen).run_dir) == ["record.json"]
 
 
-@pytest.mark.parametrize("word", ["20", "last", "train", "41", "20270115-080000"])
+@pytest.mark.parametrize("word", ["20270115-", "last", "train", "41", "20270115-080000"])
 def test_a_run_is_found_by_id_job_name_start_and_last(home: Store, word: str) -> None:
     chosen = add(home, "train")
     assert [home.find(chosen), home.find(word)] == [chosen, chosen]
@@ -132,11 +133,40 @@ def test_a_name_means_the_newest_run_of_that_name(home: Store) -> None:
     assert [home.find("train"), home.find("tr@in")[:15]] == [newer, "20270115-080002"]
 
 
+def test_a_name_is_found_as_given_and_as_it_stands_in_the_id(home: Store) -> None:
+    other = add(home, "pkg_train", NOW)
+    altered = add(home, "pkg/train", NOW + 1)
+    assert [home.find("pkg/train"), home.find("pkg_train")] == [altered, other]
+    longest = add(home, "train-with-a-name-of-more-than-32-characters", NOW + 2)
+    assert home.find(store.name_of(longest)) == longest
+
+
+@pytest.mark.parametrize(
+    "name, is_shadowed",
+    [
+        ("last", True),
+        ("41", True),
+        ("41_7", True),
+        ("2610.1234", True),
+        ("20270115-080000-g00z-train", True),
+        ("last-one", False),
+        ("41b", False),
+        ("v1.5", False),
+        ("20270115", True),
+        ("20270115-train", False),
+    ],
+)
+def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool) -> None:
+    assert bool(shadowed_by(name)) == is_shadowed
+
+
 @pytest.mark.parametrize(
     "word, seen, hint",
     [
         ("trian", "there is no run 'trian'", "did you mean train?"),
-        ("2027", "'2027' is the start of 2 run ids", "give more of the id"),
+        ("20270115-", "'20270115-' is the start of 2 run ids", "give more of the id"),
+        ("2", "there is no run '2'", "clusterrun status"),
+        ("20270115", "there is no run '20270115'", "clusterrun status"),
         ("99", "there is no run '99'", "clusterrun status"),
         ("", "there is no run ''", "clusterrun status"),
         ("../runs", "there is no run '../runs'", "clusterrun status"),

@@ -1,0 +1,69 @@
+"""Find the run that a word means. A Slurm job that is no run is described instead of denied."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clusterrun.model.errors import ClusterrunError, NoSuchRun
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context
+from clusterrun.slurm.foreign_job import ForeignJob
+
+_JOB = re.compile(r"\d+(_\d+)?", re.ASCII)
+_OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
+
+
+def find_run(context: Context, word: str) -> str:
+    """Return the id of the run that ``word`` means. Raises ``NoSuchRun``, which describes a job of Slurm."""
+    with describing_foreign_jobs(context, word):
+        return context.store.find(word)
+
+
+@contextmanager
+def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
+    """Turn a ``NoSuchRun`` for a Slurm job that is no run into one that describes the job."""
+    try:
+        yield
+    except NoSuchRun as error:
+        if not _JOB.fullmatch(word):
+            raise
+        raise _described(context, word, error) from error
+
+
+def _described(context: Context, job_id: str, error: NoSuchRun) -> NoSuchRun:
+    try:
+        client = context.client()
+        if client.why_not():
+            return error
+        job = client.foreign_job(job_id)
+    except ClusterrunError:
+        return error
+    if job is None:
+        return NoSuchRun(f"there is no run {job_id!r}, and Slurm knows no job {job_id}", error.remedy)
+    on_nodes = f" on {job.nodelist}" if job.nodelist else ""
+    about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
+    if mark := _OF_CLUSTERRUN.search(job.comment):
+        home = os.path.dirname(os.path.dirname(os.path.dirname(job.output)))
+        seen = f"Slurm job {job_id} ({about}) is the run {mark[1]}, which is not in {context.store.home}"
+        return NoSuchRun(seen, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {mark[1]}")
+    seen = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
+    return NoSuchRun(seen, "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job)))
+
+
+def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
+    """Yield what to type instead of a command of ours, each with its purpose."""
+    if job.state.ended:
+        if job.output:
+            yield "output", f"less {shlex.quote(job.output)}"
+        yield "state", f"sacct -j {job.job_id}"
+        return
+    if job.output and job.state is not State.PENDING:
+        yield "output", f"tail -f {shlex.quote(job.output)}"
+    yield "state", f"scontrol show job {job.job_id}"
+    if job.state is not State.PENDING:
+        yield "shell", f"srun --jobid={job.job_id} --overlap --pty bash"
+    yield "cancel", f"scancel {job.job_id}"
