@@ -56,17 +56,8 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
 
 
 _INSTEAD = {
-    "Use --gpus, which counts the GPUs of one node": "-G",
-    "Did you mean --cpus-per-rank?": "-c --cpus-per-task --cpus",
-    "Use --nodes and --gpus (or --ranks-per-node)": "-n --ntasks",
-    "Use clusterrun logs: the ranks' output is kept in the run directory": "-o -e --output --error",
-    "Use --after RUN": "-d --dependency",
-    "Use cd: ranks start where submit is called": "-D --chdir",
-    "Use --gpus (or --ranks-per-node for CPU ranks)": "--ntasks-per-node --nproc-per-node --nproc_per_node",
-    "Use --gpus: every GPU has one rank": "--gpus-per-task",
-    "Use --cpus-per-rank: every GPU has one rank": "--cpus-per-gpu",
-    "Use --mem, or --sbatch mem-per-gpu=SIZE": "--mem-per-gpu",
-    "Use --mem, or --sbatch mem-per-cpu=SIZE": "--mem-per-cpu",
+    "Did you mean --cpus-per-rank?": "--cpus",
+    "Use --gpus (or --ranks-per-node for CPU ranks)": "--nproc-per-node --nproc_per_node",
     "Did you mean --mem?": "--memory",
     "Did you mean --nodes?": "--nnodes",
     "Did you mean --partition?": "--queue",
@@ -74,24 +65,12 @@ _INSTEAD = {
     "Did you mean --time?": "--time-limit --walltime",
     "It stands before the command: clusterrun --host NAME …; for nodes: --nodelist": "--host",
     "Did you mean --container?": "--image --container-image",
-    "Use --env KEY=VALUE: all other variables are exported anyway": "--export",
     "Leave it out: clusterrun sets MASTER_ADDR and MASTER_PORT": (
         "--master-addr --master_addr --rdzv-endpoint --rdzv_endpoint"
     ),
 }
 OTHER_NAMES = {name: text for text, names in _INSTEAD.items() for name in names.split()}
-"""What stands here for an option of sbatch or torchrun."""
-
-PASSED_ON = frozenset(
-    (
-        *("acctg-freq", "array", "batch", "bb", "begin", "comment", "contiguous", "core-spec", "cpu-freq"),
-        *("deadline", "delay-boot", "distribution", "exclusive", "extra-node-info", "gpu-bind", "gpu-freq"),
-        *("hint", "hold", "immediate", "licenses", "mail-type", "mail-user", "mem-bind", "mincpus"),
-        *("network", "nice", "no-kill", "overcommit", "oversubscribe", "priority", "reboot", "signal"),
-        *("spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-per-task", "wckey"),
-    )
-)
-"""Options of sbatch that have no name of ours."""
+"""What stands here for an option of torchrun, or of another scheduler; ``sbatch_table`` has sbatch's."""
 
 
 _hints: list[tuple[re.Pattern[str], str]] = []
@@ -171,9 +150,9 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     """What to type in place of the unknown option ``name``; of sbatch's, in commands that start a job."""
     if "--partition" not in known:
         return meant(name, known)
-    ours = OTHER_NAMES.get(name)
-    if name.lstrip("-") in PASSED_ON and name.startswith("--"):
-        ours = f"Pass it on: --sbatch {name[2:]}"
+    from clusterrun.script.sbatch_table import instead_of
+
+    ours = OTHER_NAMES.get(name) or instead_of(name)
     return f" {ours}" if ours else meant(name, known)
 
 

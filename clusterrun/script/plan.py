@@ -202,7 +202,9 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     script = _from_template(spec, values, token) if spec.template else _from_shipped(values)
     orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
     made = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
-    return replace(made, notices=sbatch_options.replaced(spec), cpus=_cpus(spec, site))
+    overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
+    overridden += sbatch_options.overridden(spec.srun, "--srun")
+    return replace(made, notices=(*sbatch_options.replaced(spec), *overridden), cpus=_cpus(spec, site))
 
 
 def _launch(

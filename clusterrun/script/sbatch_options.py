@@ -15,51 +15,61 @@ from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import JobSpec, OnUnfit
 from clusterrun.model.visible import job_name
 from clusterrun.script import quoting
+from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, full_name
 
 Option = tuple[str, str]
 """A key without dashes, and its value ('' for a flag)."""
 
-
-REFUSED = {
-    "array": "a run is one job; for many points of one command: clusterrun sweep",
-    "nodes": "say --nodes",
-    "ntasks": "each node has one task, which starts the ranks: say --nodes",
-    "ntasks-per-node": "each node has one task: say --gpus or --ranks-per-node",
-    "gpus-per-task": "a node has one task, which starts a rank on each GPU: say --gpus",
-    "parsable": "it is always on",
-    "test-only": "nothing would be queued: use --dry-run",
-    "wait": "say `clusterrun submit --wait`",
-    "wrap": "give the command after the options: clusterrun submit [OPTIONS] COMMAND",
-    "help": "see man sbatch",
-    "usage": "see man sbatch",
-    "version": "see man sbatch",
-    "clusters": "the job would be queued where `clusterrun status` does not look",
-    "input": "the launch of the agents needs it",
-    "multi-prog": "every node starts the same agent",
-    "bcast": "a Python is not a single file: copy an environment to the nodes with --setup (sbcast, tar)",
-    "pty": "nobody is at the terminal of a batch job",
-}
-"""Options that would break what clusterrun promises, each with what to do instead."""
 
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
-    """The pairs in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``). Raises ``BadInput``."""
-    return tuple(_passed(entry, option) for entry in entries)
+    """Return the options in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``), each key once.
+
+    Values of a key that the table joins are joined. Of any other key the last value counts, as with sbatch
+    and srun. Raises ``BadInput`` for an entry that is not an option, or that clusterrun refuses.
+    """
+    values: dict[str, str] = {}
+    for entry in entries:
+        key, value = _read_entry(entry, option)
+        separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
+        joined = separator and values.get(key)
+        values[key] = f"{values[key]}{separator}{value}" if joined else value
+    return tuple(values.items())
 
 
-def _passed(entry: str, option: str) -> Option:
+def _read_entry(entry: str, option: str) -> Option:
     key, _, value = entry.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
         remedy = f"write the long name, dashes in front left out: {option} exclusive, {option} mail-type=END"
         raise BadInput(f"{option} {entry!r}: {key!r} is not the name of an option", remedy)
     if _UNPRINTABLE.search(value):
         raise BadInput(f"{option} {entry!r} has a control character", "leave it out")
-    if key in REFUSED:
-        raise BadInput(f"{option} {key} cannot be passed on", REFUSED[key])
+    if option == "--sbatch":
+        key = full_name(key)
+        remedy = OPTIONS[key].refused if key in OPTIONS else ""
+    else:
+        remedy = SRUN_REFUSED.get(key, "")
+    if remedy:
+        raise BadInput(f"{option} {key} cannot be passed on", remedy)
     return key, value
+
+
+def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return a notice for each entry that a later entry of the same key replaces."""
+    last = dict(passed(entries, option))
+    notices = []
+    for entry in dict.fromkeys(entries):
+        key, value = _read_entry(entry, option)
+        is_joined = option == "--sbatch" and key in OPTIONS and OPTIONS[key].joined
+        if value != last[key] and not is_joined:
+            later = word((key, last[key])).removeprefix("--")
+            notices.append(
+                f"{option} {entry} has no effect: {option} {later} comes later, and the last one counts"
+            )
+    return tuple(notices)
 
 
 def job_options(
@@ -96,7 +106,7 @@ def job_options(
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
     """Notices: our own options that an option of the user overrides."""
-    ours = {"job-name", "chdir", "output", "open-mode", "cpus-per-task"}
+    ours = {"job-name", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {"exclusive"} if spec.gpus_from_node else set()
     ours |= {key for key, _ in asked_by_name(spec)}
@@ -131,6 +141,7 @@ def _overridden_by(key: str, value: str) -> tuple[str, ...]:
         "gres": ("gpus-per-node",),
         "gpus": ("gpus-per-node",),
         "tres-per-node": ("gpus-per-node",),
+        "nodefile": ("nodelist",),
         "requeue": ("no-requeue", "requeue"),
         "no-requeue": ("no-requeue", "requeue"),
         "mem-per-cpu": ("mem",),

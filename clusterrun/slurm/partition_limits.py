@@ -12,10 +12,11 @@ from clusterrun.slurm.submit_once import describe
 
 
 def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
-    """The partition that the job goes to, where that can be seen."""
-    wanted = spec.partition
-    fitting = [one for one in partitions if (one.name == wanted if wanted else one.default)]
-    return fitting[0] if len(fitting) == 1 else None
+    """Return the partition that the job goes to; None if it is unknown, or one of several."""
+    passed_on = dict(sbatch_options.passed(spec.sbatch, "--sbatch"))
+    name = passed_on.get("partition", spec.partition)
+    offers = [offer for offer in partitions if (offer.name == name if name else offer.default)]
+    return offers[0] if len(offers) == 1 else None
 
 
 def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:

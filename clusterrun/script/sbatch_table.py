@@ -1,0 +1,170 @@
+"""The options of sbatch (Slurm 20.11 to 26.05): what clusterrun does with each, and what to type instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.model.frozen import frozen
+
+
+@frozen
+class SbatchOption:
+    """One option of sbatch.
+
+    ``name``: without dashes.
+    ``short``: its letter, '' if it has none.
+    ``takes``: 'none', 'optional' or 'required': whether it has a value.
+    ``refused``: why ``--sbatch NAME`` is refused, and what to do instead; '' if it is passed on.
+    ``instead``: what to type in place of ``--NAME`` among the options of submit, where ``--sbatch NAME`` is
+    not the best answer.
+    ``joined``: the separator with which the values of several ``--sbatch NAME`` become one. '': the last one
+    counts, as sbatch does it.
+    """
+
+    name: str
+    short: str = ""
+    takes: str = "required"
+    refused: str = ""
+    instead: str = ""
+    joined: str = ""
+
+
+def _passed_on(names: str, takes: str) -> Iterator[SbatchOption]:
+    for word in names.split():
+        name, _, short = word.partition(":")
+        yield SbatchOption(name, short, takes)
+
+
+_ONE_TASK = "each node has one task, which starts the ranks"
+_LOGS = "use clusterrun logs: the ranks' output is kept in the run directory (clusterrun logs RUN > FILE)"
+_OTHER_CLUSTER = "the job would be queued where `clusterrun status` does not look"
+_OTHER_USER = "the run directory belongs to whoever submits: submit as that user"
+_MANUAL = "see man sbatch"
+_OWN_CONTAINER = "use --container: the job's own processes need the host"
+
+_ROWS = (
+    *_passed_on(
+        "acctg-freq batch bb bbf begin:b constraint:C core-spec:S cores-per-socket cpu-freq deadline "
+        "delay-boot distribution:m exclude:x export-file extra extra-node-info:B gpu-bind gpu-freq gres- "
+        "flags hint kill-on-invalid-dep licenses:L mail-user mcs-label mem mem-bind mem-update mincpus "
+        "network nodefile:F nodelist:w ntasks-per-core partition:p power prefer priority profile "
+        "account:A qos:q reservation resources segment signal sockets-per-node switches thread-spec "
+        "threads-per-core time:t time-min tmp tres-bind tres-per-task wait-all-nodes wckey",
+        "required",
+    ),
+    *_passed_on(
+        "exclusive get-user-env nice no-kill:k oom-kill-step propagate requeue resv-ports", "optional"
+    ),
+    *_passed_on(
+        "consolidate-segments contiguous hold:H ignore-pbs no-requeue overcommit:O oversubscribe:s reboot "
+        "spread-job spread-segments stepmgr use-min-nodes",
+        "none",
+    ),
+    SbatchOption("mail-type", joined=","),
+    SbatchOption("comment"),
+    SbatchOption("cpus-per-gpu", instead="use --cpus-per-rank: every GPU has one rank"),
+    SbatchOption("cpus-per-task", "c", instead="did you mean --cpus-per-rank?"),
+    SbatchOption("dependency", "d", instead="use --after RUN, or pass it on: --sbatch dependency=…"),
+    SbatchOption("export", instead="use --env KEY=VALUE: all other variables are exported anyway"),
+    SbatchOption("gpus", "G", instead="use --gpus, which counts the GPUs of one node"),
+    SbatchOption("gpus-per-node"),
+    SbatchOption("gpus-per-socket", instead="use --gpus, which counts the GPUs of one node"),
+    SbatchOption("gres"),
+    SbatchOption("job-name", "J"),
+    SbatchOption("mem-per-cpu", instead="use --mem, or pass it on: --sbatch mem-per-cpu=SIZE"),
+    SbatchOption("mem-per-gpu", instead="use --mem, or pass it on: --sbatch mem-per-gpu=SIZE"),
+    SbatchOption(
+        "array",
+        "a",
+        refused="a run is one job: use clusterrun sweep --set n='range(4)' COMMAND {n} (0-3%2: --at-most 2)",
+    ),
+    SbatchOption("autocomplete", refused="use clusterrun completion"),
+    SbatchOption("chdir", "D", refused="use cd: ranks start where submit is called"),
+    SbatchOption("clusters", "M", refused=_OTHER_CLUSTER),
+    SbatchOption("cluster", refused=_OTHER_CLUSTER),
+    SbatchOption("cluster-constraint", refused=_OTHER_CLUSTER),
+    SbatchOption("container", refused=_OWN_CONTAINER),
+    SbatchOption("container-id", refused=_OWN_CONTAINER),
+    SbatchOption("container-type", refused=_OWN_CONTAINER),
+    SbatchOption("context", refused="no batch script of clusterrun runs in another security context"),
+    SbatchOption("error", "e", refused=_LOGS),
+    SbatchOption("external", takes="none", refused="an external job runs nothing: leave it out"),
+    SbatchOption("gid", refused=_OTHER_USER),
+    SbatchOption("gpus-per-task", refused=f"use --gpus: every GPU has one rank ({_ONE_TASK})"),
+    SbatchOption("help", "h", "none", refused=_MANUAL),
+    SbatchOption("input", "i", refused="the launch of the agents needs it: let COMMAND open the file"),
+    SbatchOption("nodes", "N", refused="use --nodes"),
+    SbatchOption("ntasks", "n", refused=f"use --nodes and --gpus (or --ranks-per-node): {_ONE_TASK}"),
+    SbatchOption("ntasks-per-gpu", refused="use --gpus: every GPU has one rank"),
+    SbatchOption("ntasks-per-node", refused=f"use --gpus (or --ranks-per-node for CPU ranks): {_ONE_TASK}"),
+    SbatchOption("ntasks-per-socket", refused=f"use --gpus (or --ranks-per-node): {_ONE_TASK}"),
+    SbatchOption("ntasks-per-tres", refused="use --gpus: every GPU has one rank"),
+    SbatchOption("open-mode", refused=_LOGS),
+    SbatchOption("output", "o", refused=_LOGS),
+    SbatchOption(
+        "parsable", takes="none", refused="it is always on: stdout has the run id alone, or use --json"
+    ),
+    SbatchOption("quiet", "Q", "none", refused="what sbatch prints is not shown anyway"),
+    SbatchOption("tasks-per-node", refused=f"use --gpus (or --ranks-per-node for CPU ranks): {_ONE_TASK}"),
+    SbatchOption("test-only", takes="none", refused="nothing would be queued: use --dry-run"),
+    SbatchOption("uid", refused=_OTHER_USER),
+    SbatchOption("usage", takes="none", refused=_MANUAL),
+    SbatchOption("verbose", "v", "none", refused="what sbatch prints is not shown: use clusterrun --debug"),
+    SbatchOption("version", "V", "none", refused=_MANUAL),
+    SbatchOption("wait", "W", "none", refused="use clusterrun submit --wait"),
+    SbatchOption("wrap", refused="give the command after the options: clusterrun submit [OPTIONS] COMMAND"),
+)
+OPTIONS = {option.name: option for option in _ROWS}
+_BY_LETTER = {option.short: option for option in _ROWS if option.short}
+
+SRUN_REFUSED = {
+    **{
+        name: OPTIONS[name].refused
+        for name in (
+            *("chdir", "clusters", "error", "gpus-per-task", "help", "input", "nodes", "ntasks", "open-mode"),
+            *("ntasks-per-node", "output", "tasks-per-node", "test-only", "usage", "version"),
+        )
+    },
+    "bcast": "a Python is not a single file: copy an environment to the nodes with --setup (sbcast, tar)",
+    "export": "use --env KEY=VALUE: all other variables are exported anyway",
+    "label": "clusterrun logs heads each line with its rank",
+    "multi-prog": "every node starts the same agent",
+    "pty": "nobody is at the terminal of a batch job: use clusterrun shell",
+    "wait": "the end of ranks is the coordinator's to judge: leave it out",
+}
+"""Options of srun that would break the launch of the agents, each with what to do instead."""
+_SRUN_ALONE = (
+    *("accel-bind", "compress", "cpu-bind", "disable-status", "epilog", "exact", "het-group", "mpi"),
+    *(
+        "kill-on-bad-exit",
+        "msg-timeout",
+        "overlap",
+        "preserve-env",
+        "prolog",
+        "quit-on-interrupt",
+        "relative",
+    ),
+    *("slurmd-debug", "task-epilog", "task-prolog", "threads", "treewidth", "unbuffered", "whole"),
+)
+
+
+def full_name(key: str) -> str:
+    """Return the option that ``key`` abbreviates, as sbatch reads it; ``key`` itself if there is none."""
+    names = [name for name in OPTIONS if name.startswith(key)]
+    return names[0] if key not in OPTIONS and len(names) == 1 else key
+
+
+def instead_of(typed: str) -> str:
+    """Return what to type for ``typed`` (``--array``, ``-a``), an option of sbatch or srun; '' for others."""
+    name = typed.lstrip("-")
+    option = OPTIONS.get(name) if typed.startswith("--") else _BY_LETTER.get(name)
+    if option is None:
+        if name in SRUN_REFUSED and typed.startswith("--"):
+            return _sentence(SRUN_REFUSED[name])
+        return f"Pass it on: --srun {name}" if name in _SRUN_ALONE and typed.startswith("--") else ""
+    value = {"none": "", "optional": "[=…]", "required": "=…"}[option.takes]
+    return _sentence(option.refused or option.instead or f"pass it on: --sbatch {option.name}{value}")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

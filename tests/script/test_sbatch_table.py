@@ -1,0 +1,113 @@
+"""Every option of sbatch is passed on, or it is refused with what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.plan import MachineFacts, Plan, plan
+from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, SbatchOption, full_name, instead_of
+
+RECORDED = Path(__file__).parents[1] / "recorded/sbatch-options.txt"
+RELEASES = ("22.05.8", "26.05.3")
+ROWS = [line.split() for line in RECORDED.read_text().splitlines() if not line.startswith("#")]
+PASSED_ON = [option for option in OPTIONS.values() if not option.refused]
+REFUSED = [option for option in OPTIONS.values() if option.refused]
+
+
+def planned(*entries: str) -> Plan:
+    spec = JobSpec(("train.py",), cwd="/", sbatch=entries)
+    return plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
+
+
+def directives(made: Plan, name: str) -> list[str]:
+    lines = [line.removeprefix("#SBATCH ") for line in made.script.split("\n")]
+    return [line for line in lines if line.strip('"').partition("=")[0] == f"--{name}"]
+
+
+def entry(option: SbatchOption, value: str) -> str:
+    return option.name if option.takes == "none" else f"{option.name}={value}"
+
+
+@pytest.mark.parametrize("release, name, letter, takes", ROWS, ids=lambda value: value)
+def test_the_table_has_every_option_of_sbatch(release: str, name: str, letter: str, takes: str) -> None:
+    option = OPTIONS[name]
+    assert option.short == letter.strip("-")
+    assert option.takes in (takes, "optional")
+
+
+def test_the_table_has_no_other_option() -> None:
+    assert {*OPTIONS} == {name for _, name, _, _ in ROWS}
+    assert {release for release, _, _, _ in ROWS} == {*RELEASES}
+
+
+@pytest.mark.parametrize("option", PASSED_ON, ids=lambda option: option.name)
+def test_an_option_that_is_passed_on_is_one_directive_and_the_last_value_counts(option: SbatchOption) -> None:
+    (directive,) = directives(planned(entry(option, "1")), option.name)
+    assert directive.strip('"').endswith(entry(option, "1")) or option.name == "comment"
+    twice = planned(entry(option, "1"), entry(option, "2"))
+    (directive,) = directives(twice, option.name)
+    if option.takes == "none":
+        assert directive == f"--{option.name}"
+    elif option.joined:
+        assert directive == f"--{option.name}=1{option.joined}2"
+    else:
+        assert directive.strip('"').endswith("2")
+        assert any(notice.startswith(f"--sbatch {option.name}=1 has no effect") for notice in twice.notices)
+
+
+@pytest.mark.parametrize("option", REFUSED, ids=lambda option: option.name)
+def test_an_option_that_would_do_something_else_is_refused_with_what_to_do(option: SbatchOption) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(entry(option, "1"))
+    assert (caught.value.seen, caught.value.remedy) == (
+        f"--sbatch {option.name} cannot be passed on",
+        option.refused,
+    )
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
+def test_an_option_of_sbatch_that_is_typed_as_ours_gets_an_answer_that_holds(option: SbatchOption) -> None:
+    """Nobody is sent from one refusal to the next."""
+    for typed in (f"--{option.name}", *([f"-{option.short}"] if option.short else [])):
+        answer = instead_of(typed)
+        assert answer
+        if option.refused:
+            assert answer.lower() == option.refused.lower()
+        if "Pass it on" in answer:
+            assert not option.refused
+            assert f"--sbatch {option.name}" in answer
+
+
+@pytest.mark.parametrize("name", SRUN_REFUSED)
+def test_an_option_of_srun_that_would_break_the_launch_is_refused(name: str) -> None:
+    spec = JobSpec(("train.py",), cwd="/", srun=(name,))
+    with pytest.raises(BadInput, match=f"--srun {name} cannot be passed on") as caught:
+        plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
+    assert caught.value.remedy == SRUN_REFUSED[name]
+
+
+def test_a_second_value_of_an_option_of_srun_replaces_the_first_and_that_is_said() -> None:
+    spec = JobSpec(("train.py",), cwd="/", srun=("mpi=pmix", "mpi=none", "mpi=none"))
+    made = plan(spec, "r", "t", "/runs/r", MachineFacts(slurm=True, python="/usr/bin/python3"))
+    assert [word for word in made.orders.launch if word.startswith("--mpi")] == ["--mpi=none"]
+    assert made.notices == (
+        "--srun mpi=pmix has no effect: --srun mpi=none comes later, and the last one counts",
+    )
+
+
+def test_an_abbreviation_that_sbatch_would_read_is_read_as_it_does() -> None:
+    names = ("arr", "part", "mail-t", "mem", "cont", "nowhere", "out")
+    assert [full_name(name) for name in names] == [
+        *("array", "partition", "mail-type", "mem", "cont", "nowhere", "output"),
+    ]
+    with pytest.raises(BadInput, match="--sbatch array cannot be passed on"):
+        planned("arr=1-5")
+
+
+def test_an_option_that_no_table_knows_is_for_this_site_s_sbatch_to_judge() -> None:
+    assert directives(planned("container-image=a.sqsh"), "container-image") == ["--container-image=a.sqsh"]
+    assert (instead_of("--nowhere"), instead_of("-Z")) == ("", "")
