@@ -45,8 +45,8 @@ _OWN_CONTAINER = "use --container: the job's own processes need the host"
 _ROWS = (
     *_passed_on(
         "acctg-freq batch bb bbf begin:b constraint:C core-spec:S cores-per-socket cpu-freq deadline "
-        "delay-boot distribution:m exclude:x export-file extra extra-node-info:B gpu-bind gpu-freq gres- "
-        "flags hint kill-on-invalid-dep licenses:L mail-user mcs-label mem mem-bind mem-update mincpus "
+        "delay-boot distribution:m exclude:x export-file extra extra-node-info:B gpu-bind gpu-freq "
+        "gres-flags hint kill-on-invalid-dep licenses:L mail-user mcs-label mem mem-bind mem-update mincpus "
         "network nodefile:F nodelist:w ntasks-per-core partition:p power prefer priority profile "
         "account:A qos:q reservation resources segment signal sockets-per-node switches thread-spec "
         "threads-per-core time:t time-min tmp tres-bind tres-per-task wait-all-nodes wckey",
