@@ -138,18 +138,16 @@ class DialTask(Task):
 
 @frozen
 class Dialled:
-    """One target: the ports that did not answer and how, whether large packets came back, the round trip.
-
-    ``dropped``: what was sent to those that are silent was dropped by the machine that sent it.
-    """
+    """One target that was dialled."""
 
     node: int
-    refused: tuple[int, ...]
-    silent: tuple[int, ...]
-    large: bool
-    seconds: float
-    why: str = ""
-    dropped: bool = False
+    refused: tuple[int, ...]  # ports that refused the connection
+    silent: tuple[int, ...]  # ports that did not answer
+    large: bool  # large packets came back
+    seconds: float  # the fastest port took this long to answer
+    why: str = ""  # the reason of the first port that failed
+    dropped: bool = False  # the dialling machine dropped what it sent to the silent ports
+    slowest: float = 0.0  # seconds that the slowest port took that answered
 
 
 @frozen

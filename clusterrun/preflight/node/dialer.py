@@ -172,6 +172,7 @@ def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dia
         silent=silent,
         large=large and all(call.returned for call in answered if call.large),
         seconds=min((call.seconds for call in answered), default=0.0),
+        slowest=max((call.seconds for call in answered), default=0.0),
         why=why,
         dropped=dropped and any(call.silent for call in own),
     )

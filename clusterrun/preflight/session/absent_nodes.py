@@ -141,7 +141,7 @@ def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     """It alone is here: what several others met, and it with all of them, is its own firewall."""
     host = state.subjects.get(HOST)
     keys = [(HOST, one.node) for one in missing]
-    known = [state.connectivity.ways[key] for key in keys if key in state.connectivity.ways]
+    known = [state.dials.ways[key] for key in keys if key in state.dials.ways]
     if host is None or [one.node for one in state.present()] != [HOST] or len(known) < max(_GROUP, len(keys)):
         return
     others = state.names(one.node for one in missing)
@@ -149,7 +149,7 @@ def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     if all(contract.NO_CONNECTION in one.absent for one in missing) and all(way.refused for way in known):
         said = f"no connection that {others} begin reaches it, though those that it begins reach them"
         remedy = _HOST_INCOMING
-    elif all(way.dropped and way.dead and not way.refused for way in known):
+    elif all(way.dropped and way.is_dead and not way.refused for way in known):
         said = f"it drops the connections itself that it begins to {others}"
         remedy = _HOST_OUTGOING
     host.write("joining", [Finding("connections", Grade.FAIL, said, remedy)] if said else [])
@@ -182,7 +182,7 @@ def _is_silent(state: SessionState, node: NodeState) -> bool:
 
 def _small_only(state: SessionState, node: NodeState) -> list[int]:
     """All whose small packets it answered, where these are several and none of their large ones arrived."""
-    ways = [way for way in state.connectivity.into(node.node) if way.answered]
+    ways = [way for way in state.dials.into(node.node) if way.is_answered]
     return [way.a for way in ways] if len(ways) >= _GROUP and not any(way.large for way in ways) else []
 
 
@@ -201,7 +201,7 @@ def review(state: SessionState) -> None:
     times = [one.lost_at or 0.0 for one in lost]
     others = [one.node for one in state.present() if one.node != HOST]
     at_once = len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS
-    if at_once and not any(state.connectivity.between(HOST, node) is None for node in others):
+    if at_once and not any(state.dials.between(HOST, node) is None for node in others):
         said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
         state.drop_link_findings_of(HOST)
         host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
@@ -234,7 +234,7 @@ def _lost_by_size(state: SessionState) -> None:
     """Tell why nodes fell silent that others could dial, with small packets only."""
     lost = [one for one in state.subjects.values() if one.lost_at is not None and one.listens]
     here = [one.node for one in state.present()]
-    found = state.connectivity.troubles([*here, *(one.node for one in lost)])
+    found = state.dials.explain([*here, *(one.node for one in lost)])[0]
     known = {one.nodes[0]: one for one in found if len(one.nodes) == 1 and one.kind == "large"}
     troubled = [one for one in lost if one.node in known]
     several = _several(troubled)
@@ -259,7 +259,7 @@ def _lost_together(state: SessionState) -> list[NodeState]:
 
 def _tell_of_lost(state: SessionState) -> None:
     """Several fell silent in one moment, and no machine of theirs answers: they are down, or cut off."""
-    known = ((one, state.connectivity.into(one.node)) for one in _lost_together(state))
+    known = ((one, state.dials.into(one.node)) for one in _lost_together(state))
     silent = _several(one for one, ways in known if not any(way.refused for way in ways))
     if silent:
         before = (state.parts.get("joining") or ((), ()))[1]
@@ -273,12 +273,12 @@ def _coordinators_node_may_be_to_blame(state: SessionState, missing: int) -> boo
     there = [one.node for one in state.present()]
     if there == [HOST]:
         return missing > 1
-    return any(one.nodes == (HOST,) for one in state.connectivity.troubles(there))
+    return any(one.nodes == (HOST,) for one in state.dials.explain(there)[0])
 
 
 def _answers(state: SessionState, node: NodeState) -> tuple[list[int], list[int]]:
-    ways = state.connectivity.into(node.node)
-    return [way.a for way in ways if way.answered], [way.a for way in ways if not way.answered]
+    ways = state.dials.into(node.node)
+    return [way.a for way in ways if way.is_answered], [way.a for way in ways if not way.is_answered]
 
 
 def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[LinkReport]:
@@ -299,7 +299,7 @@ def _judged(state: SessionState, node: NodeState, host_is_ill: bool) -> list[Lin
         return []
     if not heard:
         return []
-    trouble = state.connectivity.between(HOST, node.node) if node.listens else None
+    trouble = state.dials.between(HOST, node.node) if node.listens else None
     # Only over its link to the coordinator's node an agent joins; that several broke is less likely.
     if deaf != [HOST] or (node.listens and trouble is None):
         small = _small_only(state, node)

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator
 from itertools import combinations
 
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.causes.dials import ConnectTrouble
 from clusterrun.preflight.majority import some_of
-from clusterrun.preflight.search.connectivity import ConnectTrouble
-from clusterrun.preflight.search.node_groups import LINKS_APART
 from clusterrun.preflight.session import consistency, partition_findings
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 from clusterrun.preflight.tasks import DialTask
@@ -22,6 +21,7 @@ FEW = 96
 """Up to so many nodes everybody dials everybody, and resolves everybody's name; above, those it dials."""
 _ALL_PORTS = 16
 """Among so many nodes everybody dials all ports of everybody, where several links have ports in trouble."""
+_SHUT_LINKS = 3
 _TRIES = "tried {} times"
 _FIREWALL = "open the ephemeral ports between the nodes of a job (iptables -L -n, nft list ruleset)"
 _CABLE = "look at switch port, cable and route of {}: ip -s link, ethtool"
@@ -111,12 +111,12 @@ def _some(node: NodeState, place: int) -> tuple[int, ...]:
 def _again(state: SessionState) -> Plan:
     """Every way that was not well, both ways, on all ports; and its ends with others who had no trouble."""
     there = {one.node: one for one in state.listeners()}
-    ill = [way for way in state.connectivity.ill() if way.a in there and way.b in there]
+    ill = [way for way in state.dials.failing() if way.a in there and way.b in there]
     plan: Plan = {}
     for way in ill:
         _both_ways(plan, there[way.a], there[way.b])
-    shut = {frozenset((way.a, way.b)) for way in ill if not way.dead and way.bad}
-    if len(shut) >= LINKS_APART and len(there) <= _ALL_PORTS:
+    shut = {frozenset((way.a, way.b)) for way in ill if not way.is_dead and way.bad}
+    if len(shut) >= _SHUT_LINKS and len(there) <= _ALL_PORTS:
         # Ports that some do not reach were not tried by all: only who has tried them is known to.
         for a, b in combinations(there.values(), 2):
             _both_ways(plan, a, b)
@@ -150,9 +150,8 @@ def _ask(state: SessionState, plan: Plan, namers: Collection[int]) -> None:
 
 def write(state: SessionState) -> None:
     present = [one.node for one in state.present()]
-    parts = state.connectivity.parts(present)
+    troubles, parts = state.dials.explain(present)
     partition_findings.write(state, "dialling", parts, _seen(state, parts))
-    troubles = state.connectivity.troubles(present)
     nodes = [NodeFinding(one.nodes[0], of_node(state, one)) for one in troubles if len(one.nodes) == 1]
     state.write("control", nodes, (link(state, one) for one in troubles if len(one.nodes) == 2))
     heard = [one for one in state.subjects.values() if one.listens]
@@ -166,7 +165,7 @@ def write(state: SessionState) -> None:
 
 def _seen(state: SessionState, parts: Collection[Collection[int]]) -> str:
     place = {node: at for at, part in enumerate(parts) for node in part}
-    ways = [way for way in state.connectivity.ways.values() if {way.a, way.b} <= place.keys()]
+    ways = [way for way in state.dials.ways.values() if {way.a, way.b} <= place.keys()]
     ways = [way for way in ways if place[way.a] != place[way.b]]
     some = [way for way in ways if way.good]
     kind = "some TCP ports do not answer" if any(way.bad for way in some) else "large packets get lost"

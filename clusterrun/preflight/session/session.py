@@ -304,7 +304,7 @@ def _take(state: SessionState, trials: GroupTests, question: Request, value: tas
         if task.closed:
             state.swept.update({(node.node, one.node): frozenset(one.silent) for one in value.dialled})
         else:
-            state.connectivity.take(task, value)
+            state.dials.take(task, value)
     elif isinstance(value, tasks.ExchangeAnswer):
         state.losses.take(node.node, value)
     elif isinstance(value, tasks.TorchStarted):

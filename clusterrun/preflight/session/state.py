@@ -9,9 +9,9 @@ from clusterrun.model.limits import BY_NAME
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, worst
 from clusterrun.preflight import tasks
+from clusterrun.preflight.causes.dials import Dials
+from clusterrun.preflight.causes.losses import Losses
 from clusterrun.preflight.search.bandwidth_blame import switches
-from clusterrun.preflight.search.connectivity import Connectivity
-from clusterrun.preflight.search.retransmissions import PacketLosses
 from clusterrun.preflight.session.node_selection import Choice, choose
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
@@ -153,8 +153,8 @@ class SessionState:
         self.end_at = now + orders.preflight.budget
         self.questions = Requests()
         self.asks: list[AskWorker] = []
-        self.connectivity = Connectivity()
-        self.losses = PacketLosses()
+        self.dials = Dials()
+        self.losses = Losses()
         self.watched: list[int] = []
         self.swept_after = -1
         self.swept: dict[tuple[int, int], frozenset[int]] = {}

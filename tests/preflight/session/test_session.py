@@ -163,6 +163,12 @@ def test_a_link_that_loses_packets_one_way_is_named_with_its_direction(nodes, wa
     assert outcome.fit is False
 
 
+@pytest.mark.parametrize(("nodes", "way"), [(6, (0, 2)), (8, (1, 6)), (13, (12, 4))])
+def test_a_path_that_is_not_on_the_ring_and_loses_packets_is_named(nodes, way):
+    outcome = examined(orders(nodes), Faults(lossy={way: 0.3}))
+    assert (blamed(outcome), bad_links(outcome), outcome.fit) == (set(), {(*way, "a->b")}, False)
+
+
 @pytest.mark.parametrize("nodes", [3, 5, 8])
 def test_a_node_whose_network_comes_and_goes_is_named_alone(nodes):
     outcome = examined(orders(nodes, 1), Faults(flaps={1}))

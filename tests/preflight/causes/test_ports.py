@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from clusterrun.preflight.session.port_sweep import HIGH, LOW, RUN, STEP, Blocked, blocked
+from clusterrun.preflight.causes.ports import COMB, HIGH, LOW, STEP, blocked
 
-COMB = range(LOW, HIGH + 1, STEP)
+RUN = 3
 
 
 def swept(nodes, chance, shut=(), shut_out=(), shut_links=(), noise=0.0):
@@ -44,7 +44,7 @@ def test_the_node_and_the_direction_of_a_blocked_range_are_named_and_nobody_else
 @pytest.mark.parametrize("nodes", [2, 3, 5])
 def test_a_range_that_one_other_alone_does_not_reach_is_the_links(nodes):
     seen = swept(nodes, random.Random(0), shut_links={(0, 1): (40000, 41000)})
-    assert blocked(seen) == [Blocked((0, 1), 40000, 40960, True)]
+    assert [(one.nodes, one.first, one.last) for one in blocked(seen)] == [((0, 1), 40000, 40960)]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
@@ -52,3 +52,23 @@ def test_single_silent_ports_are_no_range(noise):
     for seed in range(30):
         chance = random.Random(seed)
         assert blocked(swept(chance.randint(2, 8), chance, noise=noise)) == []
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_limit_on_connections_is_no_range_of_ports(seed, share):
+    chance = random.Random(seed)
+    silent = swept(5, chance)
+    for a, b in silent:
+        if b == 2:
+            silent[a, b] = frozenset(port for port in COMB if chance.random() < share)
+    (cause,) = blocked(silent)
+    assert (cause.nodes, cause.first, cause.last, cause.inward) == ((2,), 0, 0, True)
+    assert cause.share == pytest.approx(share, abs=0.06)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_range_that_holds_most_ports_is_a_range(seed):
+    (cause,) = blocked(swept(4, random.Random(seed), shut={1: (35000, 60000)}, noise=0.01))
+    assert (cause.nodes, cause.inward) == ((1,), True)
+    assert (abs(cause.first - 35000) <= STEP, abs(cause.last - 60000) <= STEP) == (True, True)

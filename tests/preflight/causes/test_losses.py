@@ -6,10 +6,16 @@ import random
 
 import pytest
 
-from clusterrun.preflight.search.retransmissions import LossyWay, PacketLosses, troubles, usual_share
+from clusterrun.preflight.causes import losses
+from clusterrun.preflight.causes.losses import Losses, LossyWay, usual_share
 from clusterrun.preflight.tasks import ExchangeAnswer, LinkTraffic
 
 LEAST = 0.01
+
+
+def troubles(ways, least):
+    """The nodes and links that lose packets."""
+    return losses.explain_losses(ways, least)[0]
 
 
 def ways(nodes: int, chance: random.Random, out=(), into=(), links=(), share=0.1, noise=0.0, sent=600):
@@ -92,9 +98,9 @@ def test_stalls_seen_by_several_are_the_nodes_and_by_one_the_links():
 
 
 def test_what_a_node_says_again_takes_the_place_of_what_it_had_said():
-    losses = PacketLosses()
-    losses.take(0, ExchangeAnswer((LinkTraffic(1, 100, 1), LinkTraffic(1, 50, 2, 0.5, 1))))
-    losses.take(0, ExchangeAnswer((LinkTraffic(1, 200, 1), LinkTraffic(1, 80, 2, 0.5, 1))))
-    assert losses.ways([0, 1]) == [LossyWay(0, 1, 280, 3, 0.5, 1)]
-    assert losses.ways([0]) == []
+    counts = Losses()
+    counts.take(0, ExchangeAnswer((LinkTraffic(1, 100, 1), LinkTraffic(1, 50, 2, 0.5, 1))))
+    counts.take(0, ExchangeAnswer((LinkTraffic(1, 200, 1), LinkTraffic(1, 80, 2, 0.5, 1))))
+    assert counts.ways([0, 1]) == [LossyWay(0, 1, 280, 3, 0.5, 1)]
+    assert counts.ways([0]) == []
     assert usual_share([]) == 0.0

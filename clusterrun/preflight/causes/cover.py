@@ -1,0 +1,77 @@
+"""Choose the cheapest set of causes that explains what failed, and measure how far each cause leads.
+
+The currency is the nat, a natural logarithm of a probability. A cause has a price: the logarithm of its
+rarity. A failure that no cause explains costs ``log(1 / noise)``: a test failed by chance. A test that
+passed in spite of a cause costs ``log(1 / (1 - rate))``: the cause makes tests fail at that rate.
+
+The saving of a cause is the cost of the failures that it explains, less its price and the passes in spite
+of it. The lead of a cause is the cost of the best explanation without it, less that of the best with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+# A cause must be 20 times as likely as the best other cause. Chance must lie further behind (`false_blame`).
+LIKELIER = math.log(20)
+
+Cause = TypeVar("Cause", bound=Hashable)
+Scope = TypeVar("Scope", bound=Hashable)
+
+
+class Cover(Generic[Cause, Scope]):
+    """A greedy cover of failed scopes by causes.
+
+    ``explains``: the failed scopes that each candidate explains.
+    ``saving(cause, explained)``: the nats that a cause saves if the scopes in ``explained`` have another one.
+    ``chosen``: the causes of the cheapest explanation, the one that saves most first.
+    """
+
+    def __init__(
+        self,
+        explains: Mapping[Cause, Sequence[Scope]],
+        saving: Callable[[Cause, Counter[Scope]], float],
+        excluded: Iterable[Cause] = (),
+    ) -> None:
+        self._explains, self._saving = explains, saving
+        self._causes_of: dict[Scope, list[Cause]] = {}
+        for cause, scopes in explains.items():
+            for scope in scopes:
+                self._causes_of.setdefault(scope, []).append(cause)
+        excluded = set(excluded)
+        candidates = [cause for cause in explains if cause not in excluded]
+        self.chosen = self._cheapest(candidates, Counter())
+
+    def _cheapest(self, candidates: Iterable[Cause], explained: Counter[Scope]) -> dict[Cause, float]:
+        """Choose the cause that saves most, until none saves anything; ``explained`` grows."""
+        chosen: dict[Cause, float] = {}
+        savings = {cause: self._saving(cause, explained) for cause in candidates}
+        while savings:
+            best = max(savings, key=savings.__getitem__)
+            if savings[best] <= 0:
+                break
+            chosen[best] = savings.pop(best)
+            explained.update(self._explains[best])
+            touched = {cause for scope in self._explains[best] for cause in self._causes_of[scope]}
+            for cause in touched & savings.keys():
+                savings[cause] = self._saving(cause, explained)
+        return chosen
+
+    def explained_without(self, cause: Cause) -> Counter[Scope]:
+        """Count for each scope the other chosen causes that explain it."""
+        return Counter(scope for other in self.chosen if other != cause for scope in self._explains[other])
+
+    def leads(self, cause: Cause) -> tuple[float, float]:
+        """Return the lead of a chosen cause over chance, and over the best other causes.
+
+        Causes that were excluded from the explanation count as rivals.
+        """
+        explained = self.explained_without(cause)
+        own = self._saving(cause, explained)
+        open_scopes = [scope for scope in self._explains[cause] if not explained[scope]]
+        rivals = dict.fromkeys(rival for scope in open_scopes for rival in self._causes_of[scope])
+        rivals.pop(cause, None)
+        return own, own - sum(self._cheapest(rivals, explained).values())

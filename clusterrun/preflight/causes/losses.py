@@ -1,0 +1,148 @@
+"""Explain lost packets: from segments that were sent again and messages that stalled."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.causes.cover import LIKELIER
+from clusterrun.preflight.causes.ways import Parts, Way, WayCause, WayTest, explain
+from clusterrun.preflight.tasks import ExchangeAnswer
+
+# Loss that most ways have is this network's normal level. A way is lossy from five times that level on.
+TIMES_USUAL = 5
+# If one way loses three times more than the way back, the way back resends for lost confirmations only.
+LOPSIDED = 3
+# Fewer resent segments do not tell which of the two ways loses more.
+FEWEST_RESENT = 8
+# A way with fewer segments says nothing about its loss.
+FEWEST_SENT = 50
+# A cause is reported if chance at the normal level lies this far behind. See `false_blame`.
+SURE = math.log(1000)
+# A message that stalls for seconds while the kernel resends happens once in 10^9 messages of a sound network.
+NATS_OF_A_STALL = math.log(1e9)
+
+
+@frozen
+class LossyWay:
+    a: int  # sender
+    b: int  # receiver
+    sent: int  # data segments
+    resent: int  # of these: sent again
+    longest: float  # seconds that the slowest message and its answer took
+    stalls: int  # messages that took long while the kernel sent again
+
+    @property
+    def ends(self) -> Way:
+        return self.a, self.b
+
+    @property
+    def share(self) -> float:
+        return self.resent / self.sent if self.sent else 0.0
+
+    def is_echo_of(self, back: LossyWay | None) -> bool:
+        return back is not None and back.resent >= FEWEST_RESENT and back.share > LOPSIDED * self.share
+
+
+def loss_nats(sent: int, resent: int, limit: float) -> float:
+    """Return by how many nats a share of loss from ``limit`` on explains the counts better than normal loss.
+
+    Both are binomial: ``resent`` of ``sent`` at the measured share, or at a fifth of the limit.
+    """
+    if not sent or not 0 < limit < 1:
+        return 0.0
+    lossy, usual = min(max(resent / sent, limit), 0.999), limit / TIMES_USUAL
+    return resent * math.log(lossy / usual) + (sent - resent) * math.log((1 - lossy) / (1 - usual))
+
+
+@frozen
+class LossTrouble:
+    nodes: tuple[int, ...]  # the node, or both ends of a link: packets from the first get lost
+    ways: tuple[LossyWay, ...]
+    side: str = ""  # of a node: all, out or in
+    both: bool = False  # of a link: both directions
+
+    @property
+    def share(self) -> float:
+        return sum(way.resent for way in self.ways) / max(1, sum(way.sent for way in self.ways))
+
+    @property
+    def stalls(self) -> int:
+        return sum(way.stalls for way in self.ways)
+
+
+class Losses:
+    """The newest counts of all ways. Counts grow, so a new answer replaces the old one."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Way, LossyWay] = {}
+
+    def take(self, node: int, answer: ExchangeAnswer) -> None:
+        self._counts = {ends: way for ends, way in self._counts.items() if ends[0] != node}
+        for traffic in answer.exchanged:
+            before = self._counts.get((node, traffic.node), LossyWay(node, traffic.node, 0, 0, 0.0, 0))
+            self._counts[node, traffic.node] = LossyWay(
+                node,
+                traffic.node,
+                before.sent + traffic.sent,
+                before.resent + traffic.resent,
+                max(before.longest, traffic.longest),
+                before.stalls + traffic.stalls,
+            )
+
+    def ways(self, present: Iterable[int]) -> list[LossyWay]:
+        nodes = set(present)
+        return [way for way in self._counts.values() if way.a in nodes and way.b in nodes]
+
+
+def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
+    """Return the share that three quarters of the ways lose at least; 0 if there are only two nodes.
+
+    ``more`` segments are added to those that were resent, since few of them vary by chance.
+    """
+    shares = sorted((way.resent + more) / way.sent for way in ways if way.sent >= FEWEST_SENT)
+    nodes = {node for way in ways for node in way.ends}
+    return shares[len(shares) // 4] if shares and len(nodes) > 2 else 0.0
+
+
+def explain_losses(ways: Sequence[LossyWay], least_share: float) -> tuple[list[LossTrouble], Parts]:
+    """Return the nodes, then the links that lose packets, and the parts between which all ways do."""
+    limit = max(least_share, TIMES_USUAL * usual_share(ways, more=1))
+    by_ends = {way.ends: way for way in ways}
+    stalls: Counter[Way] = Counter()
+    for way in ways:
+        if way.stalls:  # a message needs both ways; blame the one that loses far more
+            back = by_ends.get(way.ends[::-1])
+            if not way.is_echo_of(back):
+                stalls[way.ends] += way.stalls
+            if back is not None and not back.is_echo_of(way):
+                stalls[back.ends] += way.stalls
+
+    def nats(ends: Sequence[Way]) -> float:
+        counts = [by_ends[pair] for pair in ends]
+        sent, resent = sum(way.sent for way in counts), sum(way.resent for way in counts)
+        return loss_nats(sent, resent, limit) + NATS_OF_A_STALL * sum(stalls[pair] for pair in ends)
+
+    nats_of_way = {way.ends: nats([way.ends]) for way in ways}
+    lossy = {ends for ends, value in nats_of_way.items() if value > 0}
+    tests = []
+    for way in ways:
+        back = by_ends.get(way.ends[::-1])
+        is_echo = way.ends in lossy and way.ends[::-1] in lossy and way.is_echo_of(back)
+        if not is_echo and (way.sent >= FEWEST_SENT or way.ends in lossy):
+            failed = frozenset({1} if way.ends in lossy else ())
+            tests.append(WayTest(way.a, way.b, frozenset({1}), failed, nats_of_way[way.ends] < -LIKELIER))
+    causes, parts = explain(tests, nats)
+    troubles = [_trouble(cause, by_ends) for cause in causes if cause.lead >= SURE]
+    return [trouble for trouble in troubles if trouble.share >= limit or trouble.stalls], parts
+
+
+def _trouble(cause: WayCause, by_ends: dict[Way, LossyWay]) -> LossTrouble:
+    ways = tuple(by_ends[ends] for ends in cause.ways)
+    if cause.kind == "cut":
+        return LossTrouble((), ways)
+    if cause.kind in ("link", "way"):
+        return LossTrouble(ways[0].ends, ways, both=len(ways) > 1)
+    return LossTrouble(cause.nodes, ways, cause.kind)

@@ -1,0 +1,87 @@
+"""Explain a sweep of ports: a range that a firewall drops, or a limit on the number of connections.
+
+A comb of ports is dialled on which nothing listens. A closed port refuses the connection, so only dropped
+packets leave a port silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.causes.cover import LIKELIER
+from clusterrun.preflight.causes.ways import Way, WayTest, explain
+
+LOW, HIGH, STEP = 32768, 60999, 64  # the usual ephemeral range, and every how many ports one is dialled
+COMB = range(LOW, HIGH + 1, STEP)
+# Nats that a range costs: it may begin and end at any port of the comb.
+RANGE_PRICE = math.log(len(COMB) * (len(COMB) + 1) / 2)
+# From this share on, silent ports that form no range are no chance: something limits connections.
+LIMIT_SHARE = 0.1
+
+Silent = Mapping[
+    Way, frozenset[int]
+]  # the ports of the comb that never answered, by (dialling, dialled) node
+
+
+@frozen
+class Blocked:
+    nodes: tuple[int, ...]  # the node, or a link (from, to)
+    first: int  # first and last silent port; (0, 0): a limit on connections
+    last: int
+    inward: bool  # the ports of the node itself; False: the ports that it dials elsewhere
+    others: tuple[int, ...] = ()  # the nodes that met it
+    share: float = 1.0  # of the ports that were dialled, how many are silent
+
+
+def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
+    """Return the range that explains the silent ports of a comb better than chance; None if none does.
+
+    If every port is silent with the same chance ``p``, a run of ``n`` silent ports has the chance ``p ** n``.
+    So the range saves ``n * log(1 / p)`` nats. If a limit drops most connections, long runs are no surprise.
+    """
+    runs: list[list[int]] = []
+    for port in sorted(ports):
+        if runs and port - runs[-1][-1] == STEP:
+            runs[-1].append(port)
+        else:
+            runs.append([port])
+    longest = max(runs, key=len, default=[])
+    if not longest:
+        return None
+    if len(ports) < len(COMB):
+        saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
+    else:
+        saving = math.inf
+    return (longest[0], longest[-1]) if saving >= LIKELIER else None
+
+
+def blocked(silent: Silent) -> list[Blocked]:
+    """Return the blocked ranges and the limits on connections: nodes first, then links."""
+    tests, limited = [], []
+    for (a, b), ports in silent.items():
+        span = silent_range(ports)
+        members = frozenset(port for port in ports if span and span[0] <= port <= span[1])
+        tests.append(WayTest(a, b, frozenset(COMB), members))
+        is_limited = span is None and len(ports) >= LIMIT_SHARE * len(COMB)
+        limited.append(WayTest(a, b, frozenset({1}), frozenset({1} if is_limited else ())))
+    return _causes(tests, silent, is_limit=False) + _causes(limited, silent, is_limit=True)
+
+
+def _causes(tests: list[WayTest], silent: Silent, is_limit: bool) -> list[Blocked]:
+    causes, _ = explain(tests)
+    nodes, links = [], []
+    for cause in causes:
+        share = sum(len(silent[ends]) for ends in cause.ways) / (len(cause.ways) * len(COMB))
+        if len(cause.nodes) == 1:
+            (node,) = cause.nodes
+            others = {end for ends in cause.ways for end in ends if end != node}
+            first, last = (0, 0) if is_limit else (min(cause.items), max(cause.items))
+            inward = cause.kind != "out"
+            nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share))
+        else:
+            for ends in cause.ways:
+                first, last = (0, 0) if is_limit else silent_range(silent[ends]) or (0, 0)
+                links.append(Blocked(ends, first, last, True, share=share))
+    return nodes + links

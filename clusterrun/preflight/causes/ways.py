@@ -1,0 +1,169 @@
+"""Explain directed ways that do not work: which node, side of a node, link, way or cut is to blame.
+
+A way leads from one node to another. Its *items* are what is tried on it: TCP ports, and large packets.
+What is dialled, what loses packets and which ports a sweep finds silent are explained by the same causes:
+
+- a node: ``all`` its ways, those that come ``in``, or those that go ``out``
+- a ``link`` between two nodes, or one ``way`` of it
+- a ``cut`` around a group of nodes that reach each other
+
+See `cover.py` for prices, savings and leads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.causes.components import Components
+from clusterrun.preflight.causes.cover import LIKELIER, Cover
+
+Way = tuple[int, int]
+Parts = tuple[tuple[int, ...], ...]
+
+# Nats beyond log(nodes). One side of a node, a cut or a link is rarer than a node that is down.
+PRICES = {"all": 0.0, "in": 1.0, "out": 1.0, "cut": 1.0, "way": 2.5, "link": 3.0}
+# A way is tried on several ports and twice. If it fails, chance does not explain that: a millionth.
+UNEXPLAINED = math.log(1e6)
+# Two others must have met the trouble of a node: with one other only, the link is as suspect as the node.
+PARTNERS = 2
+
+
+@frozen
+class WayTest:
+    a: int  # the way leads from this node
+    b: int  # to this one
+    tried: frozenset[int]  # items that were tried
+    failed: frozenset[int]  # items of these that never worked
+    works: bool = True  # if no item failed: the way certainly works, so it joins its ends to a group
+
+    @property
+    def ends(self) -> Way:
+        return self.a, self.b
+
+
+@frozen
+class WayCause:
+    kind: str  # all, in, out, link, way or cut
+    nodes: tuple[int, ...]  # the node; both ends of a link or way; the group that is cut off
+    items: frozenset[int] = frozenset()  # of a node: items that fail on all its ways of that kind
+    ways: tuple[Way, ...] = ()  # the ways that it explains
+    lead: float = 0.0  # nats over chance
+
+
+def explain(
+    tests: Iterable[WayTest], nats: Callable[[Sequence[Way]], float] | None = None
+) -> tuple[list[WayCause], Parts]:
+    """Return the causes of failed ways, and the parts of the network if it is partitioned (else ()).
+
+    ``nats``: what these ways cost without a cause, less what they cost with one common cause. If it is None,
+    each failed way costs ``UNEXPLAINED``, and a way that works refutes every cause that contains it.
+    """
+    return _Explanation(list(tests), nats).result()
+
+
+class _Explanation:
+    def __init__(self, tests: Sequence[WayTest], nats: Callable[[Sequence[Way]], float] | None) -> None:
+        self.nats = nats
+        self.failed = {test.ends: test for test in tests if test.failed}
+        self.size = math.log(max(2, len({node for test in tests for node in test.ends})))
+        self.groups: list[tuple[int, ...]] = []
+        self.explains: dict[WayCause, list[Way]] = {}
+        if self.failed:
+            self._find_groups(tests)
+            self._add_candidates(tests)
+
+    def _find_groups(self, tests: Sequence[WayTest]) -> None:
+        """Join the nodes between which both ways work."""
+        components = Components()
+        doubtful = self.failed.keys() | {test.ends for test in tests if not test.works}
+        for a, b in (test.ends for test in tests):
+            if (a, b) not in doubtful and (b, a) not in doubtful:
+                components.join(a, b)
+        nodes = sorted({node for test in tests for node in test.ends})
+        self.groups = [group for group in components.of(nodes) if len(group) > 1]
+
+    def _add_candidates(self, tests: Sequence[WayTest]) -> None:
+        suspects = {node for ends in self.failed for node in ends}
+        outgoing: dict[int, list[WayTest]] = defaultdict(list)
+        incoming: dict[int, list[WayTest]] = defaultdict(list)
+        for test in tests:
+            if test.a in suspects:
+                outgoing[test.a].append(test)
+            if test.b in suspects:
+                incoming[test.b].append(test)
+        for node in sorted(suspects):
+            into, out = incoming[node], outgoing[node]
+            self._add_node("in", node, into)
+            self._add_node("out", node, out)
+            if any(test.failed for test in into) and any(test.failed for test in out):
+                self._add_node("all", node, into + out)
+        for a, b in self.failed:
+            self.explains[WayCause("way", (a, b))] = [(a, b)]
+            both = [ends for ends in ((a, b), (b, a)) if ends in self.failed]
+            self.explains.setdefault(WayCause("link", (min(a, b), max(a, b))), both)
+        counted = [test.ends for test in tests] if self.nats else list(self.failed)
+        for group in self.groups[1:]:  # the largest group is the one from which others are cut off
+            members = set(group)
+            crossing = [ends for ends in counted if len(members & {*ends}) == 1]
+            self.explains[WayCause("cut", group)] = crossing
+
+    def _add_node(self, kind: str, node: int, tests: Sequence[WayTest]) -> None:
+        """Add a side of a node as a candidate if an item fails on every way of it that tried the item.
+
+        With ``nats``, ways that work are evidence against the candidate and do not refute it.
+        """
+        failed_with: dict[int, set[int]] = defaultdict(set)
+        worked: set[int] = set()
+        for test in tests:
+            if not self.nats:
+                worked |= test.tried - test.failed
+            for item in test.failed:
+                failed_with[item].add(test.a if test.b == node else test.b)
+        items = frozenset(
+            item for item, partners in failed_with.items() if item not in worked and len(partners) >= PARTNERS
+        )
+        ways = [test.ends for test in tests]
+        if not self.nats:
+            # Answers from blocked ports get lost too: a way may fail on more items than the cause explains.
+            ways = [
+                test.ends
+                for test in tests
+                if test.failed and 2 * len(test.failed & items) >= len(test.failed)
+            ]
+        if items and ways:
+            self.explains[WayCause(kind, (node,), items)] = ways
+
+    def _saving(self, cause: WayCause, explained: Counter[Way]) -> float:
+        ways = [ends for ends in self.explains[cause] if not explained[ends]]
+        nats = self.nats(ways) if self.nats else len(ways) * UNEXPLAINED
+        return nats - PRICES[cause.kind] - self.size
+
+    def result(self) -> tuple[list[WayCause], Parts]:
+        """Exclude nodes and cuts that do not lead over their rivals. Links explain what they leave."""
+        excluded: set[WayCause] = set()
+        while True:
+            cover = Cover(self.explains, self._saving, excluded)
+            leads = {cause: cover.leads(cause) for cause in cover.chosen}
+            doubtful = [
+                cause
+                for cause, (_, over_rivals) in leads.items()
+                if cause.kind not in ("link", "way") and over_rivals < LIKELIER
+            ]
+            if not doubtful:
+                break
+            excluded.update(doubtful)
+        causes = [
+            WayCause(cause.kind, cause.nodes, cause.items, tuple(self.explains[cause]), over_chance)
+            for cause, (over_chance, _) in leads.items()
+        ]
+        return causes, self._parts({cause.nodes for cause in causes if cause.kind == "cut"})
+
+    def _parts(self, cut_off: set[tuple[int, ...]]) -> Parts:
+        if not cut_off:
+            return ()
+        others = sorted(node for group in self.groups if group not in cut_off for node in group)
+        parts = [tuple(others), *cut_off]
+        return tuple(sorted(parts, key=lambda part: (-len(part), part)))
