@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -71,6 +71,12 @@ class OnCpu:
     def settle(self, until: float) -> None:
         """Wait for what was queued: gloo's operations are over when they return."""
 
+    def timed(self, step: Callable[[], object], until: float) -> float:
+        """Return the seconds that ``step`` takes."""
+        began = time.perf_counter()
+        step()
+        return time.perf_counter() - began
+
     @staticmethod
     def sizes(most: int) -> tuple[int, ...]:
         """Bytes per message: large ones fill a fast network, a piece gets through on busy cores too."""
@@ -109,6 +115,20 @@ class OnGpu:
             if time.monotonic() > until:
                 raise OutOfTime("the GPU did not finish what was queued")
             time.sleep(0)
+
+    def timed(self, step: Callable[[], object], until: float) -> float:
+        """Return the seconds that the GPU takes for what ``step`` queues. Raises ``OutOfTime``.
+
+        The GPU's own clock is read, since the host polls in steps of about 75 µs (H100 machine, Python 3.12).
+        That is a quarter of an all-reduce of 64 MB over NVLink.
+        """
+        self.settle(until)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        step()
+        last.record()
+        self.settle(until)
+        return float(first.elapsed_time(last)) / 1000
 
     @staticmethod
     def sizes(most: int) -> tuple[int, ...]:

@@ -104,7 +104,7 @@ class BandwidthTest:
         steps = self._steps(content)
         began = time.monotonic()
         for step in steps.values():  # warms up
-            self._timed(step)
+            self._side.timed(step, self._until)
         seconds = time.monotonic() - began
         fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
         rounds = self._least(max(fewest, min(_MOST, int(_ROUNDS_SECONDS / seconds))))
@@ -113,7 +113,7 @@ class BandwidthTest:
         for _ in range(rounds):
             before = waited_for_processors()
             for name, step in steps.items():
-                taken[name].append(self._timed(step))
+                taken[name].append(self._side.timed(step, self._until))
                 if name == "all_reduce":
                     waited.append(waited_for_processors() - before)
         return taken, waited
@@ -132,7 +132,8 @@ class BandwidthTest:
         size = min(most, PIECE_BYTES)
         while size < most:
             probe = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
-            seconds = min(self._timed(partial(dist.all_reduce, probe)) for _ in range(2))
+            step = partial(dist.all_reduce, probe)
+            seconds = min(self._side.timed(step, self._until) for _ in range(2))
             affordable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
             # In steps: what a small message takes is mostly the way there, and says little of a large one.
             larger = self._least(min(most, _STEP * size, affordable)) // 4 * 4
@@ -146,13 +147,6 @@ class BandwidthTest:
         dist.all_reduce(one, dist.ReduceOp.MIN)
         self._side.settle(self._until)
         return int(one.item())
-
-    def _timed(self, step: Callable[[], object]) -> float:
-        self._side.settle(self._until)
-        began = time.perf_counter()
-        step()
-        self._side.settle(self._until)
-        return time.perf_counter() - began
 
     def _send(self, content: torch.Tensor) -> None:
         """Both sides measure all of the way: neither begins before the other, nor stops early."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import time
 from collections.abc import Callable
 
 import torch
@@ -83,13 +82,12 @@ def _times(side: OnCpu | OnGpu, ours: tuple[torch.Tensor, torch.Tensor], until: 
     batch, enough = _BATCH[side.device.type], _SECONDS[side.device.type]
     out = torch.empty_like(ours[0])
     times: list[float] = []
-    for _ in range(2):
-        torch.mm(*ours, out=out)
-    side.settle(until)
-    while len(times) < _FEWEST or sum(times) * batch < enough:
-        began = time.perf_counter()
+
+    def multiply() -> None:
         for _ in range(batch):
             torch.mm(*ours, out=out)
-        side.settle(until)
-        times.append((time.perf_counter() - began) / batch)
+
+    side.timed(multiply, until)  # warms up
+    while len(times) < _FEWEST or sum(times) * batch < enough:
+        times.append(side.timed(multiply, until) / batch)
     return times

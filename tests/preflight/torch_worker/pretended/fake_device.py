@@ -86,11 +86,17 @@ def pretend(torch: ModuleType, count: Any) -> None:
     class Event:
         """Done as soon as it is looked at; never on a device that is stuck."""
 
+        def __init__(self, enable_timing: bool = False) -> None:
+            self.recorded_at = 0.0
+
         def record(self) -> None:
-            pass
+            self.recorded_at = time.perf_counter()
 
         def query(self) -> bool:
             return not State.stuck
+
+        def elapsed_time(self, last: Event) -> float:
+            return (last.recorded_at - self.recorded_at) * 1000
 
     torch.version.cuda = "12.8"
     torch.cuda.init = lambda: None
