@@ -22,6 +22,7 @@ from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
+from clusterrun.runtime.nccl_conf import nccl_conf
 from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
 
@@ -46,6 +47,8 @@ def serve(
         from clusterrun.model.visible_gpus import with_node_gpus  # only where Slurm counts no GPUs
 
         environment = with_node_gpus(environment, orders.gpus_per_node)
+    if orders.gpus_per_node:
+        environment = {**nccl_conf(environment), **environment}
     try:
         joined, bootstrap = _joined(node, name, link)
     except OutOfReach as error:

@@ -1,0 +1,35 @@
+"""Reads NCCL's configuration files, so that our defaults do not override an administrator's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+SYSTEM_FILE = "/etc/nccl.conf"
+MOST_BYTES = 64 * 1024
+
+
+def nccl_conf(environment: Mapping[str, str], system_file: str = SYSTEM_FILE) -> dict[str, str]:
+    """Return the variables that NCCL reads from its configuration files, less those in ``environment``.
+
+    NCCL reads ``NCCL_CONF_FILE``, else ``~/.nccl.conf``, then ``/etc/nccl.conf``. The first file that sets a
+    variable wins, and a variable in the environment beats all files (NCCL User Guide, Environment Variables).
+    """
+    users_file = environment.get("NCCL_CONF_FILE") or os.path.join(
+        environment.get("HOME", "/nonexistent"), ".nccl.conf"
+    )
+    settings: dict[str, str] = {}
+    for path in (users_file, system_file):
+        for line in _read(path).splitlines():
+            name, equals, value = line.partition("#")[0].partition("=")
+            if equals and name.strip() not in environment:
+                settings.setdefault(name.strip(), value.strip())
+    return settings
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(MOST_BYTES)
+    except OSError:
+        return ""
