@@ -19,7 +19,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test test-hydra test-submitit unit lint bench test-slurm-versions slurm recordings form stub docs dist bundle clean
+.PHONY: help demo test test-hydra test-submitit unit lint bench test-slurm-versions slurm recordings stub docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -71,11 +71,6 @@ recordings: $(VENV)/.installed-dev slurm
 
 slurm: $(VENV)/.installed-dev
 	@sh tests/install_slurm.sh $(BIN)/clusterrun
-
-# The shipped script template, rendered ahead of time: clusterrun/script/form.py says why.
-form: $(VENV)/.installed
-	$(BIN)/python -m clusterrun.script.render > templates/job.sbatch.form.new
-	mv templates/job.sbatch.form.new templates/job.sbatch.form
 
 # A warning ends it, so does a link that leads nowhere. docs/ has the pages, website/ what makes a site of them.
 docs: $(VENV)/.installed-dev

@@ -17,7 +17,7 @@ from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Watch
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.run_words import shadowed_by
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.script import containers, form, quoting, requeue_options, sbatch_options, shipped
+from clusterrun.script import containers, quoting, requeue_options, sbatch_options
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 NAMED = "named by --python"
@@ -199,7 +199,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
     values["run_dir"] = own.run_dir  # what the job begins as tells its shape
     argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), own.script)
-    script = _from_template(spec, values, token) if spec.template else _from_shipped(values)
+    script = _rendered(spec, values, token)
     orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
     made = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
     overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
@@ -227,7 +227,7 @@ def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: M
 def _started_here(spec: JobSpec, run_id: str, token: str, run_dir: str, orders: Orders) -> Plan:
     """What no scheduler queues: its script is run as it stands."""
     paths = RunPaths(run_dir)
-    script = _from_shipped(_values(spec, run_id, paths, ()))
+    script = _rendered(replace(spec, template=""), _values(spec, run_id, paths, ()), "")
     return Plan(run_id, token, run_dir, spec, script, ("/bin/bash", paths.script), orders)
 
 
@@ -244,26 +244,23 @@ def _cpus(spec: JobSpec, site: MachineFacts) -> str:
 def _values(
     spec: JobSpec, run_id: str, paths: RunPaths, directives: Sequence[str]
 ) -> dict[str, quoting.Value]:
-    """The variables of a template: those that ``form.VARIABLES`` explains."""
+    """The variables of a template: those of ``render.VARIABLES``."""
     own = ("setup", "python", "name", "cwd", "command", "nodes", "gpus")
     values = {name: getattr(spec, name) for name in own}
     values |= {name: getattr(paths, name) for name in ("agent", "run_dir", "job_output")}
     return {**values, "directives": directives, "run_id": run_id, "ranks_per_node": spec.local_size}
 
 
-def _from_shipped(values: Mapping[str, quoting.Value]) -> str:
-    if form.is_current():
-        return form.fill(values)
-    from clusterrun.script import render  # only where a shipped template was edited
+def _rendered(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) -> str:
+    """Render the user's template or the shipped one.
 
-    return render.render(values, os.path.join(shipped.folder("templates"), form.TEMPLATES[0]))
+    Raises ``BadInput`` for a user's template whose job would not be ours or not become the coordinator.
+    """
+    from clusterrun.script.render import render  # commands that submit nothing do without the template engine
 
-
-def _from_template(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) -> str:
-    """A user's template may say what it likes, but the job must be ours and become the coordinator."""
-    from clusterrun.script import render  # the template engine is slow to load, and rarely needed
-
-    script = render.render(values, os.path.join(spec.cwd, spec.template))
+    if not spec.template:
+        return render(values)
+    script = render(values, os.path.join(spec.cwd, spec.template))
     lost = [name for name, text in {"directives": token, "agent": "agent.pyz"}.items() if text not in script]
     if lost:
         seen = f"the template {spec.template!r} does not use {' and '.join(lost)}"

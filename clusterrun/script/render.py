@@ -1,4 +1,4 @@
-"""Templates into script text, the only importer of jinja2: every value is quoted unless a filter is named."""
+"""Renders script templates with jinja2. Every value is quoted unless the template names a filter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,25 @@ from typing import Any
 import jinja2
 
 from clusterrun.model.errors import BadInput
-from clusterrun.script import form, quoting, shipped
+from clusterrun.script import quoting, shipped
 
+SHIPPED = "job.sbatch.j2"
+# What a template may use, with the text of the manual.
+VARIABLES = {
+    "directives": "the options for sbatch, `--key=value` each; the filter `sbatch` makes lines of them",
+    "setup": "the lines of `--setup`; the filter `checked` ends the job where one fails, `lines` does not",
+    "python": "the Python that runs coordinator and agents, and ranks where the setup brings no other",
+    "agent": "the node-side program, one file",
+    "run_dir": "the run directory",
+    "job_output": "the file for what the batch script prints",
+    "run_id": "the run id",
+    "name": "the name of the run",
+    "cwd": "the directory where the ranks run",
+    "command": "the command as typed, a list",
+    "nodes": "how many nodes",
+    "gpus": "GPUs on each node",
+    "ranks_per_node": "ranks on each node",
+}
 _HELP = "clusterrun help templates lists the variables and filters that a template may use"
 
 
@@ -18,17 +35,13 @@ class _Done(str):
     """Text that a rule has made ready for the script."""
 
 
-def render(values: Mapping[str, quoting.Value], template: str) -> str:
-    """The script text that ``template`` (a path) makes of ``values``. Raises ``BadInput`` naming the line."""
-    return _render(values, os.path.basename(template), [os.path.dirname(template)])
+def render(values: Mapping[str, quoting.Value], template: str = "") -> str:
+    """Return the script that ``template`` (a path; '': the shipped one) makes of ``values``.
 
-
-def compile_form() -> str:
-    """The shipped template as a form: rendered with the places of the values instead of the values."""
-    return _render({name: form.FormPlace(name) for name in form.VARIABLES}, form.TEMPLATES[0], [])
-
-
-def _render(values: Mapping[str, Any], name: str, places: list[str]) -> str:
+    Raises ``BadInput``, which names the line of an error.
+    """
+    name = os.path.basename(template) or SHIPPED
+    places = [os.path.dirname(template)] if template else []
     try:
         return _environment(places).get_template(name).render(values)
     except jinja2.TemplateNotFound as error:
@@ -59,12 +72,6 @@ def _environment(places: list[str]) -> jinja2.Environment:
 
 
 def _apply(rule: str, value: Any) -> _Done:
-    if isinstance(value, form.FormPlace):
-        return _Done(value.under(rule))
     if isinstance(value, jinja2.Undefined):
         str(value)  # raises, naming the variable
     return _Done(quoting.RULES[rule](value))
-
-
-if __name__ == "__main__":
-    print(form.checksum() + compile_form(), end="")

@@ -15,7 +15,7 @@ from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, WatchOrders
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import environment as environment_module
-from clusterrun.script import form, shipped
+from clusterrun.script import shipped
 from clusterrun.script.plan import MachineFacts, Plan, default_name, plan, rank_command
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -97,7 +97,7 @@ def test_an_edit_of_a_shipped_template_takes_effect_by_itself(
     shutil.copytree(shipped.folder("templates"), tmp_path / "templates")
     monkeypatch.setattr(shipped, "folder", lambda name: str(tmp_path / name))
     as_shipped = made("small").script
-    for name in form.TEMPLATES:
+    for name in ("job.sbatch.j2", "start.sh.j2"):
         with open(tmp_path / "templates" / name, "a", encoding="utf-8") as file:
             file.write(f"# edited: {name}\n")
         assert f"# edited: {name}" not in as_shipped

@@ -1,9 +1,8 @@
-"""The laws of script text: no value becomes code, directives arrive as meant, a form is its template."""
+"""The laws of script text: no value becomes code, directives arrive as meant, an edited template counts."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun.model.errors import BadInput
-from clusterrun.script import form, quoting, render, shipped
-from clusterrun.script.form import FormPlace
+from clusterrun.script import quoting, render, shipped
 
 HOSTILE = st.text(
     st.sampled_from("ab$`\"'\\!#%*?~ \t\n;&|<>(){}[]=-@:")
@@ -24,7 +22,7 @@ LINE = HOSTILE.filter(quoting.carries)
 
 
 def values(**known: quoting.Value) -> dict[str, quoting.Value]:
-    plain: dict[str, quoting.Value] = {name: name for name in form.VARIABLES}
+    plain: dict[str, quoting.Value] = {name: name for name in render.VARIABLES}
     return {**plain, "directives": ("--nodes=1",), "setup": (), "command": ("train.py",), **known}
 
 
@@ -56,21 +54,6 @@ def as_sbatch_reads(line: str) -> list[str]:
         else:
             word = (word or "") + letter
     return words + ([] if word is None else [word])
-
-
-def test_the_shipped_form_is_the_shipped_template_rendered_anew() -> None:
-    kept = Path(shipped.folder("templates"), form.NAME).read_text()
-    assert kept == form.checksum() + render.compile_form(), "the template has changed: run `make form`"
-
-
-@settings(deadline=None)
-@given(st.lists(LINE, max_size=3), st.lists(LINE, max_size=3), HOSTILE, HOSTILE)
-def test_a_filled_form_and_the_rendered_template_are_the_same_text(
-    directives: list[str], setup: list[str], python: str, agent: str
-) -> None:
-    chosen = values(directives=directives, setup=setup, python=python, agent=agent)
-    template = str(Path(shipped.folder("templates"), "job.sbatch.j2"))
-    assert form.fill(chosen) == render.render(chosen, template)
 
 
 @settings(max_examples=200)
@@ -111,7 +94,7 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
 ) -> None:
     python = "/bin/true"
     options = [f"--comment={text}" for text in directives]
-    script = form.fill(
+    script = render.render(
         values(
             directives=options, python=python, agent=agent, run_dir=run_dir, name=name, job_output="/dev/null"
         )
@@ -129,7 +112,7 @@ def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_o
     tmp_path: Path, tries: int
 ) -> None:
     there = tmp_path / "there"
-    script = form.fill(values(python="/bin/true", job_output=f"{there}/job.out"))
+    script = render.render(values(python="/bin/true", job_output=f"{there}/job.out"))
     head = script[: script.index("exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
     appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {there}'
     stub = f"sleep() {{ echo $1 >>{tmp_path}/slept; {appears}; }}\n"
@@ -160,7 +143,7 @@ def test_a_users_template_may_extend_the_shipped_one(template: Path) -> None:
         '{% extends "job.sbatch.j2" %}{% block setup %}module load cuda\n{{ super() | raw }}{% endblock %}'
     )
     shown = render.render(values(setup=("echo hi",)), str(template))
-    plain = form.fill(values(setup=("echo hi",)))
+    plain = render.render(values(setup=("echo hi",)))
     assert shown == plain.replace("echo hi\n", "module load cuda\necho hi\n", 1)
 
 
@@ -187,7 +170,7 @@ def test_a_users_template_may_extend_the_shipped_one(template: Path) -> None:
 def test_a_setup_line_that_fails_ends_the_script_and_is_named(
     setup: list[str], code: int, failed: str
 ) -> None:
-    text = form.fill(values(setup=setup, job_output="/dev/stdout"))
+    text = render.render(values(setup=setup, job_output="/dev/stdout"))
     before_start = text.partition("missing=")[0]
     done = subprocess.run(
         ["/bin/bash"], input=f"{before_start}echo went on\n", capture_output=True, text=True, timeout=20
@@ -222,13 +205,6 @@ def test_a_missing_template_is_named(template: Path) -> None:
         render.render(values(), str(template))
 
 
-def test_a_place_of_a_form_is_found_again_in_it() -> None:
-    assert FormPlace("python").under("quoted") == "@{quoted:python}@"
-    assert shlex.split(form.fill(values(agent="@{quoted:python}@")).split("[ -r ")[1].split(" ]")[0]) == [
-        "@{quoted:python}@"
-    ]
-
-
 def test_the_manual_lists_exactly_the_variables_there_are() -> None:
     manual = Path(shipped.folder("templates")).parent / "docs" / "templates.md"
     rows = [
@@ -236,4 +212,4 @@ def test_the_manual_lists_exactly_the_variables_there_are() -> None:
         for line in manual.read_text().split("## Variables")[1].splitlines()
         if line.startswith("| `")
     ]
-    assert {name.strip("| `"): said.removesuffix(" |") for name, said in rows} == form.VARIABLES
+    assert {name.strip("| `"): said.removesuffix(" |") for name, said in rows} == render.VARIABLES
