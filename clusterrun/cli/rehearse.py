@@ -9,6 +9,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -21,11 +24,16 @@ from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.visible import visible
 
 if TYPE_CHECKING:
     from clusterrun.rehearse.rehearsal import Rehearsal, Result
 
 TITLE = 18
+# How often the line that says what runs now is renewed on a terminal, and printed elsewhere.
+RENEW_SECONDS, LINE_SECONDS = 1.0, 30.0
+JOIN_SECONDS = 5.0
+CLEAR = "\r\x1b[K"
 MORE_SECONDS = 300
 """Of an allocation, beyond the budget: for its start and its end."""
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
@@ -88,16 +96,71 @@ def rehearse(
     keep, folder = given["keep"], _folder(given["keep"], slurm)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
-        rehearsal = _rehearsal(command, folder, duration.parse(budget), duration.parse(notice), given)
+        line = ProgressLine()
+        budget_seconds, notice_seconds = duration.parse(budget), duration.parse(notice)
+        rehearsal = _rehearsal(command, folder, budget_seconds, notice_seconds, given, line.say)
         results: list[Result] = []
-        for result in rehearsal.rehearse(names, given["elastic"]):
-            results.append(result)
-            if not given["as_json"]:
-                _show(result)
+        with line.showing(rehearsal.progress):
+            for result in rehearsal.rehearse(names, given["elastic"]):
+                results.append(result)
+                if not given["as_json"]:
+                    with line.hidden():
+                        _show(result)
         return _end(rehearsal, results, command, given)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class ProgressLine:
+    """One line on stderr that says what runs now: renewed on a terminal, else printed every 30 s."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    @contextmanager
+    def showing(self, describe: Callable[[], str]) -> Iterator[None]:
+        """Show what ``describe`` returns until the block ends."""
+        ended = threading.Event()
+
+        def work() -> None:
+            text = ""
+            while not ended.wait(RENEW_SECONDS if self._is_live else LINE_SECONDS):
+                with suppress(OSError):
+                    text = visible(describe())
+                with self._lock:
+                    if ended.is_set():
+                        return
+                    if self._is_live:
+                        width = shutil.get_terminal_size((110, 24)).columns
+                        sys.stderr.write(f"{CLEAR}{text[: width - 1]}")
+                        sys.stderr.flush()
+                    else:
+                        say(text)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            with self.hidden():
+                pass
+            thread.join(JOIN_SECONDS)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Remove the line while something else is printed."""
+        with self._lock:
+            if self._is_live:
+                sys.stderr.write(CLEAR)
+                sys.stderr.flush()
+            yield
+
+    def say(self, *lines: str) -> None:
+        with self.hidden():
+            say(*lines)
 
 
 def _list() -> int:
@@ -160,7 +223,12 @@ def _folder(keep: str | None, shared: bool) -> str:
 
 
 def _rehearsal(
-    command: tuple[str, ...], folder: str, budget: int, notice: int, given: dict[str, Any]
+    command: tuple[str, ...],
+    folder: str,
+    budget: int,
+    notice: int,
+    given: dict[str, Any],
+    tell: Callable[[str], None],
 ) -> Rehearsal:
     from clusterrun.api import spec_of
     from clusterrun.rehearse.in_allocation import AllocationRuns
@@ -179,7 +247,7 @@ def _rehearsal(
     for place in outside(command[1:], cwd):
         say(f"{place} lies outside of this directory: it is not copied, all runs share it")
     say(f"each run works in a copy of {cwd}")
-    return Rehearsal(runs, say, given["steps"] or 0, float(notice))
+    return Rehearsal(runs, tell, given["steps"] or 0, float(notice))
 
 
 def _show(result: Result) -> None:

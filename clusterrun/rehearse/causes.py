@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from clusterrun.rehearse.checkpoint_damage import loaded_in_part, no_step_taken, read_in_part
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity, unknown
+from clusterrun.rehearse.rank_files import file_of_another_rank
 from clusterrun.rehearse.rank_trace import Start
 from clusterrun.rehearse.resumed_step import left_out, weights_of_no_step, wrong_step
 from clusterrun.rehearse.resumption import (
@@ -109,6 +110,8 @@ def judge(
     if wrong:
         if wrong.cause is Cause.PARAMETERS and (path := read_in_part(seen)):
             wrong = loaded_in_part(path, seen)
+        elif not seen.elastic:
+            wrong = file_of_another_rank(seen, wrong.said) or wrong
         return (wrong,)  # what that loses is not a fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if seen.elastic:
@@ -125,6 +128,11 @@ def judge(
     if found and (path := read_in_part(seen)):
         return (loaded_in_part(path, seen),)
     if found:
+        part = PARTS[found[0].part]
+        head = f"resumed at step {at}; step {found[0].step} differs: {part} (rank {found[0].rank})"
+        mistaken = file_of_another_rank(seen, head)
+        if mistaken:
+            return (mistaken, *notice)
         return (*_differences(known, seen, at, found), *notice)
     apart = _spread(first, second, last, at) if differs and second else (False, "")
     unheard = (one for one in notice if one.level is not Severity.OK)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
-from clusterrun.rehearse.rank_trace import SavedFile, pattern
+from clusterrun.rehearse.rank_trace import SavedFile
 
 BOTH = " (clusterrun.training.Checkpoints does both)"
 ALIKE = 0.01
@@ -32,29 +32,32 @@ def no_step_taken(seen: FaultRun) -> Discovery:
         return Discovery(Cause.TORN, said, remedy + BOTH, (*raises, *seen.writes()))
     if not torn:
         return Discovery(Cause.CRASH, f"the restarted script ends with {words}", "", raises)
-    name = os.path.basename(torn[-1])
-    if _whole_before(seen):
-        said = f"{name} is cut off, the restarted script loads it and ends with {words}; a whole checkpoint "
-        said += "lies beside"
+    return cut_off(seen, torn[-1], f"the restarted script loads it and ends with {words}", raises)
+
+
+def cut_off(
+    seen: FaultRun, path: str, then: str, lines: tuple[str, ...] = (), copy: SavedFile | None = None
+) -> Discovery:
+    """The file ``path`` is cut off, and the restarted script did ``then`` instead of training on.
+
+    ``copy``: a whole checkpoint that is known already.
+    """
+    name = os.path.basename(path)
+    copy = _whole_copy(seen) or copy
+    if copy:
+        copy_name = os.path.basename(copy.path)
+        if copy_name == name:
+            copy_name = os.path.join(os.path.basename(os.path.dirname(copy.path)), copy_name)
+        said = f"{name} is cut off; {then}, although {copy_name} is whole"
         remedy = "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
-        return Discovery(Cause.TORN, said, remedy + BOTH, (*raises, *seen.writes()))
+        return Discovery(Cause.TORN, said, remedy + BOTH, (*lines, *seen.writes(path)))
     if seen.fault == "damaged":
-        return only_one(seen, name, f"the restarted script ends with {words}")
-    return overwritten(seen, name, f"the restarted script ends with {words}", raises)
-
-
-def only_one(seen: FaultRun, name: str, then: str) -> Discovery:
-    """The newest checkpoint was damaged, and there is no other."""
-    said = f"{name} is the only checkpoint: with it damaged, {then}"
-    remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-    return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes())
-
-
-def overwritten(seen: FaultRun, name: str, then: str, lines: tuple[str, ...] = ()) -> Discovery:
-    """The checkpoint that is cut off was the only one."""
+        said = f"{name} is the only checkpoint: with it damaged, {then}"
+        remedy = "keep two checkpoints, and load the older one where the newer is damaged"
+        return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes(path))
     said = f"{name} was overwritten in place and is cut off; {then}: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Discovery(Cause.TORN, said, remedy, (*seen.writes(), *lines))
+    return Discovery(Cause.TORN, said, remedy, (*seen.writes(path), *lines))
 
 
 def read_in_part(seen: FaultRun) -> str:
@@ -75,7 +78,7 @@ def loaded_in_part(path: str, seen: FaultRun) -> Discovery:
     said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
     remedy = "write each checkpoint under a name of its own, which it gets once it is whole; where loading "
     remedy += "fails, load an older one whole, or end"
-    return Discovery(Cause.TORN, said, remedy, (*seen.reads([path]), *seen.writes()))
+    return Discovery(Cause.TORN, said, remedy, (*seen.reads([path]), *seen.writes(path)))
 
 
 def _unfinished(damaged: Sequence[str], text: str) -> str:
@@ -84,12 +87,26 @@ def _unfinished(damaged: Sequence[str], text: str) -> str:
     return next((name for name in names if re.search(r"\d", name) and name in text), "")
 
 
-def _whole_before(seen: FaultRun) -> bool:
-    """Whether a checkpoint of the same kind, under another name, was whole when the script was restarted."""
-    kinds = {pattern(path) for path in seen.damaged}
+def _whole_copy(seen: FaultRun) -> SavedFile | None:
+    """Return the newest whole file that the script could have loaded instead of the damaged one.
+
+    It is an older file of the same kind, or one of a kind that holds the same at the same step.
+    """
     life, spoilt = seen.lives[0], _spoilt(seen)
-    there = [save for save in life.saves if pattern(save.path) in kinds and not life.dropped(save.path)]
-    return not all(map(spoilt, there))
+    damaged_kinds = {seen.kind(path) for path in seen.damaged}
+    temporary = _temporary_kinds(seen, life.saves)
+    copies = []
+    for save in life.saves:
+        kind = seen.kind(save.path)
+        if life.dropped(save.path) or save.path in seen.damaged or save.gone or kind in temporary:
+            continue
+        if kind in seen.twins or (kind in damaged_kinds and not spoilt(save)):
+            copies.append(save)
+    return max(copies, key=lambda save: save.step, default=None)
+
+
+def _temporary_kinds(seen: FaultRun, saves: Sequence[SavedFile]) -> set[str]:
+    return {seen.kind(save.temp) for save in saves if save.temp}
 
 
 def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
@@ -100,25 +117,27 @@ def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
     saves = [save for life in seen.lives[:1] for save in life.saves]
     newest = {save.path: save.step for save in saves}  # these are in the order of steps
     steps = {newest[path] for path in seen.damaged if path in newest}
+    if seen.damaged_step:
+        steps = {seen.damaged_step}
+    temporary = _temporary_kinds(seen, saves)
     if seen.fault in ("mid-save", "disk-full"):
-        steps |= _incomplete(saves)
+        steps |= _incomplete(seen, [save for save in saves if seen.kind(save.path) not in temporary])
     folders = {os.path.dirname(path) for path in seen.damaged}
     folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
-    temporary = {pattern(save.temp) for save in saves if save.temp}
 
     def spoilt(save: SavedFile) -> bool:
-        if save.gone or pattern(save.path) in temporary:
+        if save.gone or seen.kind(save.path) in temporary:
             return True  # or it never got its name
         return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
 
     return spoilt
 
 
-def _incomplete(saves: Sequence[SavedFile]) -> set[int]:
+def _incomplete(seen: FaultRun, saves: Sequence[SavedFile]) -> set[int]:
     """Steps whose save has fewer files of a kind than every other save has."""
     files: dict[int, Counter[str]] = {}
     for path, step in {(save.path, save.step) for save in saves}:
-        files.setdefault(step, Counter())[pattern(path)] += 1
+        files.setdefault(step, Counter())[seen.kind(path)] += 1
     kinds = {kind for one in files.values() for kind in one}
     return {
         step
@@ -133,13 +152,13 @@ def newest_whole(seen: FaultRun) -> SavedFile | None:
     read = {path for path, _ in seen.restarted.loaded}
     saves = [save for life in seen.lives[:1] for save in life.saves]
     loaded = [save for save in saves if save.path in read]
-    kinds = {pattern(path) for path in read} & {pattern(save.path) for save in saves}
-    kinds |= {pattern(save.path) for save in saves if any(_alike(save, one) for one in loaded)}
-    several = len({pattern(save.path) for save in saves}) > 1
+    kinds = {seen.kind(path) for path in read} & {seen.kind(save.path) for save in saves}
+    kinds |= {seen.kind(save.path) for save in saves if any(_alike(save, one) for one in loaded)}
+    several = len({seen.kind(save.path) for save in saves}) > 1
     if seen.fault in ("mid-save", "disk-full") and not kinds and several:
         return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(seen)
-    whole = (s for s in saves if not spoilt(s) and (not kinds or pattern(s.path) in kinds))
+    whole = (s for s in saves if not spoilt(s) and (not kinds or seen.kind(s.path) in kinds))
     return max(whole, key=lambda save: save.step, default=None)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
 from clusterrun.rehearse.discoveries import Cause, Discovery, unknown
+from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
 from clusterrun.rehearse.resumption import PARTS, FirstDifference, differences, reference
 
@@ -31,12 +32,39 @@ def control(first: Start, second: Start) -> tuple[Discovery, ...]:
         said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
         said += f"{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
         said += " losses after it by the spread of these two runs"
-        remedy = "seed all generators, torch.use_deterministic_algorithms(True)"
+        remedy = _to_repeat(differs, first, second)
         same = Discovery(Cause.NOT_DETERMINISTIC, said, remedy, step=differs.step)
     return (same, *files(first))
 
 
+INITIAL_WEIGHTS = "the initial weights"
 ARITHMETIC = "the arithmetic (samples and random numbers are the same, the weights are not)"
+
+
+def _to_repeat(differs: FirstDifference, first: Start, second: Start) -> str:
+    """What makes two undisturbed runs equal. A seed helps only if a generator differs."""
+    if differs.detail == INITIAL_WEIGHTS:
+        return "call torch.manual_seed(…) before the model is made"
+    if differs.part in ("parameters", "rounding"):
+        return (
+            "torch.use_deterministic_algorithms(True) names operations that do not repeat themselves; if"
+            " threads or processes change the same memory, or results are used as they arrive, give them"
+            " an order"
+        )
+    if differs.part in ("data", "content", "unseen"):
+        steps = [
+            step
+            for life in (first, second)
+            for step in life.ranks[differs.rank].steps
+            if step.n == differs.step
+        ]
+        if len({tuple(sorted(step.random.items())) for step in steps}) == 1:
+            return (
+                "the random numbers of Python, NumPy and torch are equal, so a seed for these changes"
+                " nothing: seed a generator of your own, sort what os.listdir() and sets return, and let no"
+                " thread or process decide the order of samples by its speed"
+            )
+    return "seed all generators: random.seed(…), numpy.random.seed(…), torch.manual_seed(…)"
 
 
 def divergence(first: Start, second: Start) -> FirstDifference | None:
@@ -44,7 +72,7 @@ def divergence(first: Start, second: Start) -> FirstDifference | None:
     for rank, trace in sorted(second.ranks.items()):
         leads = trace.leads
         if trace.before.get(leads, (0, 0))[0] != known.initial.get(rank, {}).get(leads, (0, 0))[0]:
-            return FirstDifference("parameters", 1, rank, "the initial weights")
+            return FirstDifference("parameters", 1, rank, INITIAL_WEIGHTS)
     found = differences(known, second, 0)
     return found[0] if found else None
 
@@ -55,21 +83,7 @@ def files(life: Start) -> tuple[Discovery, ...]:
         said = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
         remedy = "save more often (an option of the script?), or rehearse more steps with --steps"
         return (Discovery(Cause.NO_CHECKPOINT, said, remedy),)
-    return tuple(one for one in (_two_writers(saves), _never_dropped(life, saves)) if one)
-
-
-def _two_writers(saves: Sequence[SavedFile]) -> Discovery | None:
-    writers: dict[tuple[str, int], set[int]] = {}
-    for save in saves:
-        writers.setdefault((save.temp or save.path, save.step), set()).add(save.rank)
-    for save in saves:
-        ranks = writers[save.temp or save.path, save.step]
-        if len(ranks) > 1:
-            said = f"ranks {' and '.join(map(str, sorted(ranks)))} write the same file "
-            said += f"{os.path.basename(save.path)} at step {save.step}: what is in it is a matter of luck"
-            remedy = "let rank 0 alone write (if rank == 0: torch.save(…); barrier), or give each rank a file"
-            return Discovery(Cause.TWO_WRITERS, said, remedy, (save.line,), save.step)
-    return None
+    return tuple(finding for finding in (two_writers(life), _never_dropped(life, saves)) if finding)
 
 
 def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen
-from clusterrun.rehearse.rank_trace import Start
+from clusterrun.rehearse.rank_trace import Start, kind_of
 
 
 class Severity(enum.Enum):
@@ -39,6 +39,7 @@ class Cause(enum.Enum):
     DATA = "data-order-not-restored"
     RANDOM = "random-state-not-restored"
     TORN = "torn-checkpoint-loaded"
+    OTHER_RANK = "file-of-another-rank-loaded"
     CRASH = "restart-fails"
     NOTICE_UNHEARD = "notice-unheard"
     NOTICE_IGNORED = "notice-ignored"
@@ -78,6 +79,9 @@ class FaultRun:
 
     ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
     (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
+    ``damaged``: paths of files that were cut off, ``damaged_step``: the step of their save (0: the newest of
+    that path), ``twins``: kinds of files that hold the same as the damaged ones, ``folder``: the working
+    directory.
     """
 
     fault: str
@@ -88,6 +92,9 @@ class FaultRun:
     damaged: tuple[str, ...] = ()
     elastic: bool = False
     tail: str = ""
+    damaged_step: int = 0
+    twins: tuple[str, ...] = ()
+    folder: str = ""
 
     @property
     def restarted(self) -> Start:
@@ -96,8 +103,14 @@ class FaultRun:
         stepped = (life for life in after if any(one.before for one in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
 
-    def writes(self) -> tuple[str, ...]:
-        lines = [save.line for save in self.lives[0].saves[-1:] if save.line]
+    def kind(self, path: str) -> str:
+        return kind_of(path, self.folder)
+
+    def writes(self, path: str = "") -> tuple[str, ...]:
+        """The line that wrote the file ``path`` or one of its kind last, else the line of the last save."""
+        saves = self.lives[0].saves
+        matching = [save for save in saves if path and self.kind(save.path) == self.kind(path)]
+        lines = [save.line for save in (matching or saves)[-1:] if save.line]
         return tuple(f"{line} writes the checkpoint" for line in lines)
 
     def reads(self, among: Sequence[str]) -> tuple[str, ...]:

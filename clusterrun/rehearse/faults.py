@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.rehearse.rank_trace import SavedFile, Start
+from clusterrun.rehearse.rank_trace import SavedFile, Start, kind_of
 
 SHORT_NOTICE = 2.0
 """Seconds of a preemption that comes almost without notice."""
@@ -17,23 +17,30 @@ LATEST = 8
 INSIDE = ("after-save", "kill", "twice", "mid-save", "disk-full")
 """Injected by the ranks. In this order a restart takes steps again that the start before it took:
 with more than two ranks only these can be compared by bits."""
+DAMAGING = ("mid-save", "disk-full", "damaged")
+"""Faults that cut off a file. Each kind of file of a save is damaged in turn."""
+MOST_TARGETS = 6
+"""Kinds of files that are damaged in turn; a Trainer's checkpoint has five. Each takes a start per fault."""
 OUTSIDE = ("time-limit", "preemption", "node")
 """Faults injected from outside while all ranks wait; before the first, nothing has disturbed the run."""
 
 
 @frozen
 class FaultCase:
-    """One fault: its name, its head in the table, and what it does in a sentence."""
+    """One fault: its name, its head in the table, what it does in a sentence, the kind of file it damages."""
 
     name: str
     title: str
     does: str
+    target: str = ""
 
 
 FAULTS = (
     FaultCase("kill", "killed rank", "a rank is killed between two steps"),
     FaultCase(
-        "mid-save", "killed in save", "the rank that writes a checkpoint is killed when half of it is written"
+        "mid-save",
+        "killed in save",
+        "the rank that writes a checkpoint is killed when half of a file is written, for each file in turn",
     ),
     FaultCase("after-save", "killed after save", "a rank is killed right after a checkpoint"),
     FaultCase("node", "lost node", "all processes of the last node are killed, its agent too"),
@@ -42,9 +49,13 @@ FAULTS = (
     FaultCase(
         "disk-full",
         "disk full",
-        "half of a checkpoint is written, the rest is refused; later a rank is killed",
+        "half of a file is written, the rest is refused, for each file in turn; later a rank is killed",
     ),
-    FaultCase("damaged", "damaged file", "the run is ended, and half of its newest checkpoint is cut off"),
+    FaultCase(
+        "damaged",
+        "damaged file",
+        "the run is ended, and half of a file of its newest checkpoint is cut off, for each file in turn",
+    ),
     FaultCase("twice", "killed twice", "a rank is killed, and again soon after the restart"),
 )
 ELASTIC = (
@@ -58,6 +69,7 @@ class Schedule:
     """What the control showed that faults need: how long it was, when it saved, and what.
 
     ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
+    ``root``: the working directory of the control.
     """
 
     steps: int
@@ -65,6 +77,31 @@ class Schedule:
     natural: bool
     saves: tuple[tuple[int, tuple[SavedFile, ...]], ...]
     group: int
+    root: str = ""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The kinds of files of a checkpoint, the largest first."""
+        size_by_kind: dict[str, int] = {}
+        for _, saves in self.saves:
+            for save in saves:
+                kind = kind_of(save.path, self.root)
+                size_by_kind[kind] = max(save.size, size_by_kind.get(kind, 0))
+        return tuple(sorted(size_by_kind, key=lambda kind: (-size_by_kind[kind], kind)))
+
+    def around(self, target: str) -> Schedule:
+        """The same schedule around a save that writes a file of the kind ``target``, rather a later one."""
+        numbers = [*range(self.group, len(self.saves) + 1), *range(self.group - 1, 0, -1)]
+        for number in numbers:
+            if any(kind_of(save.path, self.root) == target for save in self.saves[number - 1][1]):
+                return replace(self, group=number)
+        return self
+
+    def struck_file(self, target: str) -> SavedFile:
+        """The file of this save that is cut off: the largest of the kind ``target``, or of all."""
+        saves = self.saves[self.group - 1][1]
+        matching = [save for save in saves if kind_of(save.path, self.root) == target]
+        return max(matching or saves, key=lambda save: save.size)
 
     @property
     def later(self) -> Schedule | None:
@@ -93,7 +130,7 @@ class Schedule:
         return self.saved_at + min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
-def schedule(control: Start, limit: int) -> Schedule:
+def schedule(control: Start, limit: int, root: str = "") -> Schedule:
     groups: dict[int, list[SavedFile]] = {}
     for save in control.saves:
         if save.size:
@@ -102,15 +139,23 @@ def schedule(control: Start, limit: int) -> Schedule:
     steps = control.last if natural or not limit else min(control.last, limit)
     before_end = {step: saves for step, saves in groups.items() if step < steps}
     found = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
-    return Schedule(steps, len(control.ranks), natural, found, min(2, len(found)))
+    return Schedule(steps, len(control.ranks), natural, found, min(2, len(found)), root)
+
+
+def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
+    """The fault once, or once for each kind of file that it is to damage."""
+    if fault.name not in DAMAGING:
+        return (fault,)
+    return tuple(replace(fault, target=target) for target in plan.targets[:MOST_TARGETS]) or (fault,)
 
 
 def runs_of(wanted: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
     """Which faults follow each other in one run: a restart proves one and is hit by the next."""
-    names = {fault.name: fault for fault in wanted}
     parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
-    runs = [tuple(names.pop(name) for name in part if name in names) for part in parts]
-    return (*filter(None, runs), *((fault,) for fault in names.values()))
+    shared = {name for part in parts for name in part}
+    parts += [(name,) for name in dict.fromkeys(fault.name for fault in wanted) if name not in shared]
+    runs = [tuple(fault for name in part for fault in wanted if fault.name == name) for part in parts]
+    return tuple(filter(None, runs))
 
 
 @frozen
@@ -132,6 +177,7 @@ def schedule_faults(faults: Sequence[FaultCase], plan: Schedule) -> tuple[Schedu
         before = {one.fault.name for one in found}
         late = fault.name in INSIDE[3:] and before & set(INSIDE[:3])
         here = plan.later if late and plan.later else plan
+        here = here.around(fault.target) if fault.target else here
         orders = rank_orders(fault, here)
         if fault.name == "twice" and "kill" in before:
             orders = [{**orders[1], "attempt": 0}]
@@ -158,8 +204,8 @@ def rank_orders(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
         return [kill, {**kill, "attempt": 1, "rank": 0, "step": plan.second_kill_step}]
     if fault.name not in ("mid-save", "disk-full"):
         return [{"attempt": 0, "kind": "hold", "step": plan.between}]
-    # In the middle of the largest file that the rank with the most bytes writes.
-    most = max(plan.saves[plan.group - 1][1], key=lambda save: save.size)
-    where = {"attempt": 0, "rank": most.rank, "step": plan.saved_at, "file": most.nth}
-    where["size"] = max(1, most.size // 2)
+    # In the middle of the file.
+    file = plan.struck_file(fault.target)
+    where = {"attempt": 0, "rank": file.rank, "step": plan.saved_at, "file": file.nth}
+    where["size"] = max(1, file.size // 2)
     return [{**where, "kind": "torn"}] if fault.name == "mid-save" else [{**where, "kind": "full"}, kill]

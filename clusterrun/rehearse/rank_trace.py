@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterrun.model.frozen import frozen
 
-MANY = ("before", "step", "save", "load", "remove", "call", "moved")
+MANY = ("before", "step", "save", "lost", "load", "remove", "call", "moved")
 """What a trace may tell more than once; of all else the last counts."""
 Rows = tuple[int, ...]
 """Checksums, or indices, of samples."""
@@ -93,6 +93,8 @@ class RankTrace:
     """The last loading of a model that left something out: line, names missing and unknown, one of them."""
     moved: tuple[tuple[int, int, int], ...] = ()
     """Where the script changed weights by itself after a step: the step, the optimizer, the weights then."""
+    lost: tuple[SavedFile, ...] = ()
+    """Files that another process moved or removed before this rank had finished them."""
 
     def set_anew(self, name: str) -> str:
         """The line that set the state of a generator ("python", "numpy", "torch"); '' where nobody did."""
@@ -163,6 +165,11 @@ def is_below(path: str, place: str) -> bool:
     return path == place or path.startswith(place + os.sep)
 
 
+def kind_of(path: str, root: str = "") -> str:
+    """The `pattern` of a path below the folder ``root``: equal in every copy of a working directory."""
+    return pattern(path[len(root) + 1 :] if root and path.startswith(root + os.sep) else path)
+
+
 def pattern(path: str) -> str:
     """A path without its numbers and checksums: what all checkpoints of one kind have in common."""
     folder, name = os.path.split(path)
@@ -203,6 +210,7 @@ def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
         {said["o"]: said["line"] for said in before},
         (partial["line"], partial["missing"], partial["unknown"], partial["name"]),
         tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
+        tuple(_lost(rank, said) for said in found["lost"]),
     )
 
 
@@ -227,6 +235,10 @@ def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
     named = (said[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
     fields = [said["n"], rank, *named, bool(said.get("gone"))]
     return SavedFile(*fields)
+
+
+def _lost(rank: int, event: Mapping[str, Any]) -> SavedFile:
+    return SavedFile(event["n"], rank, event["path"], event["temp"], 0, 0.0, event["line"])
 
 
 def traces(attempt: str) -> list[str]:

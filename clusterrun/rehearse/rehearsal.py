@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from clusterrun.api import Run
@@ -18,15 +19,19 @@ from clusterrun.rehearse.faults import (
     AFTER_NOTICE,
     INSIDE,
     LATEST,
+    MOST_TARGETS,
     SHORT_NOTICE,
     FaultCase,
     Schedule,
+    cases_of,
     runs_of,
     schedule,
     schedule_faults,
     select_faults,
 )
-from clusterrun.rehearse.rank_trace import Start, read
+from clusterrun.rehearse.file_copies import twin_kinds
+from clusterrun.rehearse.rank_files import two_writers
+from clusterrun.rehearse.rank_trace import Start, kind_of, read
 from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, RehearsedRuns
 from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import made, moved
@@ -34,6 +39,7 @@ from clusterrun.rehearse.working_copy import made, moved
 SAVES_WANTED = 3
 """Checkpoints that the control is to write before it may end."""
 LEAST_STEPS = 20
+SEVERITY_ORDER = (Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL)
 BEYOND = 3
 """Steps that a run takes beyond the end of the one that had notice: so that was not the natural end."""
 
@@ -51,8 +57,8 @@ class Result:
 
     @property
     def level(self) -> Severity:
-        order = [Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL]
-        return max((one.level for one in self.findings), key=order.index, default=Severity.OK)
+        levels = (finding.level for finding in self.findings)
+        return max(levels, key=SEVERITY_ORDER.index, default=Severity.OK)
 
 
 class Rehearsal:
@@ -66,6 +72,12 @@ class Rehearsal:
         self._second_run: Run | None = None
         self.control = Start({}), Start({})
         self.plan: Schedule | None = None
+        self._twins: Mapping[str, tuple[str, ...]] = {}
+        self._base: _DamageBase | None = None
+
+    def progress(self) -> str:
+        """What runs now, in one line."""
+        return self._runs.progress()
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
         """The control, then each fault, in the order of the table; each result as soon as it is there."""
@@ -87,25 +99,32 @@ class Rehearsal:
         plan = self.plan
         if plan is None:
             return
-        wanted = [fault for fault in select_faults(names, elastic) if plan.saves or fault.name == "kill"]
-        found: dict[str, Future[Result]] = {fault.name: Future() for fault in wanted}
+        faults = [fault for fault in select_faults(names, elastic) if plan.saves or fault.name == "kill"]
+        cases_by_fault = {fault: cases_of(fault, plan) for fault in faults}
+        cases = [case for some in cases_by_fault.values() for case in some]
+        futures: dict[FaultCase, Future[Result]] = {case: Future() for case in cases}
+        if len(plan.targets) > MOST_TARGETS and len(cases) > len(faults):
+            skipped = ", ".join(plan.targets[MOST_TARGETS:])
+            self._tell(
+                f"a checkpoint has {len(plan.targets)} kinds of files; these are not damaged: {skipped}"
+            )
 
         def work(together: Sequence[FaultCase]) -> None:
             try:
-                for result in self._faults(together, plan):
-                    found[result.name].set_result(result)
+                for case, result in self._faults(together, plan):
+                    futures[case].set_result(result)
             except BaseException as error:
-                for fault in together:
-                    if not found[fault.name].done():
-                        found[fault.name].set_exception(error)
+                for case in together:
+                    if not futures[case].done():
+                        futures[case].set_exception(error)
                 raise
 
         with ThreadPoolExecutor(self._runs.at_once) as pool:
-            for together in runs_of(wanted, plan):
+            for together in runs_of(cases, plan):
                 pool.submit(work, together)
             try:
-                for fault in wanted:
-                    yield found[fault.name].result()
+                for fault, own_cases in cases_by_fault.items():
+                    yield combined(fault, own_cases, [futures[case].result() for case in own_cases])
             except BaseException:
                 self._runs.stop_waiting()
                 raise
@@ -119,7 +138,11 @@ class Rehearsal:
         if failed or not first.ranks or first.last < 1:
             said, remedy = control_runs.no_steps(first, status)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
-            return Result("control", "control", (Discovery(cause, said, remedy),), seconds)
+            findings = [Discovery(cause, said, remedy)]
+            writers = two_writers(first) if failed else None
+            if writers:
+                findings.insert(0, writers)
+            return Result("control", "control", tuple(findings), seconds)
         blind = next((one.blind for one in first.ranks.values() if one.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
@@ -127,15 +150,17 @@ class Rehearsal:
         for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
             here = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
             self._tell(f"{here}, and so does each run: quicker if it lies here before")
-        plan = schedule(first, self._steps or first.last)
+        plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))
         limit = 0 if plan.natural else plan.steps
         again = self._runs.begin("control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0)
         self._runs.finish(again)
         self._second_run, second = again, self._runs.lives(again)[-1]
+        self._twins = twin_kinds(second.saves, os.path.join(self._runs.folder, "control-2"))
         cut = cut_to(first, plan.steps)
         self.control, self.plan = (cut, second), plan
-        findings, curves = control_runs.control(cut, second), (curve(cut, 0), curve(second, 0))
-        return Result("control", "control", findings, time.monotonic() - began, curves)
+        curves = (curve(cut, 0), curve(second, 0))
+        took = time.monotonic() - began
+        return Result("control", "control", control_runs.control(cut, second), took, curves)
 
     def _first(self, folder: str) -> tuple[Start, RunStatus]:
         """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
@@ -165,34 +190,38 @@ class Rehearsal:
 
     # --- a fault ---
 
-    def _faults(self, together: Sequence[FaultCase], plan: Schedule) -> Iterator[Result]:
+    def _faults(self, together: Sequence[FaultCase], plan: Schedule) -> Iterator[tuple[FaultCase, Result]]:
         """The results of faults that follow each other in one run.
 
-        One that is not well there begins a run of its own, so that no fault before it explains that.
+        A fault that is not well there begins a run of its own, so that no fault before it explains that.
         """
-        left = list(together)
-        while left:
-            head, began = left[0], time.monotonic()
-            chain = self._chain(left, plan)
+        cases = list(together)
+        while cases:
+            head, began = cases[0], time.monotonic()
+            chain = self._chain(cases, plan)
             try:
-                for seen in chain:
-                    result = self._judged(left[0], seen, began)
-                    well = result.level in (Severity.OK, Severity.NOTE)
-                    if well or left[0] is head:
-                        yield result
-                        left, began = left[1:], time.monotonic()
-                    if not well:
+                for fault_run in chain:
+                    case = cases[0]
+                    result = self._judged(case, fault_run, began)
+                    is_well = result.level in (Severity.OK, Severity.NOTE)
+                    # Each damaged file is damaged in the same folder, as it was before.
+                    is_independent = case.name == "damaged"
+                    if is_well or is_independent or case is head:
+                        yield case, result
+                        cases, began = cases[1:], time.monotonic()
+                    if not is_well and not is_independent:
                         break
             except BudgetSpent:
                 said = f"not done within --budget {self._runs.budget:g} s"
                 late = unknown(said, f"give more: --budget {2 * self._runs.budget:g}s")
                 took = time.monotonic() - began
-                yield from (Result(one.name, one.title, (late,), took) for one in left)
+                yield from ((case, Result(case.name, case.title, (late,), took)) for case in cases)
                 return
             except ClusterrunError as error:
-                if left[0] is head:
-                    yield Result(head.name, head.title, (unknown(error.seen),), time.monotonic() - began)
-                    left = left[1:]
+                if cases[0] is head:
+                    took = time.monotonic() - began
+                    yield head, Result(head.name, head.title, (unknown(error.seen),), took)
+                    cases = cases[1:]
             finally:
                 chain.close()
 
@@ -209,10 +238,8 @@ class Rehearsal:
         """What each of these faults did, the first at least: the start after it has met the next one."""
         if self._runs.is_late():
             raise BudgetSpent
-        ends = {trace.end for trace in self.control[1].ranks.values()}
-        # We ended the second undisturbed run: it would have gone on, so it still can.
-        if faults[0].name == "damaged" and not plan.natural and ends == {"limit"}:
-            yield self._damaged(faults[0], plan)
+        if faults[0].name == "damaged":
+            yield from self._damaged(faults, plan)
         elif faults[0].name in INSIDE:
             yield from self._inside(faults, plan)
         else:
@@ -263,7 +290,6 @@ class Rehearsal:
                 runs.append(run)
                 if plan.natural and past[0].last >= plan.steps:
                     took = None
-                damaged = cut_newest(past[0]) if fault.name == "damaged" else ()
                 nodes = self._runs.spec.nodes + {"fewer": -1, "more": 1}.get(fault.name, 0)
                 after_it = past[0].last + LATEST
                 goes_on: tuple[Start, ...] = ()
@@ -275,8 +301,7 @@ class Rehearsal:
                     goes_on = self._runs.lives(run)
                 seen = self._seen(fault, plan, (*past, *goes_on), run, folder)
                 elastic = nodes != self._runs.spec.nodes
-                damaged = (*seen.damaged, *damaged)
-                yield replace(seen, struck_at=at, until=until, took=took, damaged=damaged, elastic=elastic)
+                yield replace(seen, struck_at=at, until=until, took=took, elastic=elastic)
                 if self._runs.over(run):
                     return
                 at = after_it
@@ -309,26 +334,95 @@ class Rehearsal:
     def _past(self, *lives: Start) -> Start:
         return joined(self.control[0], lives or (Start({}),))
 
-    def _damaged(self, fault: FaultCase, plan: Schedule) -> FaultRun:
-        """Damage the second undisturbed run's newest checkpoint and continue it: nobody else needs that."""
-        assert self._second_run is not None
-        past = self.control[1]
-        damaged = cut_newest(past)
-        folder = os.path.join(self._runs.folder, "control-2")
-        run = self._gone_on(fault, plan, past.last, folder, [self._second_run])
-        return replace(self._seen(fault, plan, (past, *self._runs.lives(run)), run, folder), damaged=damaged)
+    def _damaged(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
+        """Damage a file of a run that has ended, continue the run, and restore it for the next file."""
+        if self._base is None:
+            self._base = self._ended_run(faults[0], plan)
+            shutil.copytree(self._base.folder, self._base.kept, symlinks=True)
+        base = self._base
+        for fault in faults:
+            shutil.rmtree(base.folder)
+            shutil.copytree(base.kept, base.folder, symlinks=True)
+            saves = [save for save in base.past.saves if save.size and os.path.exists(save.path)]
+            matching = [save for save in saves if kind_of(save.path, base.folder) == fault.target]
+            newest = max(matching or saves, key=lambda save: (save.step, save.size), default=None)
+            if newest:
+                os.truncate(newest.path, newest.size // 2)
+            run = self._gone_on(fault, plan, base.past.last, base.folder, [base.run])
+            seen = self._seen(fault, plan, (base.past, *self._runs.lives(run)), run, base.folder)
+            yield replace(
+                seen,
+                struck_at=base.struck_at,
+                damaged=(newest.path,) if newest else (),
+                damaged_step=newest.step if newest else 0,
+                twins=self._twins_of(newest.path, base.folder) if newest else (),
+            )
+
+    def _ended_run(self, fault: FaultCase, plan: Schedule) -> _DamageBase:
+        """Return a run that was ended between two steps: the second undisturbed one, or a run for this."""
+        ends = {trace.end for trace in self.control[1].ranks.values()}
+        if self._second_run and not plan.natural and ends == {"limit"}:
+            # It ended at the limit of steps, so it can still go on. No other fault needs it.
+            folder, past = os.path.join(self._runs.folder, "control-2"), self.control[1]
+            return _DamageBase(self._second_run, folder, past, past.last)
+        folder = self._runs.copy(fault.name)
+        run = self._held(fault, plan, plan.between, folder, [])
+        self._runs.end(run)
+        return _DamageBase(run, folder, self._past(*self._runs.lives(run)[:1]), plan.between)
+
+    def _twins_of(self, path: str, folder: str) -> tuple[str, ...]:
+        return self._twins.get(kind_of(path, folder), ())
 
     def _seen(
         self, fault: FaultCase, plan: Schedule, lives: tuple[Start, ...], run: Run, folder: str
     ) -> FaultRun:
-        damaged: tuple[str, ...] = ()
-        if fault.name in ("mid-save", "disk-full") and plan.saves:
-            biggest = max(plan.saves[plan.group - 1][1], key=lambda save: save.size)
-            if not biggest.temp:  # it is cut off under its final name
-                damaged = (moved(biggest.path, os.path.join(self._runs.folder, "control-1"), folder),)
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
-        return FaultRun(fault.name, lives, lives[0].last if lives else 0, damaged=damaged, tail=tail)
+        seen = FaultRun(fault.name, lives, lives[0].last if lives else 0, tail=tail, folder=folder)
+        if fault.name not in ("mid-save", "disk-full") or not plan.saves:
+            return seen
+        file = plan.struck_file(fault.target)
+        # A temporary file is cut off too, but never gets the name of a checkpoint.
+        path = "" if file.temp else moved(file.path, plan.root, folder)
+        twins = self._twins_of(path, folder)
+        return replace(seen, damaged=(path,) if path else (), damaged_step=file.step, twins=twins)
+
+
+@frozen
+class _DamageBase:
+    """A run that was ended between two steps, and what it left: files of it are damaged in turn."""
+
+    run: Run
+    folder: str
+    past: Start
+    struck_at: int
+
+    @property
+    def kept(self) -> str:
+        """The copy of the folder as the run left it."""
+        return f"{self.folder}.kept"
+
+
+def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Result]) -> Result:
+    """One row of the table for all files that a fault damaged in turn."""
+    if len(results) == 1:
+        return results[0]
+    worst = max(results, key=lambda result: SEVERITY_ORDER.index(result.level))
+    first_findings: dict[tuple[Cause, str], Discovery] = {}
+    targets: dict[tuple[Cause, str], list[str]] = {}
+    for case, result in zip(cases, results):
+        for finding in result.findings:
+            if finding.level is not Severity.OK or worst.level is Severity.OK:
+                key = (finding.cause, finding.remedy)
+                first_findings.setdefault(key, finding)
+                targets.setdefault(key, []).append(case.target)
+    findings = []
+    for key, finding in first_findings.items():
+        others = ", ".join(dict.fromkeys(targets[key][1:]))
+        said = f"{finding.said}; the same with {others}" if others else finding.said
+        findings.append(replace(finding, said=said))
+    seconds = sum(result.seconds for result in results)
+    return Result(fault.name, fault.title, tuple(findings), seconds, worst.curves)
 
 
 def unstruck(life: Start) -> Start:
@@ -351,13 +445,3 @@ def curve(life: Start, begin: int | None) -> tuple[int, tuple[float, ...]]:
     trace = life.ranks[min(life.ranks)] if life.ranks else None
     losses = tuple(step.loss for step in trace.steps if step.loss is not None) if trace else ()
     return begin or 0, losses
-
-
-def cut_newest(life: Start) -> tuple[str, ...]:
-    """Cut off half of the largest file of the newest checkpoint that is still there."""
-    there = [save for save in life.saves if save.size and os.path.exists(save.path)]
-    if not there:
-        return ()
-    save = max(there, key=lambda save: (save.step, save.size))
-    os.truncate(save.path, save.size // 2)
-    return (save.path,)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from typing import Any
 
 from clusterrun import proc
 from clusterrun.api import Run, launch
+from clusterrun.atomic_file import end_of
 from clusterrun.local import processes
 from clusterrun.local.gpus import count_gpus
 from clusterrun.model.contract import REHEARSAL_VARIABLE
@@ -20,8 +22,12 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
 from clusterrun.rehearse.rank_trace import Start, read, traces
 from clusterrun.rehearse.working_copy import copy_folder, moved
+from clusterrun.runs.private_files import names_in
 from clusterrun.system import text_of
 
+STEP = re.compile(rb'"t": "step", "n": (\d+)')
+# Of a trace: a step's line is shorter unless its batch is very large.
+TAIL_BYTES = 16384
 LOOK_EVERY = 0.1
 END_SECONDS = 20.0
 WAIT_FOR_END = 300.0
@@ -39,10 +45,12 @@ class RehearsedRuns:
     """How many runs at once: part of a fault is waiting."""
 
     def __init__(self, spec: JobSpec, folder: str, environ: dict[str, str], budget: float) -> None:
-        self.spec, self.folder, self.budget = spec, folder, budget
+        # Ranks report the real paths of their files.
+        self.spec, self.folder, self.budget = spec, os.path.realpath(folder), budget
         self._context = Context({**environ, "CLUSTERRUN_HOME": os.path.join(folder, "home")})
         self._until = time.monotonic() + budget
-        self._live: set[str] = set()
+        # By the process of its coordinator: the name of the run, and the run.
+        self._live: dict[str, tuple[str, Run]] = {}
 
     def is_late(self) -> bool:
         return time.monotonic() > self._until
@@ -72,8 +80,21 @@ class RehearsedRuns:
             environment=(*self.spec.environment, (REHEARSAL_VARIABLE, json.dumps(orders))),
         )
         run = self._launch(spec)
-        self._live.add(self._process(run))
+        self._live[self._process(run)] = name, run
         return run
+
+    def progress(self) -> str:
+        """What runs now: each run with its start and the last step of its first rank, then the time used."""
+        parts = []
+        for name, run in list(self._live.values()):
+            attempts = sorted(names_in(run.paths.attempts))
+            newest = traces(os.path.join(run.paths.attempts, attempts[-1])) if attempts else []
+            steps = STEP.findall(end_of(newest[0], TAIL_BYTES)[0]) if newest else []
+            step = f"step {int(steps[-1])}" if steps else "before its first step"
+            start = f", start {len(attempts)}" if len(attempts) > 1 else ""
+            parts.append(f"{name}{start}: {step}")
+        used = time.monotonic() - (self._until - self.budget)
+        return f"{'; '.join(parts) or 'between two runs'}; {used:.0f} s of {self.budget:g} s"
 
     def _launch(self, spec: JobSpec) -> Run:
         return launch(spec, self._context)
@@ -94,7 +115,11 @@ class RehearsedRuns:
                 return
 
     def copy(self, name: str) -> str:
-        target = os.path.join(self.folder, name)
+        """Copy the working directory to a folder of this name, which gets a number if it is taken."""
+        target, number = os.path.join(self.folder, name), 1
+        while os.path.exists(target):
+            number += 1
+            target = os.path.join(self.folder, f"{name}-{number}")
         copy_folder(self.spec.cwd, target)
         return target
 
@@ -114,7 +139,7 @@ class RehearsedRuns:
             if there > next_start > 0:
                 return
             time.sleep(LOOK_EVERY)
-        self._live.discard(self._process(run))
+        self._live.pop(self._process(run), None)
 
     def wait_held(self, run: Run) -> None:
         """Return when every rank waits. Raises ``BudgetSpent``."""
@@ -155,7 +180,7 @@ class RehearsedRuns:
         if self.over(run):
             return
         processes.end(self._process(run), self._context.clock, END_SECONDS)
-        self._live.discard(self._process(run))
+        self._live.pop(self._process(run), None)
 
     def check_time(self, run: Run) -> None:
         """End the run where the budget is used up. Raises ``BudgetSpent``."""

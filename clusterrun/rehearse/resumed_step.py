@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from clusterrun.rehearse.checkpoint_damage import newest_whole, only_one, overwritten
+from clusterrun.rehearse.checkpoint_damage import cut_off, newest_whole
 from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 from clusterrun.rehearse.resumption import Reference
@@ -34,12 +34,36 @@ def wrong_step(seen: FaultRun, known: Reference, steps: Mapping[int, int | None]
         return _all_lost(seen)
     if at is None or newest is None or at >= newest.step:
         return None
+    torn = [path for path, _ in last.loaded if path in seen.damaged]
+    if at == 0 and torn:
+        return cut_off(seen, torn[-1], "training begins at step 0", copy=newest)
     if at == 0:
         return _never(newest, seen, lines)
     said = f"resumed at step {at}, though {os.path.basename(newest.path)} of step {newest.step} was whole: "
     said += f"{seen.struck_at - at} steps done again"
-    remedy = "load the newest whole checkpoint: compare steps as numbers, not file names as text"
-    return Discovery(Cause.TOO_FAR_BACK, said, remedy, (*lines, *seen.writes()), at)
+    return Discovery(Cause.TOO_FAR_BACK, said, _to_load_newest(seen, newest), (*lines, *seen.writes()), at)
+
+
+def _to_load_newest(seen: FaultRun, newest: SavedFile) -> str:
+    """What to change in a script that loaded an older checkpoint than the ``newest``."""
+    life, name = seen.lives[0], os.path.basename(newest.path)
+    kind = seen.kind(newest.path)
+    read = {path for path, _ in seen.restarted.loaded}
+    paths = {save.path for save in life.saves if not life.dropped(save.path)}
+    own_kind = [path for path in paths & read if seen.kind(path) == kind]
+    if not own_kind:
+        folders = {os.path.dirname(path) for path in paths}
+        others = sorted(os.path.basename(path) for path in read if os.path.dirname(path) in folders)
+        instead = f" instead of {others[-1]}" if others else ""
+        return f"resume from {name}{instead}: the newest state, not that of the best score"
+    same_kind = [path for path in paths if seen.kind(path) == kind]
+    if max(own_kind) == max(same_kind) != newest.path:
+        return "load the newest whole checkpoint: compare steps as numbers, not file names as text"
+    if max(own_kind) == min(same_kind):
+        return "load the newest whole checkpoint: of names in ascending order take the last"
+    return (
+        "load the newest whole checkpoint: choose it by the number of its step, not by the order of a listing"
+    )
 
 
 def _of_no_step(
@@ -65,17 +89,19 @@ def _of_no_step(
 
 def _all_lost(seen: FaultRun) -> Discovery | None:
     """The damaged file was the only one, and the script begins again; None if nothing was lost by that."""
-    name = os.path.basename(seen.damaged[-1])
+    path = seen.damaged[-1]
+    then = "training begins at step 0"
     if seen.fault == "damaged":
-        return only_one(seen, name, "training begins at step 0")
+        return cut_off(seen, path, then)
     older = [save for save in seen.lives[0].saves if save.step < seen.struck_at]
     if not any(save.path in seen.damaged or save.gone for save in older):
         return None
     if not any(save.path in seen.damaged for save in older):
-        said = f"{os.path.basename(older[-1].path)} was removed before {name} was whole: all work is lost"
+        names = [os.path.basename(name) for name in (older[-1].path, path)]
+        said = f"{names[0]} was removed before {names[1]} was whole: all work is lost"
         remedy = "remove the old checkpoint only once the new one has its final name (os.replace)"
         return Discovery(Cause.TORN, said, remedy, seen.writes())
-    return overwritten(seen, name, "training begins at step 0")
+    return cut_off(seen, path, then)
 
 
 def _never(newest: SavedFile, seen: FaultRun, lines: tuple[str, ...]) -> Discovery:

@@ -53,6 +53,23 @@ LISTEN = "    signal.signal(signal.SIGUSR2, lambda *_: stop.append(1))\n"
 OFTEN = "if step % EVERY == 0 or told:"
 ADAM = "torch.optim.Adam(model.parameters(), lr=0.01)"
 STEPS = "torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9)"
+LAST_ONLY = """checkpoint = None
+    if os.path.exists(f"{FOLDER}/last.pt"):
+        checkpoint = torch.load(f"{FOLDER}/last.pt", weights_only=False)
+"""
+LAST_OR_NEWEST = """checkpoint = None
+    try:
+        checkpoint = torch.load(f"{FOLDER}/last.pt", weights_only=False)
+    except Exception as error:
+        print(f"last.pt cannot be read: {error}", file=sys.stderr, flush=True)
+        checkpoint = newest()
+"""
+BOTH_IN_PLACE = IN_PLACE + '            torch.save(state, f"{FOLDER}/last.pt")\n'
+BOTH_WHOLE = """            for name in (path, f"{FOLDER}/last.pt"):
+                torch.save(state, name + ".part")
+                os.replace(name + ".part", name)
+"""
+COPIED = ATOMIC + '            __import__("shutil").copyfile(path, f"{FOLDER}/last")\n'
 EACH_RANK = (
     ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/rank{RANK}-step-{step:06d}.pt"'),
     ("    if RANK == 0:\n        try", "    if True:\n        try"),
@@ -181,6 +198,30 @@ BUGS = (
         ("torn-checkpoint-loaded",),
         ("disk-full",),
     ),
+    Patch(
+        "a last file beside numbered ones, in place",
+        ((ATOMIC, BOTH_IN_PLACE), (LOADED, LAST_ONLY)),
+        ("torn-checkpoint-loaded",),
+        ("mid-save",),
+    ),
+    Patch(
+        "a last file beside numbered ones, in place, on a full disk",
+        ((ATOMIC, BOTH_IN_PLACE), (LOADED, LAST_ONLY)),
+        ("torn-checkpoint-loaded",),
+        ("disk-full",),
+    ),
+    Patch(
+        "a last file that is damaged, though numbered ones are whole",
+        ((ATOMIC, BOTH_WHOLE), (LOADED, LAST_ONLY)),
+        ("torn-checkpoint-loaded",),
+        ("damaged",),
+    ),
+    Patch(
+        "a copy without an ending, in place, of a whole numbered file",
+        ((ATOMIC, COPIED), (LOADED, LAST_ONLY.replace("last.pt", "last"))),
+        ("torn-checkpoint-loaded",),
+        ("mid-save",),
+    ),
     Patch("a damaged file is not passed over", ((SAFE, BLIND),), ("torn-checkpoint-loaded",), ("damaged",)),
     Patch("the oldest is loaded", ((", reverse=True", ""),), ("resumed-too-far-back",)),
     Patch(
@@ -194,6 +235,49 @@ BUGS = (
         ("two-writers",),
         ("kill",),
         2,
+    ),
+    Patch(
+        "two writers of one temporary name",
+        (("    if RANK == 0:\n        try", "    if True:\n        try"),),
+        ("two-writers",),
+        ("kill",),
+        2,
+    ),
+    Patch(
+        "two writers of one temporary name, of which one raises",
+        (
+            ("    if RANK == 0:\n        try", "    if True:\n        try"),
+            ("except (OSError, RuntimeError) as error", "except KeyError as error"),
+        ),
+        ("two-writers",),
+        ("kill",),
+        2,
+    ),
+    Patch(
+        "writes by RANK and reads by LOCAL_RANK, which is 0 on each of two nodes",
+        (
+            *EACH_RANK,
+            (
+                'sorted(glob.glob(f"{FOLDER}/rank{RANK}-step-*.pt"), rev',
+                'sorted(glob.glob(f"{FOLDER}/rank0-step-*.pt"), rev',
+            ),
+            ('"random": gathered(random_states())', '"random": [random_states()] * SIZE'),
+        ),
+        ("file-of-another-rank-loaded",),
+        ("kill",),
+        2,
+    ),
+    Patch(
+        "the best file is loaded, though the last one is newer",
+        (
+            (
+                ATOMIC,
+                ATOMIC + '            if step < 10:\n                os.link(path, f"{FOLDER}/best.pt")\n',
+            ),
+            (LOADED, LAST_ONLY.replace("last.pt", "best.pt")),
+        ),
+        ("resumed-too-far-back",),
+        ("kill",),
     ),
     Patch(
         "rank 1 saves half as often",
@@ -359,6 +443,22 @@ CORRECT = (
     Patch("scaler off", (('GradScaler("cpu", ', 'GradScaler("cpu", enabled=False, '),), faults=ALL),
     Patch(
         "bfloat16", (('autocast("cpu", enabled=False)', 'autocast("cpu", dtype=torch.bfloat16)'),), faults=ALL
+    ),
+    Patch(
+        "a last file beside numbered ones, each moved to its name",
+        ((ATOMIC, BOTH_WHOLE), (LOADED, LAST_OR_NEWEST)),
+        faults=("kill", "after-save", "twice", "mid-save", "disk-full", "damaged"),
+    ),
+    Patch(
+        "numbered files in place, of which a damaged one is passed over",
+        ((ATOMIC, BOTH_IN_PLACE), (LOADED, LAST_OR_NEWEST)),
+        faults=("mid-save", "disk-full", "damaged"),
+    ),
+    Patch(
+        "each rank reads a file of its own",
+        (*EACH_RANK, ('"random": gathered(random_states())', '"random": [random_states()] * SIZE')),
+        faults=("kill", "time-limit"),
+        ranks=2,
     ),
     Patch("keeps three", (('"checkpoints", 2,', '"checkpoints", 3,'),), faults=ALL),
     Patch("saves every fifth step", (('"checkpoints", 2, 6,', '"checkpoints", 2, 5,'),), faults=ALL),

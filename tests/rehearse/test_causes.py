@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.rehearse import causes, control_runs
-from clusterrun.rehearse.discoveries import Cause, FaultRun, Severity
-from clusterrun.rehearse.faults import FAULTS, rank_orders, runs_of, schedule, schedule_faults, select_faults
+from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, Severity
+from clusterrun.rehearse.faults import (
+    FAULTS,
+    cases_of,
+    rank_orders,
+    runs_of,
+    schedule,
+    schedule_faults,
+    select_faults,
+)
+from clusterrun.rehearse.file_copies import twin_kinds
+from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import RankTrace, SavedFile, Start, Step, parsed, pattern
-from clusterrun.rehearse.rehearsal import unstruck
+from clusterrun.rehearse.rehearsal import Result, combined, unstruck
 from clusterrun.rehearse.resumption import counted, joined, reference, resumed
 
 LAST, SAVED, KILLED = 30, 10, 13
@@ -515,6 +526,146 @@ def test_a_script_that_trains_on_with_part_of_a_file_is_told_so(last: Start) -> 
     both = Start({rank: replace(t, loads=(*READ, (PATH.format(5), ""))) for rank, t in last.ranks.items()})
     (other, *_) = causes.judge(CONTROL, "", replace(seen, lives=(BEFORE, both)))
     assert other.cause.value in ("parameters-not-restored", "optimizer-not-restored")
+
+
+LAST_PT = "/data/checkpoints/last.pt"
+
+
+def cut_last(fault: str, **changed: Any) -> FaultRun:
+    """A start that reads `last.pt`, which is cut off; `step-10.pt` was written before it and is whole."""
+    saves = [saved(n, **more) for n in (5, SAVED) for more in ({"temp": ""}, {"path": LAST_PT, "temp": ""})]
+    past = life(0, KILLED, 1, saves=tuple(saves))
+    error = ("train.py:75", "EOFError", "cut")
+    restart = Start({0: replace(trace(0, 0), before={}, loads=((LAST_PT, "train.py:75"),), error=error)})
+    made = FaultRun(fault, (past, restart), KILLED, damaged=(LAST_PT,), damaged_step=SAVED)
+    return replace(made, **{"twins": ("/data/checkpoints/step-#.pt",), **changed})
+
+
+@pytest.mark.parametrize("fault", ["mid-save", "disk-full", "damaged"])
+def test_a_cut_file_that_every_restart_reads_fails_though_a_copy_of_it_is_whole(fault: str) -> None:
+    (one,) = causes.judge(CONTROL, "", cut_last(fault))
+    assert (one.cause, "step-10.pt is whole" in one.said) == (Cause.TORN, True), one.said
+    (one,) = causes.judge(CONTROL, "", cut_last(fault, twins=()))
+    assert one.cause is (Cause.ONLY_ONE if fault == "damaged" else Cause.TORN)
+    assert "step-10.pt" not in one.said  # nothing shows that it holds the same
+
+
+def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
+    saves = [
+        saved(n, path=f"/w/control-1/{name}", temp="", size=size, nth=nth)
+        for n in (5, 10, 20)
+        for nth, (name, size) in enumerate(((f"a/step-{n}.pt", 100), ("last.pt", 90)), 1)
+    ]
+    best = saved(5, path="/w/control-1/best.pt", size=80)
+    plan = schedule(life(0, LAST, saves=(best, *saves)), 0, "/w/control-1")
+    assert plan.targets == ("a/step-#.pt", "last.pt", "best.pt")
+    fault = next(fault for fault in FAULTS if fault.name == "mid-save")
+    placed = schedule_faults(cases_of(fault, plan), plan)
+    struck = [
+        (one.fault.target, one.orders[0]["attempt"], one.orders[0]["step"], one.orders[0]["file"])
+        for one in placed
+    ]
+    assert struck == [("a/step-#.pt", 0, 10, 1), ("last.pt", 1, 10, 2), ("best.pt", 2, 5, 1)]
+    kill = next(fault for fault in FAULTS if fault.name == "kill")
+    assert cases_of(kill, plan) == (kill,)
+    rows = [
+        Result("mid-save", "", (finding,), 1.0) for finding in (Discovery(Cause.NONE, "well"), TORN, TORN)
+    ]
+    whole = combined(fault, cases_of(fault, plan), rows)
+    assert (whole.level, [one.said for one in whole.findings], whole.seconds) == (
+        Severity.FAIL,
+        ["cut; the same with best.pt"],
+        3.0,
+    )
+
+
+TORN = Discovery(Cause.TORN, "cut")
+
+
+def test_kinds_of_files_with_the_same_content_are_found(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    state = {"w": torch.arange(9.0)}
+    for name, value in (("a/step_4.pt", state), ("last.pt", state), ("other.pt", {"w": torch.ones(9)})):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        torch.save(value, tmp_path / name)
+    (tmp_path / "raw.bin").write_bytes(b"x" * 100)
+    (tmp_path / "raw-copy.bin").write_bytes(b"x" * 100)
+    names = ("a/step_4.pt", "last.pt", "other.pt", "raw.bin", "raw-copy.bin", "gone.pt")
+    twins = twin_kinds([saved(4, path=str(tmp_path / name)) for name in names], str(tmp_path))
+    assert {kind: others for kind, others in twins.items() if others} == {
+        "a/step_#.pt": ("last.pt",),
+        "last.pt": ("a/step_#.pt",),
+        "raw.bin": ("raw-copy.bin",),
+        "raw-copy.bin": ("raw.bin",),
+    }
+
+
+def ranks_of_nodes(reads: tuple[int, ...]) -> FaultRun:
+    """Every rank has written a file of its own; each reads that of the rank in ``reads``."""
+    path = "/data/rank{}.pt"
+    past = Start({r: trace(0, KILLED, r, saves=(saved(SAVED, r, path=path.format(r)),)) for r in range(4)})
+    last = {
+        r: replace(
+            trace(SAVED, LAST, r, loads=((path.format(other), "train.py:7"),)),
+            steps=tuple(
+                replace(
+                    step(n, r), n=n - SAVED, parameters=step(n).parameters + (other != r), rows=(n + other,)
+                )
+                for n in range(SAVED + 1, LAST + 1)
+            ),
+        )
+        for r, other in enumerate(reads)
+    }
+    return FaultRun("kill", (past, Start(last)), KILLED)
+
+
+def test_ranks_that_read_the_file_of_another_rank_are_named_with_it() -> None:
+    (one,) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 0, 1)))
+    assert one.cause is Cause.OTHER_RANK and "LOCAL_RANK" in one.remedy
+    assert "rank 2 read rank0.pt, which rank 0 wrote, not its own rank2.pt" in one.said
+    assert "rank 3 read rank1.pt" in one.said and "rank 1 read" not in one.said
+    (one, *_) = causes.judge(life(0, LAST, 4), "", ranks_of_nodes((0, 1, 2, 3)))
+    assert one.cause is not Cause.OTHER_RANK
+
+
+def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
+    line = '{"t": "lost", "n": 5, "path": "/c/last.pt", "temp": "/c/last.tmp", "line": "train.py:9"}'
+    lost = parsed(1, [line]).lost
+    first = trace(0, LAST, 0, saves=(saved(5, path="/c/last.pt", temp="/c/last.tmp"),))
+    finding = two_writers(Start({0: first, 1: replace(trace(0, 5, 1), lost=lost)}))
+    assert finding is not None and finding.cause is Cause.TWO_WRITERS
+    assert "ranks 0 and 1 write the same file last.pt as last.tmp at step 5" in finding.said
+    assert two_writers(Start({0: first, 1: trace(0, LAST, 1)})) is None
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({"parameters": 1}, "use_deterministic_algorithms"),
+        ({"parameters": 1, "rows": (99, 98)}, "a seed for these changes nothing"),
+        ({"parameters": 1, "rows": (99, 98), "random": {"python": 1, "torch": 2}}, "seed all generators"),
+    ],
+)
+def test_the_remedy_for_runs_that_differ_fits_what_differs(changed: dict[str, Any], words: str) -> None:
+    steps = tuple(replace(s, **changed) if s.n == 7 else s for s in CONTROL.ranks[0].steps)
+    (first, *_) = control_runs.control(CONTROL, Start({0: replace(CONTROL.ranks[0], steps=steps)}))
+    assert words in first.remedy, first
+    assert ("seed" in first.remedy) == ("rows" in changed)
+
+
+@pytest.mark.parametrize(
+    "read, newest, words",
+    [("best.pt", "last.pt", "instead of best.pt"), ("step-5.pt", "step-10.pt", "as numbers")],
+)
+def test_the_remedy_for_an_older_checkpoint_fits_the_file_that_was_read(
+    read: str, newest: str, words: str
+) -> None:
+    saves = (saved(5, path=f"/data/{read}"), saved(SAVED, path=f"/data/{newest}"))
+    last = life(5, LAST, 1, loads=((f"/data/{read}", "train.py:75"),))
+    (one,) = causes.judge(
+        life(0, LAST, 1), "", FaultRun("kill", (life(0, KILLED, 1, saves=saves), last), KILLED)
+    )
+    assert (one.cause, words in one.remedy) == (Cause.TOO_FAR_BACK, True), one.remedy
 
 
 def test_a_rank_that_is_new_is_not_asked_for_its_step() -> None:

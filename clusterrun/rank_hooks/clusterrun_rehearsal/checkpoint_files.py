@@ -19,6 +19,8 @@ FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
 KINDS: tuple[str, ...] = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 KINDS += (".npz", ".pkl", ".pickle", ".tar", ".part")
 """How files end that may be checkpoints, if something else than `torch.save` writes them."""
+# The first bytes of a file of torch.save, which a script may copy to a name without an ending.
+ARCHIVE = b"PK\x03\x04"
 MOST_READS = 1000
 """Files that are told of as read before the first step."""
 REST_SECONDS = 1.0
@@ -129,9 +131,13 @@ class CheckpointWatch:
         # A thread writes what was taken before.
         step = self.taken if late and self.taken else self._trace.step
         nth = self.begun_at[step] = self.begun_at.get(step, 0) + 1
-        file = self._open[path] = OpenFile(step, nth, sure)
         strike = self._strike
-        if strike and step and (step, nth) == (strike["step"], strike["file"]):
+        is_struck = strike and step and (step, nth) == (strike["step"], strike["file"])
+        if is_struck and strike["kind"] == "torn":
+            # The rank dies in this file, so nothing reports the files before it later.
+            self.settle(end=True)
+        file = self._open[path] = OpenFile(step, nth, sure)
+        if is_struck:
             self._struck = file
             self._trace.tell("strike", what=strike["kind"])
             self._trace.limit_files(strike["size"])
@@ -173,22 +179,27 @@ class CheckpointWatch:
             return True
 
     def _written(self, source: str, target: str) -> None:
+        """Report the file that was written as ``source`` and gets or keeps the name ``target``."""
         file = self._open.pop(source)
+        temporary = source if source != target else ""
         try:
-            seen = os.stat(source)
-            sure = file.sure or target.endswith(KINDS)
-            if not sure and (file.step == 0 or is_text(source)):
-                return
+            status = os.stat(source)
+            content = first_bytes(source)
         except OSError:
+            # Another process has moved or removed it: two ranks may write under one temporary name.
+            self._trace.tell("lost", n=file.step, path=target, temp=temporary, line=file.line)
+            return
+        sure = file.sure or target.endswith(KINDS) or content.startswith(ARCHIVE)
+        if not sure and (file.step == 0 or b"\0" not in content):
             return
         self._known.add(target)
         self._trace.tell(
             "save",
             n=file.step,
             path=target,
-            temp=source if source != target else "",
-            size=seen.st_size,
-            secs=round(max(0.0, seen.st_mtime - file.at), 4),
+            temp=temporary,
+            size=status.st_size,
+            secs=round(max(0.0, status.st_mtime - file.at), 4),
             line=file.line,
             sure=sure,
             nth=file.nth,
@@ -222,9 +233,9 @@ def is_own(path: str) -> bool:
     return inside and not is_library(path)
 
 
-def is_text(path: str) -> bool:
+def first_bytes(path: str) -> bytes:
     with open(path, "rb") as file:
-        return b"\0" not in file.read(4096)
+        return file.read(4096)
 
 
 def beside(path: str, folder: Any) -> str:

@@ -7,6 +7,7 @@ where they lie. Lines, by their ``t``:
     step    one outermost ``Optimizer.step()``: checksums of parameters, state, buffers, averages; learning
             rates; random states; rows of the model's inputs and of batches; the loss
     save    a checkpoint file that was written: by which name, size, seconds, line of the script
+    lost    a file that another process moved or removed before its writer did
     load    a file that was read    remove    one that was deleted    call    a state_dict, or its loading
     error   the exception that ended the rank    end    its end, and whether the limit of steps ended it
 
