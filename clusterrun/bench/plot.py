@@ -19,7 +19,8 @@ APART = 0.012
 def check(path: str) -> None:
     """Refuse before hours of measuring what could not be drawn after them. Raises ``BadInput``."""
     if os.path.splitext(path)[1].lower() not in FORMATS:
-        raise BadInput(f"--plot {path!r}: a picture is {' or '.join(FORMATS)}", "name it speed-up.png")
+        root = os.path.splitext(path)[0] or "plot"
+        raise BadInput(f"--plot {path!r}: a picture is {' or '.join(FORMATS)}", f"name it {root}.png")
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise BadInput(f"--plot {path!r}: there is no such folder", "make it first, or draw elsewhere")
     try:

@@ -262,13 +262,17 @@ def retry(word: str, failed: bool) -> int:
 def go_on(word: str, trials: int | None) -> int:
     """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, continue the search.
 
+    If the command that queued points was killed, those that Slurm never got are queued too.
+
     \b
     Examples:
       clusterrun sweep continue last
       clusterrun sweep continue --trials 100 last
     """
+    from clusterrun.operations.sweep import unqueued
+
     context = Context(tell=say)
-    made = _named(context, word)
+    made = unqueued(_named(context, word), context, say)
     if made.search:
         search = replace(made.search, trials=trials or made.search.trials)
         return _go_on(replace(made, search=search), context, False)

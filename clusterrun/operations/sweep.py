@@ -24,13 +24,15 @@ from clusterrun.config.sweep_points import Point, at, check_places, point_text
 from clusterrun.model.duration import spoken
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import replace
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations import submit
 from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.run_state import QUEUEING_SECONDS
 from clusterrun.runs.code_snapshot import look, take
-from clusterrun.runs.private_files import empty_file, own_content, private_folder, write_whole
+from clusterrun.runs.private_files import empty_file, own_content, private_folder, refusal, write_whole
 from clusterrun.runs.store import run_id
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
@@ -39,6 +41,8 @@ from clusterrun.script.plan import Plan, default_name, plan
 LONGEST_NAME = 24
 """Characters: with the number of its point the name of a run still fits its id."""
 LOOK_EVERY = 0.5
+OPEN_SECONDS = 5.0
+"""Seconds between looks whether Slurm shows an array whose submission nobody has seen the end of."""
 WAVE_SECONDS = 10.0
 """Seconds between polls of how many runs have ended, where a limit on jobs holds the others back."""
 CALL = "call.pkl"
@@ -48,6 +52,10 @@ POLICY = "accounting/qos policy"
 
 class JobLimit(SchedulerError):
     """Slurm takes no more jobs of this user now."""
+
+
+class TakenOver(SchedulerError):
+    """Another process queues these points."""
 
 
 def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Context) -> SweepRecord:
@@ -237,7 +245,7 @@ class _ArrayQueue(_SweepQueue):
             argv = self._write_script(list(records.values()), token, before)
             self._keep({place: record.run_id for place, record in records.items()})
             job_id = self._send(argv, token)
-        except SchedulerUnreachable:
+        except (SchedulerUnreachable, TakenOver):
             raise  # it may be queued: the records stay, and the token finds the array
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)) and self._sweep.points[places[0]].run_id:
@@ -267,11 +275,16 @@ class _ArrayQueue(_SweepQueue):
         script = os.path.join(paths.run_dir, f"array-{token}.sh")
         text = array_script(head.script, self._context.store.runs, [record.run_id for record in records])
         write_whole(script, text, 0o700)
+        empty_file(_unsent(paths, token))
         empty_file(paths.job_output)
         throttle = f"%{self._sweep.at_most}" if self._sweep.at_most else ""
         return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
 
     def _send(self, argv: tuple[str, ...], token: str) -> str:
+        name = self._sweep.name
+        if not _claim(self._sweeps.paths(self._sweep.sweep_id), token):
+            seen = f"another `clusterrun sweep continue` has taken over the points of {name}"
+            raise TakenOver(seen, f"clusterrun status {name} shows its runs")
         try:
             return submit.sent(argv, self._facts.spec, token, self._context, self._tell)
         except SchedulerUnreachable:
@@ -280,6 +293,74 @@ class _ArrayQueue(_SweepQueue):
             if POLICY in error.seen.lower():
                 raise JobLimit(error.seen, error.remedy) from error
             raise
+
+
+def _unsent(paths: RunPaths, token: str) -> str:
+    """The file that lies beside an array's script until somebody asks Slurm for the array."""
+    return os.path.join(paths.run_dir, f"array-{token}.unsent")
+
+
+def _claim(paths: RunPaths, token: str) -> bool:
+    """Whether this process alone may decide about an array that Slurm was never asked for."""
+    try:
+        os.unlink(_unsent(paths, token))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise refusal(paths.run_dir, error) from error
+    return True
+
+
+def unqueued(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
+    """``sweep`` with each point waiting again whose array was never queued, as its client was killed.
+
+    If Slurm was asked for the array, this waits until Slurm shows it or the submission counts as lost
+    (``QUEUEING_SECONDS``): the array may be queued although nobody has read the answer.
+    """
+    is_told = False
+    while True:
+        sweep, open_points = _without_lost(sweep, context, tell)
+        if not open_points:
+            return sweep
+        if not is_told:
+            tell(
+                f"Slurm was asked for {open_points} points of {sweep.name} and does not show them yet:"
+                f" waiting for them, at most {QUEUEING_SECONDS:g} s from then; nothing is submitted twice"
+            )
+        is_told = True
+        context.clock.sleep(OPEN_SECONDS)
+
+
+def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[SweepRecord, int]:
+    """``sweep`` without the runs that are surely not queued, and how many may be."""
+    sweeps = Sweeps(context.store)
+    statuses = {status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    is_claimed: dict[str, bool] = {}
+    points, discarded, open_points = list(sweep.points), [], 0
+    for place, point in enumerate(sweep.points):
+        status = statuses.get(point.run_id)
+        if status is None or status.job_id or status.started_at or status.cluster != Cluster.SLURM.value:
+            continue
+        if status.state is State.UNKNOWN:
+            seen = f"Slurm does not answer: it is not known which points of {sweep.name} are queued"
+            raise SchedulerUnreachable(seen, f"again later: clusterrun sweep continue {sweep.name}")
+        if status.state is State.FAILED:
+            points[place] = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
+        elif status.state is State.PENDING:
+            token = context.store.read(point.run_id).token.rpartition("_")[0]
+            if token not in is_claimed:
+                is_claimed[token] = _claim(sweeps.paths(sweep.sweep_id), token)
+            if is_claimed[token]:
+                points[place] = replace(point, run_id="")
+                discarded.append(point.run_id)
+            else:
+                open_points += 1
+    changed = replace(sweep, points=tuple(points))
+    if changed != sweep:
+        sweeps.save(changed)
+    for name in discarded:
+        context.store.discard(name)
+    return changed, open_points
 
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:

@@ -8,8 +8,9 @@ from typing import Any
 
 from clusterrun.atomic_file import end_of
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.runs.private_files import names_in
 from clusterrun.runs.sweep_records import SweepRecord
@@ -24,13 +25,17 @@ Value = Any
 
 @frozen
 class SweepResult:
-    """One point: its run, the state of that, the point's values, and what was reported."""
+    """One point: its run, the state of that, the point's values, and what was reported.
+
+    ``reason``: why the run is in that state; '' if it completed.
+    """
 
     name: str
     run_id: str
     state: str
     point: tuple[tuple[str, str], ...]
     reported: tuple[tuple[str, Value], ...] = ()
+    reason: str = ""
 
 
 @frozen
@@ -48,26 +53,35 @@ class SweepResults:
 
     @property
     def heads(self) -> list[str]:
-        return ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
+        """The columns; the last one is the reason, unless every run completed."""
+        names = ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
+        return [*names, "reason"] if self._has_reasons else names
+
+    @property
+    def _has_reasons(self) -> bool:
+        return any(result.reason for result in self.results)
 
     def rows(self) -> list[list[str]]:
         rows = []
-        for one in self.results:
-            told = [_shown(dict(one.reported).get(name)) for name in self._names]
-            rows.append([one.run_id or one.name, one.state, *(value for _, value in one.point), *told])
+        for result in self.results:
+            reported = dict(result.reported)
+            row = [result.run_id or result.name, result.state, *(value for _, value in result.point)]
+            row += [_shown(reported.get(name)) for name in self._names]
+            rows.append([*row, result.reason] if self._has_reasons else row)
         return rows
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints; NaN and infinity become null."""
         rows = [
             {
-                "name": one.name,
-                "run_id": one.run_id or None,
-                "state": one.state,
-                "point": dict(one.point),
-                "reported": {name: _json_value(value) for name, value in one.reported},
+                "name": result.name,
+                "run_id": result.run_id or None,
+                "state": result.state,
+                "point": dict(result.point),
+                "reported": {name: _json_value(value) for name, value in result.reported},
+                "reason": result.reason,
             }
-            for one in self.results
+            for result in self.results
         ]
         best = "largest" if self.largest else "smallest"
         return {"sweep_id": self.sweep_id, "by": self.by, "best": best, "results": rows}
@@ -75,14 +89,21 @@ class SweepResults:
 
 def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
     """The results of all points. Raises ``BadInput`` if no run reported ``by``."""
-    statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
-    found = []
+    statuses = {status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    results = []
     for place, point in enumerate(sweep.points):
         status = statuses.get(point.run_id)
-        state = status.state.value if status else "REMOVED" if point.run_id else "NOT QUEUED"
-        told = tuple(reported(context.store.paths(point.run_id)).items()) if status else ()
-        found.append(SweepResult(f"{sweep.name}.{place}", point.run_id, state, point.values, told))
-    names = list(dict.fromkeys(name for one in found for name, value in one.reported if is_number(value)))
+        result = SweepResult(f"{sweep.name}.{place}", point.run_id, "NOT QUEUED", point.values)
+        if status:
+            values = tuple(reported(context.store.paths(point.run_id)).items())
+            reason = "" if status.state is State.COMPLETED else status.reason
+            result = replace(result, state=status.state.value, reported=values, reason=reason)
+        elif point.run_id:
+            result = replace(result, state="REMOVED")
+        results.append(result)
+    names = list(
+        dict.fromkeys(name for result in results for name, value in result.reported if is_number(value))
+    )
     if sweep.search and not by and sweep.search.by in names:
         by, largest = sweep.search.by, largest or sweep.search.largest
     if by and by not in names:
@@ -90,8 +111,8 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
         remedy = f"there are {', '.join(names)}" if names else remedy
         raise BadInput(f"--by {by}: no run of {sweep.name} has reported such a number", remedy)
     by = by or (names[0] if names else "")
-    found.sort(key=lambda one: _place(dict(one.reported).get(by), largest))
-    return SweepResults(sweep.sweep_id, by, largest, tuple(found))
+    results.sort(key=lambda result: _place(dict(result.reported).get(by), largest))
+    return SweepResults(sweep.sweep_id, by, largest, tuple(results))
 
 
 def reported(paths: RunPaths) -> dict[str, Value]:

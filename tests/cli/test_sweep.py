@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -38,13 +39,16 @@ def test_a_sweep_from_its_points_to_the_best_of_its_runs(clusterrun: CommandLine
         f"{runs[1]} COMPLETED",
         f"{runs[2]} FAILED",
     ]
-    found = clusterrun("sweep", "results", "rates", "--csv").out.splitlines()
-    assert found == [
-        "run,state,lr,loss,word",
-        f"{runs[1]},COMPLETED,1,0.1,",
-        f"{runs[0]},COMPLETED,2,0.2,$(id) '2",
-        f"{runs[2]},FAILED,3,,",
+    rows = list(csv.reader(clusterrun("sweep", "results", "rates", "--csv").out.splitlines()))
+    assert [row[:5] for row in rows] == [
+        ["run", "state", "lr", "loss", "word"],
+        [runs[1], "COMPLETED", "1", "0.1", ""],
+        [runs[0], "COMPLETED", "2", "0.2", "$(id) '2"],
+        [runs[2], "FAILED", "3", "", ""],
     ]
+    why = json.loads(clusterrun("status", "--json", runs[2]).out)["runs"][0]["reason"]
+    assert "exited with code 1" in why
+    assert [row[5:] for row in rows] == [["reason"], [""], [""], [why]]
     shown = json.loads(clusterrun("status", "--json", "rates").out)["runs"]
     assert [(run["sweep"], run["point"]) for run in shown] == [
         (document["sweep_id"], f"lr={lr}") for lr in "213"

@@ -12,8 +12,9 @@ from clusterrun.executor import ClusterrunExecutor
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, quiet
-from clusterrun.operations.sweep import new_sweep, start
+from clusterrun.operations.sweep import _ArrayQueue, new_sweep, start, unqueued
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps
+from clusterrun.system import RealClock
 
 SBATCH = """#!/bin/sh
 echo "$*" >> "$HOME/asked"
@@ -132,3 +133,97 @@ def test_calls_that_nobody_knows_any_more_are_not_queued_as_runs_without_one(con
     made = start(new_sweep(spec, [()] * 5, 0, context), context, quiet, files, patient=False)
     with pytest.raises(BadInput, match="2 calls of t were known to the program alone"):
         start(made, context, quiet)
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: nothing of the command runs after it."""
+
+
+class JumpingClock(RealClock):
+    """Each sleep is over at once, and takes as long as it should by this clock."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.slept
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+def killed_at(what: str, context: Context, monkeypatch: pytest.MonkeyPatch) -> SweepRecord:
+    """A sweep of three points whose client was killed there; squeue shows no job."""
+    home = Path(context.environ["HOME"])
+    (home / "squeue").write_text("#!/bin/sh\nexit 0\n")
+    (home / "squeue").chmod(0o755)
+
+    def killed(*_: object) -> str:
+        raise Killed
+
+    keep = _ArrayQueue._keep
+    with monkeypatch.context() as patched:
+        patched.setattr(what, killed)
+        # A killed process takes nothing back.
+        patched.setattr(
+            _ArrayQueue,
+            "_keep",
+            lambda self, runs, job="": keep(self, runs, job) if any(runs.values()) else None,
+        )
+        patched.setattr(context.store, "discard", lambda _: None)
+        with pytest.raises(Killed):
+            sweep(context, 3, 9)
+    (made,) = map(Sweeps(context.store).read, Sweeps(context.store).ids())
+    assert (len(made.run_ids), made.waiting) == (3, [])
+    return made
+
+
+def test_points_of_a_client_that_was_killed_before_it_asked_slurm_are_queued_at_once(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = killed_at("clusterrun.operations.sweep._ArrayQueue._send", context, monkeypatch)
+    context.clock = JumpingClock()
+    again = unqueued(made, context, quiet)
+    assert (again.waiting, context.clock.slept, context.store.ids()) == ([0, 1, 2], 0.0, [])
+    assert Sweeps(context.store).read(made.sweep_id) == again
+    queued = start(again, context, quiet, patient=False)
+    assert asked(context) == ["--array=0-2"]
+    assert unqueued(queued, context, quiet) == queued
+
+
+def test_points_that_slurm_was_asked_for_are_queued_again_only_once_their_submission_is_lost(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = killed_at("clusterrun.operations.submit.sent", context, monkeypatch)
+    context.clock = JumpingClock()
+    lines: list[str] = []
+    again = unqueued(made, context, lines.append)
+    assert again.waiting == [0, 1, 2]
+    assert [point.earlier for point in again.points] == [(run_id,) for run_id in made.run_ids]
+    assert context.clock.slept > 290
+    assert len(lines) == 1 and "Slurm was asked for 3 points" in lines[0]
+
+
+def test_a_client_whose_points_another_one_has_taken_over_asks_slurm_for_nothing(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = _ArrayQueue._send
+    others: list[SweepRecord] = []
+
+    def overtaken(self: _ArrayQueue, argv: tuple[str, ...], token: str) -> str:
+        if not others:
+            others.append(unqueued(self._sweep, context, quiet))
+        return send(self, argv, token)
+
+    home = Path(context.environ["HOME"])
+    (home / "squeue").write_text("#!/bin/sh\nexit 0\n")
+    (home / "squeue").chmod(0o755)
+    monkeypatch.setattr(_ArrayQueue, "_send", overtaken)
+    with pytest.raises(SchedulerError, match="has taken over the points"):
+        sweep(context, 3, 9)
+    assert not (home / "asked").exists()
+    assert start(others[0], context, quiet, patient=False).waiting == []
+    assert asked(context) == ["--array=0-2"]
