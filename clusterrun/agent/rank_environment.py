@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 
 from clusterrun.model import contract
@@ -110,6 +111,15 @@ def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": "", **dict(of_makers[path] for path in of_makers if exists(path))}
 
 
+def ras_address(run_id: str) -> str:
+    """Return where NCCL's RAS service of this run listens on each node.
+
+    NCCL's default port is shared (SO_REUSEPORT), so another run on the node may answer. The ports are below
+    Linux's usual range of ephemeral ports.
+    """
+    return f"localhost:{20000 + zlib.crc32(run_id.encode()) % 8000}"
+
+
 def for_rank(
     base: Mapping[str, str],
     orders: Orders,
@@ -122,6 +132,8 @@ def for_rank(
     world, own_base = order.world, _without_submitters(base)
     own = rank_environment(world, rank, order.meeting, lineage, error_file)
     defaults = default_environment(world.ranks_per_node, orders.cpus_per_rank, interface)
+    if orders.gpus_per_node:
+        defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
     frameworks = framework_environment(world, orders.gpus_per_node)
     known = inherited(own_base, orders, _step(own_base, world, rank, world.ranks_per_node))
     wandb = wandb_environment(known, orders, lineage, rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
@@ -14,7 +14,7 @@ from clusterrun.diagnosis.frames import in_data_loader, joins_processes, shorten
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_VARIABLE, nccl_ras, spy
+from clusterrun.monitor.external_tools import RAS_ADDRESS, RAS_SINCE, RAS_VARIABLE, nccl_ras, spy
 from clusterrun.monitor.rank_channels import (
     RankChannel,
     StackReply,
@@ -52,6 +52,19 @@ class First:
     begun: tuple[int, ...]
 
 
+def pid_for_ras(ranks: Sequence[RankSeen], answers: Mapping[int, Mapping[str, Any]]) -> int:
+    """Return a rank whose NCCL may be asked for its report; 0 if there is none.
+
+    NCCL is asked only if no rank of the node moves, and only if its version is known to survive the request.
+    ``answers`` holds what each rank told of itself, by process.
+    """
+    users = [rank for rank in ranks if any("nccl" in group.backend for group in rank.groups)]
+    versions = [tuple(answers.get(rank.pid, {}).get("nccl") or ()) for rank in users]
+    if not users or min(versions) < RAS_SINCE or any(rank.moved for rank in ranks):
+        return 0
+    return users[0].pid
+
+
 class Look:
     """The look at one node's ranks; ``pids`` are what the agent started, by rank."""
 
@@ -76,8 +89,8 @@ class Look:
             self._seen(one, said.get(one.pid, {}), told.get(one.pid, StackReply(())), cores)
             for one, cores in zip(before, busy)
         ]
-        by_nccl = [one.pid for one in seen if any("nccl" in group.backend for group in one.groups)]
-        ras = nccl_ras(proc.environment(by_nccl[0]).get(RAS_VARIABLE) or RAS_ADDRESS) if by_nccl else ()
+        pid = pid_for_ras(seen, said)
+        ras = nccl_ras(proc.environment(pid).get(RAS_VARIABLE) or RAS_ADDRESS) if pid else ()
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
     def _first(self) -> list[First]:

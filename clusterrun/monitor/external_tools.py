@@ -17,6 +17,10 @@ RAS_ADDRESS = "localhost:28028"
 RAS_QUESTIONS = b"CLIENT PROTOCOL 2\nTIMEOUT 3\nVERBOSE STATUS\n"
 """What NCCL's own client says (src/ras/client.cc), which its wheels lack; its peers have 3 s."""
 _RAS_GREETING = b"SERVER PROTOCOL "
+# Before this version a request may crash ranks (NVIDIA/nccl#1669 in 2.26.2, #1718 in 2.26.5) or report the
+# wrong ranks as missing (#1762 in 2.27.3).
+RAS_SINCE = (2, 29, 2)
+RAS_SECTIONS = ("Communicators", "Errors", "Warnings")
 MOST_LINES, MOST_CHARACTERS, MOST_BYTES = 30, 200, 1 << 20
 MEBIBYTE = 1 << 20
 
@@ -45,7 +49,10 @@ def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
 
 
 def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
-    """What NCCL's own service on this node (2.24 and later) reports of its communicators; () without one."""
+    """Return what NCCL's service on this node reports of communicators, errors and warnings; () without one.
+
+    The first line is NCCL's version. The sections that describe the job are left out.
+    """
     import socket  # only where ranks use NCCL
 
     host, _, port = address.rpartition(":")
@@ -64,8 +71,18 @@ def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
         pass  # nobody there, or somebody else: what came by then is looked at
     if not said.startswith(_RAS_GREETING):
         return ()
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()[2:]]  # the third answer
-    return tuple(line[:MOST_CHARACTERS] for line in lines if line)[:MOST_LINES]
+    text = said.decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines()[2:] if line.strip()]  # the third answer
+    report = lines[:1]
+    is_wanted = False
+    for line, next_line in zip(lines, [*lines[1:], ""]):
+        if set(line) == {"="}:
+            continue
+        if set(next_line) == {"="}:
+            is_wanted = line.startswith(RAS_SECTIONS)
+        elif is_wanted:
+            report.append(line[:MOST_CHARACTERS])
+    return tuple(report[:MOST_LINES])
 
 
 def gpu_of_row(row: str) -> GpuUse | None:

@@ -88,6 +88,7 @@ def state_json(number: int, records: int, size: int = 0) -> str:
     said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
         said["records"] = flight(records)
+        said["nccl"] = nccl_version()
         near = calls_near(sys._current_frames().get(MAIN_THREAD))
         roots, keys = ([one[1:] for one in near if one[0] == kind][:MOST_ROOTS] for kind in "RK")
         said["call"] = {**call(c10d), "started": size, "made": made, "named": roots, "sets": keys, **tasks()}
@@ -246,6 +247,14 @@ def spans(numbers: list[int]) -> str:
             parts.append([number, number])
     text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
     return text if len(text) <= MOST_RANKS else ""
+
+
+def nccl_version() -> list[int]:
+    """Return the version of the NCCL that torch uses, ``[2, 29, 2]``; empty without NCCL."""
+    try:
+        return list(sys.modules["torch"].cuda.nccl.version()[:3])
+    except (AttributeError, KeyError):  # a build of torch for CPUs
+        return []
 
 
 def relax_stream_capture() -> None:
