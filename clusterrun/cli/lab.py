@@ -18,7 +18,7 @@ from clusterrun.lab import needs, roots
 from clusterrun.lab.lab import Lab, command, lab_around, labs_up, outside_of
 from clusterrun.lab.place import LabState
 from clusterrun.lab.spec import LOGIN, LabSpec, Preempt, Proctrack
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.hostlist import expand
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -107,23 +107,31 @@ def status(name: str, as_json: bool) -> None:
       clusterrun lab status --json
     """
     labs = [Lab(name, say)] if name else labs_up()
-    shown = [(one, one.state, one.node_states()) for one in labs]
+    shown = []
+    for lab in labs:
+        try:
+            shown.append((lab, lab.state, lab.node_states()))
+        except (ClusterrunError, OSError) as error:
+            if name:
+                raise
+            reason = error.seen if isinstance(error, ClusterrunError) else str(error)
+            say(f"the lab {lab.name!r} is broken: {reason}; end it: {command(lab.name, 'down')}")
     if as_json:
-        click.echo(json.dumps({"labs": [_document(*one) for one in shown]}))
+        click.echo(json.dumps({"labs": [_document(*row) for row in shown]}))
         return
-    if not shown and (around := lab_around()):
+    if not labs and (around := lab_around()):
         raise BadInput(*outside_of(around))
-    if not shown:
+    if not labs:
         say(f"no lab is up; start one: {command('lab', 'up')}")
-    for one, state, states in shown:
-        click.echo("\n".join(_text(one, state, states)))
+    for lab, state, states in shown:
+        click.echo("\n".join(_text(lab, state, states)))
 
 
-def _document(one: Lab, state: LabState, states: dict[str, str]) -> dict[str, object]:
+def _document(lab: Lab, state: LabState, states: dict[str, str]) -> dict[str, object]:
     return {
-        "name": one.name,
+        "name": lab.name,
         "slurm": state.slurm_version,
-        "slurm_conf": str(one.slurm_conf),
+        "slurm_conf": str(lab.slurm_conf),
         "hosts": {host.name: host.address for host in state.layout.hosts.values()},
         "nodes": states,
         "gpus_per_node": state.spec.gpus,
@@ -131,14 +139,14 @@ def _document(one: Lab, state: LabState, states: dict[str, str]) -> dict[str, ob
     }
 
 
-def _text(one: Lab, state: LabState, states: dict[str, str]) -> list[str]:
+def _text(lab: Lab, state: LabState, states: dict[str, str]) -> list[str]:
     counts = {word: list(states.values()).count(word) for word in sorted(set(states.values()))}
     told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "slurmctld does not answer"
     size = f"{state.spec.nodes} nodes × {state.spec.gpus} GPUs"
-    head = f"{one.name}: {size}, Slurm {state.slurm_version}: {told}"
+    head = f"{lab.name}: {size}, Slurm {state.slurm_version}: {told}"
     odd = [f"  {node} {word}" for node, word in states.items() if word != "idle"]
     faults = [f"  fault: {fault}" for fault in state.faults] or ["  no fault in force"]
-    return [head, *odd[:20], *faults, f"  SLURM_CONF={one.slurm_conf}"]
+    return [head, *odd[:20], *faults, f"  SLURM_CONF={lab.slurm_conf}"]
 
 
 @lab.command("exec", context_settings={**HELP, "ignore_unknown_options": True}, params=[NAME])

@@ -115,7 +115,10 @@ def _runs(first: int, daemon: str) -> bool:
 
 
 def _listens(process: int, port: int) -> bool:
-    table = Path(f"/proc/{process}/net/tcp").read_text()
+    try:
+        table = Path(f"/proc/{process}/net/tcp").read_text()
+    except OSError:  # the host has died
+        return False
     return any(
         row.split()[1].endswith(f":{port:04X}") and row.split()[3] == "0A" for row in table.splitlines()[1:]
     )

@@ -22,7 +22,7 @@ from clusterrun.lab.place import (
     read_state,
     write_state,
 )
-from clusterrun.lab.processes import LabProcess, processes
+from clusterrun.lab.processes import LabProcess, processes, waiting_outside
 from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import LOGIN, LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
@@ -67,6 +67,7 @@ class Lab:
 
     def up(self, spec: LabSpec | None = None) -> None:
         """Start it; returns when every node is idle. Raises ``BadInput`` if it is up already."""
+        _refuse_inside()
         spec = spec or LabSpec(name=self.name)
         needs.check(spec)
         self._claim()
@@ -118,11 +119,13 @@ class Lab:
 
         ``collected``: also wait until `ps` does not even show a dead process of it any more.
         """
+        _refuse_inside()
         keepers = self._keepers()
         there = bool(keepers) or self.place.folder.exists()
-        for keeper in keepers:
-            namespaces.end(keeper)
         state = read_state(self.place)
+        waiting = waiting_outside(namespaces.first_processes(self.place))
+        for keeper in keepers:
+            namespaces.end(keeper, waiting)
         grouped = state.layout.node_names if state and state.spec.proctrack is Proctrack.CGROUP else ()
         cgroups.remove(self.place, grouped)
         self.place.remove()
@@ -248,6 +251,9 @@ def lab_around() -> str:
 
     The lab's processes, by which one is known to be up, are not seen from there.
     """
+    name = namespaces.lab_of_this_host()
+    if name:
+        return name
     place = LabPlace(Path(os.environ.get("SLURM_CONF", "")).parent.parent)
     state = read_state(place)
     if state is None or not state.up or state.boot != boot_id() or alive(state):
@@ -259,6 +265,12 @@ def outside_of(name: str) -> tuple[str, str]:
     """What is said within the lab ``name``, and what to do."""
     seen = f"this is a host of the lab {name!r}, and lab commands work only outside of it"
     return seen, f"leave it (exit), or type in another terminal: {command(name, 'status')}"
+
+
+def _refuse_inside() -> None:
+    """Refuse to start or end a lab on a host of one: it would take live labs for leftovers of dead ones."""
+    if around := lab_around():
+        raise BadInput(*outside_of(around))
 
 
 def _word(value: str | int | bool) -> str:

@@ -122,6 +122,11 @@ def parent_of(process: int) -> int:
     return int(fields[1]) if fields else 0
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a process is stopped by a signal."""
+    return _stat(process)[:1] == ["T"]
+
+
 def _stat(process: int) -> list[str]:
     """The fields of /proc/PID/stat behind the name, which may hold anything."""
     try:
@@ -131,14 +136,28 @@ def _stat(process: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
+def first_processes(place: LabPlace) -> dict[str, int]:
+    """The processes 1 of a lab in that folder by host, found by their names; the lab itself is `keeper`."""
+    labels = ((process, _label_of(process)) for process in _own_processes())
+    return {host: process for process, (host, folder) in labels if folder == str(place.folder)}
+
+
 def stray_keepers(place: LabPlace) -> list[int]:
-    """Processes 1 of a lab in that folder, found by what they are called: for labs that ended half-way."""
-    label = ("", "keeper", str(place.folder), "")
-    return [
-        process
-        for process in _own_processes()
-        if _words(process)[:1] == ["clusterrun-lab"] and tuple(_words(process)[-3:]) == label[1:]
-    ]
+    """The keeper of a lab in that folder, also of a lab that ended half-way."""
+    labels = ((process, _label_of(process)) for process in _own_processes())
+    return [process for process, label in labels if label == ("keeper", str(place.folder))]
+
+
+def lab_of_this_host() -> str:
+    """The name of the lab of which this machine is a host, by its process 1; '' if it is none."""
+    return Path(_label_of(1)[1]).name
+
+
+def _label_of(process: int) -> tuple[str, str]:
+    """The host whose process 1 this is, and its lab's folder; two empty strings for any other process."""
+    words = _words(process)
+    is_first = words[:1] == ["clusterrun-lab"] and len(words) > 3
+    return (words[-3], words[-2]) if is_first else ("", "")
 
 
 def _own_processes() -> Iterator[int]:
@@ -155,8 +174,12 @@ def _words(process: int) -> list[str]:
         return []
 
 
-def end(keeper: int) -> None:
-    """Kill a keeper, and with it every process of its lab; returns when all are gone."""
+def end(keeper: int, waiting: Sequence[int] = ()) -> None:
+    """Kill the process 1 of a lab or a host, and with it all its processes; returns when all are gone.
+
+    ``waiting``: processes that wait outside for some of these; those that are stopped are continued, since
+    the kernel waits until they have collected their children.
+    """
     try:
         handle = os.pidfd_open(keeper)
     except ProcessLookupError:
@@ -164,6 +187,9 @@ def end(keeper: int) -> None:
     try:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
+        for process in waiting:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
         # The kernel ends a keeper only after all processes of its namespaces have been collected.
         if not select.select([handle], [], [], END_SECONDS)[0]:
             raise LabError(

@@ -33,22 +33,35 @@ class LabProcess:
 
 def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:
     """Every process of these hosts (name → process 1), whoever started it and wherever it fled to."""
-    by_network: dict[str, str] = {}
+    found = []
+    for host, process, is_inside in _members(hosts):
+        if is_inside:
+            with contextlib.suppress(OSError):
+                found.append(_process(host, process))
+    return tuple(found)
+
+
+def waiting_outside(hosts: dict[str, int]) -> tuple[int, ...]:
+    """The processes (`nsenter`) that have joined a host's network and wait outside for one of its processes.
+
+    Such a process stops itself when its child is stopped, and nobody but it collects the child.
+    """
+    return tuple(process for _, process, is_inside in _members(hosts) if not is_inside)
+
+
+def _members(hosts: dict[str, int]) -> Iterator[tuple[str, int, bool]]:
+    """Host and id of every process in the hosts' networks, and whether it is a process of the host."""
+    host_by_network: dict[str, str] = {}
     for name, first in hosts.items():
-        with contextlib.suppress(FileNotFoundError):  # switched off this very moment
-            by_network.update({_namespace(first, "net"): name} if first else {})
-    mine = _namespace(os.getpid(), "pid")
-    return tuple(_found(by_network, mine))
-
-
-def _found(by_network: dict[str, str], mine: str) -> Iterator[LabProcess]:
+        with contextlib.suppress(OSError):  # switched off this very moment
+            host_by_network.update({_namespace(first, "net"): name} if first else {})
+    own_namespace = _namespace(os.getpid(), "pid")
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
-                host = by_network.get(os.readlink(f"/proc/{entry}/ns/net"))
-                # `nsenter` itself joined the network but waits outside: it is not a process of the host.
-                if host is not None and _namespace(int(entry), "pid") != mine:
-                    yield _process(host, int(entry))
+                host = host_by_network.get(_namespace(int(entry), "net"))
+                if host is not None:
+                    yield host, int(entry), _namespace(int(entry), "pid") != own_namespace
 
 
 def _process(host: str, number: int) -> LabProcess:
@@ -78,6 +91,12 @@ def send(found: Iterable[LabProcess], number: signal.Signals) -> None:
     for process in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.process, number)
+
+
+def resume(process: int) -> None:
+    """Send SIGCONT to a process of this machine, unless it has gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGCONT)
 
 
 def stop_all(host: str, first: int) -> None:

@@ -46,6 +46,10 @@ def test_a_users_first_minutes(up: str) -> None:
     assert typed("fault", "heal", "--name", NAME)[2] == "healed: cut n0001 to=n0002 rule=1000\n"
     assert typed("fault", "heal", "--name", NAME)[2] == "there was nothing to heal\n"
     inside = ("exec", "--name", NAME, "--", sys.executable, "-m", "clusterrun.cli.main", "lab")
+    outside = ("exec", "--name", NAME, "--", "env", "-u", "SLURM_CONF", *inside[4:])
+    for words in (("down", "--name", NAME), ("up", "--name", NAME), ("down",), ("up",)):
+        code, out, err = typed(*outside, *words)
+        assert (code, out, f"this is a host of the lab '{NAME}'" in err) == (2, "", True), err
     for words in (("fault", "heal"), ("fault", "heal", "--name", NAME), ("status",)):
         code, out, err = typed(*inside, *words)
         said = f"this is a host of the lab '{NAME}', and lab commands work only outside of it\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -341,6 +342,29 @@ def test_a_frozen_host_accepts_but_says_nothing_and_goes_on_when_thawed(lab: Lab
             lab.exec(["true"], host="n0004")
         lab.heal("n0004")
         assert wait_for(lambda: reaches(lab, "n0001", "n0004", 7006), LIMIT)
+
+
+def test_a_program_of_exec_goes_on_when_its_host_is_thawed(lab: Lab) -> None:
+    words, environment = lab.entering("n0004", {}, "/")
+    script = "read line; echo got $line"
+    program = subprocess.Popen(
+        [*words, "sh", "-c", script],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert wait_for(lambda: any(script in p.command for p in lab.processes()), LIMIT)
+        lab.fault("freeze", "n0004")
+        assert wait_for(lambda: stat_of(program.pid) == "T", LIMIT)
+        lab.heal("n0004")
+        assert program.communicate("word\n", timeout=LIMIT)[0] == "got word\n"
+        assert program.returncode == 0
+    finally:
+        program.kill()
+        program.wait()
+        lab.heal()
 
 
 def stat_of(process: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.lab.lab import Lab, alive
-from clusterrun.lab.namespaces import LabError, stray_keepers, wait_for
+from clusterrun.lab.namespaces import LabError, is_stopped, started_at, stray_keepers, wait_for
 from clusterrun.lab.place import labs_home, read_state, write_state
 from clusterrun.lab.spec import LabSpec
 from clusterrun.model.errors import BadInput
@@ -173,6 +173,36 @@ def test_a_host_that_died_by_itself_is_not_entered(own: Lab) -> None:
     with pytest.raises(LabError, match="n0002 has died by itself"):
         wait_for(lambda: own.exec(["true"], host="n0002").code < 0, 60)
     assert own.exec(["hostname"], host="n0001").out == "n0001\n"
+
+
+def test_a_lab_ends_though_a_program_of_exec_is_frozen_on_one_of_its_hosts(own: Lab) -> None:
+    """The program's `nsenter` has stopped itself, and only it can collect its child."""
+    before = machine(own.name)
+    own.up(spec(own))
+    words, environment = own.entering("n0002", {}, "/")
+    program = subprocess.Popen([*words, "sleep", "600"], env=environment)
+    try:
+        assert wait_for(lambda: any(p.command == "sleep 600" for p in own.processes()), 60)
+        own.fault("freeze", "n0002")
+        assert wait_for(lambda: is_stopped(program.pid), 60)
+        assert own.down()
+        assert program.wait(60) != 0
+        assert machine(own.name) == before
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_a_lab_whose_controller_died_does_not_hide_the_others(own: Lab, lab: Lab) -> None:
+    own.up(spec(own))
+    os.kill(own.state.processes["ctl"], signal.SIGKILL)
+    assert wait_for(lambda: started_at(own.state.processes["ctl"]) == 0, 60)
+    argv = [sys.executable, "-m", "clusterrun", "lab", "status"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"{lab.name}: 4 nodes" in done.stdout and f"{own.name}: 2 nodes" in done.stdout
+    os.kill(own.state.processes["login"], signal.SIGKILL)
+    assert own.down()
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0])

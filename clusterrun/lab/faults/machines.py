@@ -7,9 +7,17 @@ from dataclasses import replace
 
 from clusterrun.lab import build, daemons
 from clusterrun.lab.faults.kinds import FaultType, with_details
-from clusterrun.lab.namespaces import LabError, end, wait_for
+from clusterrun.lab.namespaces import LabError, end, is_stopped, parent_of, wait_for
 from clusterrun.lab.place import Fault
-from clusterrun.lab.processes import LabProcess, chosen, processes, send, stop_all
+from clusterrun.lab.processes import (
+    LabProcess,
+    chosen,
+    processes,
+    resume,
+    send,
+    stop_all,
+    waiting_outside,
+)
 from clusterrun.lab.site import LabSite
 from clusterrun.lab.spec import CONTROLLER
 from clusterrun.model.errors import BadInput
@@ -42,6 +50,17 @@ def _thaw(site: LabSite, fault: Fault) -> None:
         stopped = fault.get("stopped").split(",")
         found = tuple(p for p in found if str(p.inner) in stopped)
     send(found, signal.SIGCONT)
+    # `nsenter`, which waits for a program of `lab exec`, has stopped itself with it.
+    parents = {parent_of(p.process) for p in found}
+    waiting = [p for p in waiting_outside({fault.host: site.first(fault.host)}) if p in parents]
+
+    def all_run() -> bool:
+        stopped = [process for process in waiting if is_stopped(process)]
+        for process in stopped:
+            resume(process)
+        return not stopped
+
+    wait_for(all_run, END_SECONDS)
 
 
 def _kill(site: LabSite, fault: Fault) -> Fault:
@@ -49,7 +68,8 @@ def _kill(site: LabSite, fault: Fault) -> Fault:
         send(_some(site, fault), signal.SIGKILL)
         return fault
     site.node(fault.host)
-    end(site.first(fault.host))
+    first = site.first(fault.host)
+    end(first, waiting_outside({fault.host: first}))
     site.state = site.state.with_host(fault.host, 0)
     return fault
 
