@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import Told, Welcomed
+from clusterrun.agent.events import LeftoversEnded, Told, Welcomed
 from clusterrun.coordinator.actions import ReadProgress, Send
 from clusterrun.coordinator.coordinator import Coordinator
 from clusterrun.coordinator.events import AgentJoined, EpochClaimed, MessageCame, Progressed
@@ -100,6 +100,7 @@ def story(trace: Trace) -> None:
     for order in orders:
         agent_hears(1.8, Told(order))
     agent_hears(1.9, RankExited(0, 0, -15))
+    agent_hears(1.9, LeftoversEnded(0))
     asked = agent_hears(2.0, RanksGone(0))
     assert [one for one in asked if isinstance(one, ReadProgress)]
     coordinator_hears(2.0, Progressed(0))

@@ -7,6 +7,7 @@ lock that it may hold. Nothing else here can block.
 from __future__ import annotations
 
 import os
+import stat
 
 from clusterrun.model.frozen import frozen
 
@@ -142,6 +143,14 @@ def catches(pid: int, number: int) -> bool:
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def reads_pipe(pid: int) -> bool:
+    """Return whether the standard input of ``pid`` is a pipe."""
+    try:
+        return stat.S_ISFIFO(os.stat(f"/proc/{pid}/fd/0").st_mode)
+    except OSError:
+        return False
 
 
 def descriptors(pid: int) -> dict[int, str]:

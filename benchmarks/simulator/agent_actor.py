@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions
+from clusterrun.agent.events import LeftoversEnded
 from clusterrun.model import contract
 from clusterrun.protocol import messages
 from clusterrun.runtime import machine_events
@@ -103,6 +104,16 @@ class AgentActor(Actor):
             run.stopping = True
             process.node.later(self.world.process_chance.uniform(0.1, 8), process.end, 0, "room")
 
+    def _await_leftovers(self, action: actions.AwaitLeftovers) -> None:
+        mine = [p for p in self.node.processes if p.agent is self and p.epoch == action.epoch]
+        if any(process.finishes for process in mine) and not action.filters_only and self.alive:
+            self.feed_later(0.1, lambda: self._await_leftovers(action))
+            return
+        self.world.clock.after(0.01, self.feed, LeftoversEnded(action.epoch))
+
+    def _end_leftovers(self, action: actions.EndLeftovers) -> None:
+        self.termed_at = self.world.clock.now
+
     def _sweep(self, action: actions.Sweep) -> None:
         self.world.watch.sweeping(self, action)
         self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
@@ -182,6 +193,8 @@ class AgentActor(Actor):
         actions.ReleasePort: _release_port,
         messages.StartRanks: _spawn,
         messages.SignalRanks: _signal,
+        actions.AwaitLeftovers: _await_leftovers,
+        actions.EndLeftovers: _end_leftovers,
         actions.Sweep: _sweep,
         messages.AskSidecar: _pass_on,
         actions.StartSidecar: _start_sidecar,

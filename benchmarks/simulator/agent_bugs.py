@@ -45,6 +45,12 @@ AGENT_BUGS = (
         "            self._gone(())\n\n    def signal",
     ),
     Mutant(
+        "leftover processes are killed at once",
+        "agent/ranks",
+        "        self._actions.append(AwaitLeftovers(self.epoch, filters_only=not self._all_succeeded))\n",
+        "        self._sweep()\n",
+    ),
+    Mutant(
         "a second TERM shortens the grace",
         "agent/ranks",
         "        if self._ending or self.idle:\n            return\n        self._ending = True",

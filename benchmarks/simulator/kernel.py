@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .world import World
 
 
+# How long a process that a rank left needs to finish.
+LEFTOVER_SECONDS = 1.5
+
+
 class Node:
     """A machine with a clock of its own; a frozen one runs nothing at all."""
 
@@ -100,6 +104,11 @@ class Process:
         self.collides = False
         self.node.processes.append(self)
 
+    @property
+    def finishes(self) -> bool:
+        """Whether it is a process that a rank left and that soon ends by itself; others are daemons."""
+        return self.child and self.rank % 2 == 0
+
     def runs(self) -> bool:
         """It executes instructions."""
         halted = self.stopped or self.node.frozen or (self.killed and self.unkillable)
@@ -139,6 +148,8 @@ class Process:
         ):
             left = Process(self.agent, self.epoch, self.rank, child=True)
             left.stopped = self.stopped  # it was there before, and was stopped with the rank
+            if left.finishes:
+                self.node.later(LEFTOVER_SECONDS, left.end, 0, "finished")
         told = RankExited(self.epoch, self.rank, code, collision=self.collides)
         world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
         if code != 0 and how == "natural":

@@ -183,14 +183,24 @@ class Watch:
         mine = [
             p for p in agent.node.processes if p.agent is agent and p.epoch == action.epoch and not p.child
         ]
-        if not mine or agent.hurried or not agent.shim.alive:
+        leftovers = [
+            p for p in agent.node.processes if p.agent is agent and p.epoch == action.epoch and p.finishes
+        ]
+        if not (mine or leftovers) or agent.hurried or not agent.shim.alive:
             return
         if now >= agent.lease_until - LEASE_MARGIN * contract.LEASE_SECONDS - SLACK:
             return
         link = agent.link
         if link is None or not link.receives(1) or not agent.coordinator.alive:
             return
-        run = self.world.program.runs[(mine[0].run, mine[0].epoch)]
+        run = self.world.program.runs[((mine or leftovers)[0].run, action.epoch)]
+        if not mine:
+            size = self.world.scenario.processes
+            first = leftovers[0].rank // size * size
+            codes = [run.ends[rank][0] for rank in range(first, first + size) if rank in run.ends]
+            if codes == [0] * size and agent.termed_at is None:
+                self.fail(f"{agent.name} kills processes that may finish")
+            return
         if len(run.ranks) < self.world.scenario.processes or "no spawn" in self.world.scenario.faults:
             return
         if agent.termed_at is None:

@@ -32,6 +32,27 @@ class StartSidecar(Action):
 
 
 @frozen
+class AwaitLeftovers(Action):
+    """Report ``LeftoversEnded`` once no process lives that the ranks of ``epoch`` left.
+
+    ``filters_only``: wait only for processes that read a pipe. They pass on what a rank has printed.
+    """
+
+    epoch: int
+    filters_only: bool
+
+
+@frozen
+class EndLeftovers(Action):
+    """Send TERM to the processes that the ranks of ``epoch`` left.
+
+    Filters get none: they end when the processes end whose output they read.
+    """
+
+    epoch: int
+
+
+@frozen
 class Sweep(Action):
     """Kill everything of ``epoch`` *and of every older one* that lives here, sidecars too.
 

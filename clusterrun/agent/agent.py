@@ -11,7 +11,8 @@ Laws
    A node that was suspended meanwhile may ask once more, while the shim keeps its ranks stopped.
 4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
    connection may shorten it, because then the lease sets the bound.
-5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits.
+5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits. If all of
+   them exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the grace time.
 6. The port is held until its epoch is over.
 7. A pre-flight worker is gone before ranks start, and none starts while ranks live; only an observer
    runs beside them.
@@ -23,7 +24,7 @@ import signal
 from collections.abc import Callable
 
 from clusterrun.agent.actions import Exit, RenewLease, Tell
-from clusterrun.agent.events import Disconnected, ShimLost, Told, Welcomed
+from clusterrun.agent.events import Disconnected, LeftoversEnded, ShimLost, Told, Welcomed
 from clusterrun.agent.lease import Lease
 from clusterrun.agent.ranks import Ranks, RankStage
 from clusterrun.agent.sidecars import Sidecars
@@ -105,8 +106,10 @@ class Agent:
         times = [self._ends_at(), self._leave_at, self._decide_at]
         if self._linked:
             times.append(self._beat_at)
+        if self._ranks.stage in (RankStage.RUNNING, RankStage.FINISHING):
+            times += [self._ranks.kill_at, self._ranks.term_at]
         if self._ranks.stage is RankStage.RUNNING:
-            times += [self._ranks.kill_at, self._observe_at]
+            times.append(self._observe_at)
         return earliest(*times)
 
     @property
@@ -175,7 +178,7 @@ class Agent:
                 self._beat(now)
             if self._decide_at is not None and now.steady >= self._decide_at:
                 self._end_by_signal(now)
-            self._ranks.kill_when_due(now)
+            self._ranks.on_time(now)
             if self._observe_at is not None and now.steady >= self._observe_at:
                 self._observe_at = None
                 if self._ranks.stage is RankStage.RUNNING:
@@ -271,6 +274,7 @@ _EVENTS: dict[type, Callable[[Agent, Now, Any], None]] = {
     messages.StartFailed: lambda self, now, event: self._ranks.spawn_failed(event),
     messages.RankExited: lambda self, now, event: self._ranks.ended(now, event),
     messages.SignalTaken: lambda self, now, event: self._ranks.on_signal_taken(event),
+    LeftoversEnded: lambda self, now, event: self._ranks.on_leftovers_ended(event),
     messages.RanksGone: Agent._on_ranks_gone,
     messages.SidecarSaid: lambda self, now, event: self._sidecars.spoke(event),
     messages.SidecarEnded: lambda self, now, event: self._sidecars.gone(event),

@@ -90,7 +90,8 @@ class ContainedRanks(RankProcesses):
             }
             for rank, one, own in zip(self._numbers(order), programs, found)
         ]
-        return {"common": common, "cwd": self._orders.cwd, "ranks": ranks}
+        pipes = self._orders.pipes_output
+        return {"common": common, "cwd": self._orders.cwd, "pipes": pipes, "ranks": ranks}
 
     def _look(self, box: Sidecar) -> None:
         """Give up a container that does not come up in time, or whose ranks nobody wants any more."""
@@ -108,7 +109,7 @@ class ContainedRanks(RankProcesses):
             self._tell(StartFailed(self._epoch, why))
         elif "pids" in said:
             self._spawned = True
-            self._tell(self._begun(self._order, said["pids"]))
+            self._tell(self._begun(self._order, said["pids"], said["forker"]))
         elif "failed" in said:
             self._tell(StartFailed(self._epoch, str(said["failed"])))
         elif "ended" in said:

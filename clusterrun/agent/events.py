@@ -28,5 +28,12 @@ class Disconnected(Event):
 
 
 @frozen
+class LeftoversEnded(Event):
+    """No process lives any more that the ranks of ``epoch`` left and that may finish."""
+
+    epoch: int
+
+
+@frozen
 class ShimLost(Event):
     """The shim is gone: nobody enforces this node's lease any more."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from clusterrun import container_runtimes
+from clusterrun.agent.log_pipes import start_with_pipes
 from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
 from clusterrun.model.frozen import Any
@@ -55,14 +56,15 @@ def main(environment: Mapping[str, str]) -> int:
 
 def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> list[int]:
     try:
-        pids = start_all([_program(one, order, environment) for one in order["ranks"]])
+        start = start_with_pipes if order["pipes"] else start_all
+        pids = start([_program(rank, order, environment) for rank in order["ranks"]])
     except NotStarted as error:
         _say(out, {"failed": f"in the container: {error.seen}; {error.remedy}"})
         return []
     except OSError as error:
         _say(out, {"failed": f"in the container, a log cannot be opened: {in_words(error)}"})
         return []
-    _say(out, {"pids": pids, "space": os.readlink("/proc/self/ns/pid")})
+    _say(out, {"pids": pids, "space": os.readlink("/proc/self/ns/pid"), "forker": os.getpid()})
     return pids
 
 

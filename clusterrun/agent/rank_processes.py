@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
+from clusterrun.agent.log_pipes import start_with_pipes
 from clusterrun.agent.log_tail import with_last_words
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
@@ -65,6 +66,7 @@ class RankProcesses:
         self._memory_kills = 0
         self._ranks: dict[int, int] = {}
         self._processes: list[proc.Process] = []
+        self._forker = os.getpid()
         self._sessions: frozenset[int] = frozenset()
         self._index: GrowthIndex | None = None
         self._stacks = ""
@@ -86,13 +88,19 @@ class RankProcesses:
             return (StartFailed(order.epoch, f"a log cannot be opened: {in_words(error)}"),)
 
     def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
-        return (self._begun(order, start_all(programs)),)
+        start = start_with_pipes if self._orders.pipes_output else start_all
+        return (self._begun(order, start(programs), os.getpid()),)
 
-    def _begun(self, order: StartRanks, pids: list[int]) -> RanksStarted:
+    def _begun(self, order: StartRanks, pids: list[int], forker: int) -> RanksStarted:
         self._ranks = dict(zip(pids, self._numbers(order)))
+        self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
         self._processes = [process for process in map(proc.read, pids) if process]
         return RanksStarted(order.epoch)
+
+    @property
+    def node_name(self) -> str:
+        return self._place.name
 
     @property
     def living(self) -> dict[int, int]:
@@ -188,6 +196,14 @@ class RankProcesses:
         if trouble:
             more = (*more, f"clusterrun: what ranks print cannot be written to {paths.folder}: {trouble}")
         return replace(end, last_lines=end.last_lines + more)
+
+    def leftovers(self, filters_only: bool = False) -> list[proc.Process]:
+        """Return the living processes that ended ranks left; ``filters_only``: those whose input is a pipe.
+
+        The process that forked the ranks adopts them, because it is a subreaper.
+        """
+        leftovers = below(self._forker)
+        return [process for process in leftovers if not filters_only or proc.reads_pipe(process.pid)]
 
     def note_growth(self, wall: float) -> bool:
         if self._index is None:

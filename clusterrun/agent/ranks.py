@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.actions import ReleasePort, Sweep, Tell
+from clusterrun.agent.actions import AwaitLeftovers, EndLeftovers, ReleasePort, Sweep, Tell
+from clusterrun.agent.events import LeftoversEnded
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.protocol import messages
@@ -13,12 +14,13 @@ from clusterrun.runtime.machine_events import Action, Note, Now
 
 
 class RankStage(enum.Enum):
-    """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> SWEEPING -> IDLE."""
+    """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> FINISHING -> SWEEPING -> IDLE."""
 
     IDLE = "no ranks"
     CLEANING = "unknown leftovers: older epochs are swept before a start"
     SPAWNING = "ranks are being started"
     RUNNING = "ranks"
+    FINISHING = "all ranks have ended; processes that they left may finish"
     SWEEPING = "remaining processes are being killed"
 
 
@@ -53,8 +55,8 @@ class Ranks:
     """The newest epoch's ranks; what is to be done goes to ``actions``.
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed (steady clock, seconds). ``got_signal``: this node got a signal to end,
-    which may end its ranks too.
+    when what still runs is killed, ``term_at`` when leftover processes get a TERM (steady clock, seconds).
+    ``got_signal``: this node got a signal to end, which may end its ranks too.
     """
 
     def __init__(self, processes: int, actions: list[Action | messages.ToAgent]) -> None:
@@ -62,12 +64,14 @@ class Ranks:
         self.stage = RankStage.IDLE
         self.got_signal = False
         self.kill_at: float | None = None
+        self.term_at: float | None = None
         self.port = MasterPort(actions)
         self._processes, self._actions = processes, actions
         self._swept = -1
         self._stuck: tuple[str, ...] = ()
         self._start: messages.StartRanks | None = None
         self._alive = 0
+        self._all_succeeded = True
         self._ending = False
 
     @property
@@ -101,6 +105,7 @@ class Ranks:
     def _spawn(self, order: messages.StartRanks) -> None:
         self.stage = RankStage.SPAWNING
         self._alive = self._processes
+        self._all_succeeded = True
         self._actions.append(order)
 
     def spawned(self, now: Now, event: messages.RanksStarted) -> None:
@@ -110,7 +115,7 @@ class Ranks:
         self.stage = RankStage.RUNNING
         self._actions.append(Tell(event))
         if self._alive == 0:
-            self._sweep()
+            self._finish(now)
         elif self._ending:
             self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
@@ -122,12 +127,32 @@ class Ranks:
             self._sweep()
 
     def ended(self, now: Now, event: messages.RankExited) -> None:
-        """A rank ended; after the last one the node is swept at once: what ranks leave behind holds GPUs."""
+        """Handle the end of a rank. After the last one, processes that the ranks left may finish."""
         if event.epoch != self.epoch or self.idle:
             return
         self._actions.append(Tell(replace(event, at=now.wall, stopped=self._ending or self.got_signal)))
         self._alive -= 1
+        self._all_succeeded = self._all_succeeded and event.code == 0
         if self._alive == 0 and self.stage is RankStage.RUNNING:
+            self._finish(now)
+
+    def _finish(self, now: Now) -> None:
+        """Let leftover processes finish, within a limit.
+
+        If every rank here exited 0, all of them may: they hold results. Otherwise only filters of the
+        ranks' output may, because a restart waits. A grace time that runs already is not lengthened.
+        """
+        self.stage = RankStage.FINISHING
+        if not self._all_succeeded:
+            limit = now.steady + contract.DRAIN_SECONDS
+            self.kill_at = limit if self.kill_at is None else min(self.kill_at, limit)
+        elif self.kill_at is None:
+            self.term_at = now.steady + contract.FINISH_SECONDS
+        self._actions.append(AwaitLeftovers(self.epoch, filters_only=not self._all_succeeded))
+        self.kill_when_due(now)
+
+    def on_leftovers_ended(self, event: LeftoversEnded) -> None:
+        if event.epoch == self.epoch and self.stage is RankStage.FINISHING:
             self._sweep()
 
     def signal(self, order: messages.SignalRanks) -> None:
@@ -155,10 +180,14 @@ class Ranks:
         if self._ending or self.idle:
             return
         self._ending = True
-        self.kill_at = now.steady + grace
+        if self.kill_at is None:
+            self.kill_at = now.steady + grace
         if self.stage is RankStage.RUNNING:
             self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
+        elif self.stage is RankStage.FINISHING and self._all_succeeded:
+            self.term_at = None
+            self._actions.append(EndLeftovers(self.epoch))
 
     def shorten_grace(self, now: Now, by: float) -> None:
         """Kill at ``by`` at the latest, whatever grace runs; no TERM is sent where that is now or past."""
@@ -168,12 +197,21 @@ class Ranks:
         self.kill_at = by if self.kill_at is None else min(self.kill_at, by)
         self.kill_when_due(now)
 
+    def on_time(self, now: Now) -> None:
+        if self.term_at is not None and now.steady >= self.term_at:
+            self.term_at = None
+            self.kill_at = now.steady + contract.GRACE_SECONDS
+            self._actions.append(EndLeftovers(self.epoch))
+        self.kill_when_due(now)
+
     def kill_when_due(self, now: Now) -> None:
-        if self.stage is RankStage.RUNNING and self.kill_at is not None and now.steady >= self.kill_at:
+        due = self.kill_at is not None and now.steady >= self.kill_at
+        if due and self.stage in (RankStage.RUNNING, RankStage.FINISHING):
             self._sweep()
 
     def _sweep(self) -> None:
         self.stage = RankStage.SWEEPING
+        self.term_at = None
         self._actions.append(Sweep(self.epoch))
 
     def swept(self, event: messages.RanksGone, objection: str) -> None:

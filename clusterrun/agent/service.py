@@ -35,6 +35,10 @@ _FAREWELL_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 """For a file system in trouble to give ranks their logs."""
 _SHIM_LOOK = 2.0
+_LEFTOVER_LOOK = 0.02
+_LEFTOVER_LONGEST_LOOK = 0.5
+# After this time job.out says what a node waits for.
+_LEFTOVER_NOTE_SECONDS = 2.0
 _STOPPED_LOOK = 0.2
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
 
@@ -77,6 +81,7 @@ class AgentService:
         self.told_to_end = False
         self._port: socket.socket | None = None
         self._spawned_at = 0.0
+        self._awaited: actions.AwaitLeftovers | None = None
         self._halted: dict[int, proc.Process] = {}
         self._driver = MachineDriver(loop, machine, self._now)
         rank_processes.stranger = sidecars.reaped
@@ -210,7 +215,40 @@ class AgentService:
     def _signal_ranks(self, order: messages.SignalRanks) -> None:
         self._driver.happened(self._rank_processes.signal(order.number))
 
+    def _await_leftovers(self, order: actions.AwaitLeftovers) -> None:
+        self._sidecars.end_all()
+        self._awaited = order
+        began, pause, noted = steady(), _LEFTOVER_LOOK, False
+
+        def look() -> None:
+            nonlocal pause, noted
+            if self._awaited is not order:
+                return
+            leftovers = self._rank_processes.leftovers(order.filters_only)
+            if not leftovers:
+                self._awaited = None
+                self._driver.happened(events.LeftoversEnded(order.epoch))
+                return
+            if not noted and steady() > began + _LEFTOVER_NOTE_SECONDS:
+                noted = True
+                names = ", ".join(f"{process.name} ({process.pid})" for process in leftovers[:5])
+                node = self._rank_processes.node_name
+                say(f"{node}: all ranks have ended; these processes may finish: {names}")
+            self._loop.after(pause, look)
+            pause = min(2 * pause, _LEFTOVER_LONGEST_LOOK)
+
+        look()
+
+    def _end_leftovers(self, order: actions.EndLeftovers) -> None:
+        leftovers = self._rank_processes.leftovers()
+        filters = {process.pid for process in self._rank_processes.leftovers(filters_only=True)}
+        for process in leftovers:
+            if process.pid not in filters:
+                send(process, signal.SIGTERM)
+                send(process, signal.SIGCONT)
+
     def _sweep(self, order: actions.Sweep) -> None:
+        self._awaited = None
         self._sidecars.end_all()
         self._driver.happened(*self._rank_processes.sweep(order.epoch, self._now().wall))
 
@@ -224,6 +262,8 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     actions.StartSidecar: lambda self, order: self._sidecars.start(order.epoch, order.sidecar),
     messages.EndSidecar: lambda self, order: self._sidecars.end(order.sidecar),
     messages.SignalRanks: AgentService._signal_ranks,
+    actions.AwaitLeftovers: AgentService._await_leftovers,
+    actions.EndLeftovers: AgentService._end_leftovers,
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
     machine_events.Note: lambda self, order: say(order.text),

@@ -174,6 +174,8 @@ class LiveAttempt(RunPart):
         self._read_at: float | None = None
         self._launcher: FailureEvent | None = None
         self._launcher_until = 0.0
+        # All ranks exited 0, and nodes may wait for leftover processes.
+        self._is_finishing = False
 
     def wakes_at(self) -> float | None:
         return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at)
@@ -260,8 +262,11 @@ class LiveAttempt(RunPart):
         if self.outcomes.failure_events:
             self._settle(now)
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
-            # Nothing needs to be stopped: each node sweeps by itself once its ranks have ended.
-            return self._enter_stopping(now, STOP_SLACK_SECONDS)
+            # Nothing needs to be stopped: each node lets leftover processes finish, then sweeps by itself.
+            self._is_finishing = True
+            limit = contract.FINISH_SECONDS + contract.GRACE_SECONDS + STOP_SLACK_SECONDS
+            self._state_keeper.explains("every rank exited 0; processes that they left may finish")
+            return self._enter_stopping(now, limit)
         return None
 
     def fail(self, now: Now, kind: FailureKind, node: str, why: str) -> None:
@@ -319,8 +324,10 @@ class LiveAttempt(RunPart):
 
     def stop(self, now: Now, cause: str = "") -> AttemptOver | None:
         """End what runs, for the first failure where there is no other ``cause``; again and again is once."""
-        if self.stage in (AttemptStage.STOPPING, AttemptStage.OVER):
+        is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing
+        if is_stopped or self.stage is AttemptStage.OVER:
             return None
+        self._is_finishing = False
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
                 self._actions.append(Send(member.link, messages.StopRanks(self.epoch, self._orders.grace)))

@@ -92,6 +92,11 @@ AWAKE_SECONDS = 10.0
 The nodes of a suspended job are woken one after the other."""
 GRACE_SECONDS = 8.0
 """From TERM (and CONT) to KILL when ranks are stopped; below Slurm's KillWait of 30 s."""
+# How long processes may go on that ranks with exit code 0 left on a node. Then they get a TERM, and after the
+# grace time a KILL. Uploads of results need it, and a daemon must not keep the nodes for longer.
+FINISH_SECONDS = 60.0
+# How long filters of a failed rank's output (``exec > >(tee …)``) may go on; the pipe holds at most 64 KiB.
+DRAIN_SECONDS = 5.0
 STATE_SECONDS = 10.0
 """The coordinator writes its state at least this often while it lives."""
 TAIL_LINES = 20

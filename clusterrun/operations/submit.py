@@ -28,6 +28,7 @@ from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
+from clusterrun.script.own_output import opens_own_output
 from clusterrun.script.plan import (
     MachineFacts,
     Plan,
@@ -265,6 +266,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         cluster=name,
         findings=findings_folder(context.store.home, name),
         runtimes=runtimes_here(context.environ, slurm=not here) if spec.container else (),
+        opens_own_output=opens_own_output(spec),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 

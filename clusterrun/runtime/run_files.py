@@ -38,6 +38,11 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
 _NO_ROOM = 4096
 """Bytes: a disk with less has no block left for a line."""
+# Written once into a log that became shorter.
+_EMPTIED = (
+    b"clusterrun: this log was emptied: a program opened /dev/stdout or /dev/stderr to write; "
+    b"use >&2, or >> /dev/stderr\n"
+)
 _MARKS = 32
 """Growths of each log that are kept in memory: half a minute of one that grows all the time."""
 
@@ -216,6 +221,7 @@ class GrowthIndex:
         self._fd = open_log(paths.index(node))
         self._watched = watched
         self._sizes: dict[tuple[int, str], int] = {}
+        self._emptied: set[tuple[int, str]] = set()
         self.grown: dict[tuple[int, str], list[tuple[float, int]]] = {}
         self.trouble = ""
 
@@ -223,6 +229,10 @@ class GrowthIndex:
         """Write a line for every file that grew since the last time; what fails is written next time."""
         try:
             sizes = {key: os.fstat(fd).st_size for key, fd in self._watched.items()}
+            for key, size in sizes.items():
+                if size < self._sizes.get(key, 0) and key not in self._emptied:
+                    self._emptied.add(key)
+                    write_all(self._watched[key], _EMPTIED)
             grown = {key: size for key, size in sizes.items() if size != self._sizes.get(key, 0)}
             lines = [f"{wall:.3f} {rank} {stream} {size}\n" for (rank, stream), size in grown.items()]
             if lines:

@@ -34,6 +34,7 @@ class MachineFacts:
     default, ``why_python`` why, ``about_python`` what to tell of it then. ``cpus_per_gpu`` is what a rank on
     a GPU gets by default (0: not known, one CPU). ``inside`` is the container of the ranks, whose Python is
     ``python`` then. ``allocation`` is the job in which the run starts at once ('': one of its own is queued).
+    ``opens_own_output``: the command opens ``/dev/stdout`` or ``/dev/stderr`` by name.
     """
 
     slurm: bool
@@ -49,6 +50,7 @@ class MachineFacts:
     runtimes: tuple[str, ...] = ()
     inside: Container = Container()
     allocation: str = ""
+    opens_own_output: bool = False
 
 
 @frozen
@@ -312,6 +314,7 @@ def _orders(
         interpreter=ranks_python(spec, site),
         node_gpus=spec.gpus_from_node and bool(launch),
         container=site.inside,
+        pipes_output=site.opens_own_output,
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import Exit, ReleasePort, RenewLease, Sweep, Tell
+from clusterrun.agent.actions import AwaitLeftovers, EndLeftovers, Exit, ReleasePort, RenewLease, Sweep, Tell
 from clusterrun.agent.agent import Agent
-from clusterrun.agent.events import Disconnected, ShimLost, Told, Welcomed
+from clusterrun.agent.events import Disconnected, LeftoversEnded, ShimLost, Told, Welcomed
+from clusterrun.model import contract
 from clusterrun.protocol.messages import (
     Ack,
     Beat,
@@ -144,13 +145,60 @@ def test_a_rank_that_ends_after_the_stop_is_reported_as_a_consequence() -> None:
 
 def test_when_all_ranks_have_ended_what_they_left_is_swept_before_the_node_says_so() -> None:
     tape = running()
-    assert tape.does(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0))[-1] == Sweep(0)
+    assert tape.does(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0))[-1] == AwaitLeftovers(0, False)
+    assert tape.does(2.0, LeftoversEnded(0)) == [Sweep(0)]
     assert tape.does(2.1, RanksGone(0)) == [Tell(RanksGone(0))]
+
+
+def finishing(code: int = 0) -> Tape:
+    """All ranks ended at 2.0 s, one of them with ``code``."""
+    tape = running()
+    end = tape.does(2.0, RankExited(0, 0, code), RankExited(0, 1, 0))[-1]
+    assert end == AwaitLeftovers(0, filters_only=bool(code))
+    return tape
+
+
+def test_what_ranks_with_exit_code_0_left_may_finish_then_gets_a_term_and_then_a_kill() -> None:
+    tape = finishing()
+    term_at = 2.0 + contract.FINISH_SECONDS
+    kill_at = term_at + contract.GRACE_SECONDS
+    for beat in range(1, int(term_at) // 5 + 1):
+        tape.at(5.0 * beat - 1.0, Told(Ack(beat - 1, WALL)))
+        assert tape.does(5.0 * beat) == [Tell(Beat(beat))]
+    assert tape.machine.wakes_at() == term_at
+    assert tape.does(term_at) == [EndLeftovers(0)]
+    assert Sweep(0) not in tape.does(kill_at - 0.1)
+    assert tape.does(kill_at) == [Sweep(0)]
+
+
+def test_of_failed_ranks_only_filters_of_their_output_are_waited_for() -> None:
+    tape = finishing(code=1)
+    assert tape.does(2.3, Told(StopRanks(0, 8.0))) == []
+    assert [tape.does(6.9)[-1:], tape.does(2.0 + contract.DRAIN_SECONDS)] == [[Tell(Beat(1))], [Sweep(0)]]
+
+
+def test_a_stop_gives_leftover_processes_a_term_and_the_grace_time() -> None:
+    tape = finishing()
+    assert tape.does(3.0, Told(StopRanks(0, 4.0))) == [EndLeftovers(0)]
+    assert [tape.does(6.9)[-1:], tape.does(7.0)] == [[Tell(Beat(1))], [Sweep(0)]]
+
+
+def test_leftovers_of_ranks_that_end_well_after_a_term_have_the_rest_of_the_grace_time() -> None:
+    tape = running()
+    tape.at(2.0, Told(StopRanks(0, 2.0)))
+    assert tape.does(3.0, RankExited(0, 0, 0), RankExited(0, 1, 0))[-1] == AwaitLeftovers(0, False)
+    assert [tape.does(3.9), tape.does(4.0)] == [[], [Sweep(0)]]
+
+
+def test_a_lost_lease_sweeps_leftover_processes_at_once() -> None:
+    tape = finishing()
+    assert Sweep(0) in tape.does(20.0)
+    assert tape.does(20.0, LeftoversEnded(0)) == []
 
 
 def test_a_stop_after_the_end_is_answered_again() -> None:
     tape = running()
-    tape.at(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0), RanksGone(0, ("5 in D",)))
+    tape.at(2.0, RankExited(0, 0, 0), RankExited(0, 1, 0), LeftoversEnded(0), RanksGone(0, ("5 in D",)))
     assert tape.does(3.0, Told(StopRanks(0, 8.0))) == [Tell(RanksGone(0, ("5 in D",)))]
 
 
@@ -176,7 +224,7 @@ def test_the_port_is_held_until_the_epoch_is_over() -> None:
     assert tape.does(1.0, Told(ReservePort(0))) == [ReservePort(0)]
     assert tape.does(1.0, PortReserved(0, 29000)) == [Tell(PortReserved(0, 29000))]
     assert ReleasePort() not in tape.does(
-        1.1, start(), RanksStarted(0), RankExited(0, 0, 0), RankExited(0, 1, 0)
+        1.1, start(), RanksStarted(0), RankExited(0, 0, 0), RankExited(0, 1, 0), LeftoversEnded(0)
     )
     assert tape.does(2.0, RanksGone(0)) == [Tell(RanksGone(0)), ReleasePort()]
 
@@ -197,7 +245,8 @@ def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_wha
 
 def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
     tape = running()
-    tape.at(2.0, SignalCame(signal.SIGTERM), RankExited(0, 0, -15), RankExited(0, 1, -15), RanksGone(0))
+    tape.at(2.0, SignalCame(signal.SIGTERM), RankExited(0, 0, -15), RankExited(0, 1, -15))
+    tape.at(2.0, LeftoversEnded(0), RanksGone(0))
     tape.at(6.0)
     tape.at(6.1, Told(Ack(1, WALL)))
     assert tape.does(18.9) == [Tell(Beat(2))]
@@ -208,7 +257,7 @@ def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> N
     tape = running()
     assert tape.does(2.0, Disconnected("reset")) == [TERM]
     assert tape.does(2.1, SignalCame(signal.SIGTERM)) == []
-    tape.at(2.2, RankExited(0, 0, -15), RankExited(0, 1, -15))
+    tape.at(2.2, RankExited(0, 0, -15), RankExited(0, 1, -15), LeftoversEnded(0))
     assert tape.does(2.3, RanksGone(0)) == [Exit(1)]
 
 

@@ -191,6 +191,59 @@ def test_ranks_that_cannot_be_started_are_told_by_node_with_the_reason(
     assert state.state is State.FAILED and said in state.reason and "local-" in state.reason
 
 
+SLOW_TEE = 'exec > >(while IFS= read -r line; do sleep 0.01; echo "$line"; done) 2>&1; seq 40; '
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_filter_of_a_ranks_output_has_not_yet_passed_on_is_not_lost(make: Make, code: int) -> None:
+    run = make(["/bin/bash", "-c", f"{SLOW_TEE} exit {code}"], nodes=1)
+    assert run.ended().exit_code == code
+    assert run.output(0).split() == [b"%d" % number for number in range(1, 41)]
+    assert run.left() == []
+
+
+def test_a_process_that_a_rank_left_finishes_after_exit_code_0_and_is_killed_after_a_failure(
+    make: Make, tmp_path: Path
+) -> None:
+    for code, results in ((0, ["0", "1"]), (3, [])):
+        done = tmp_path / f"done-{code}"
+        done.mkdir()
+        script = f"(sleep 2; touch {done}/$RANK) >/dev/null 2>&1 & exit {code}"
+        run = make(sh(script), nodes=1)
+        assert run.ended().exit_code == code
+        assert run.left() == []
+        assert sorted(os.listdir(done)) == results
+
+
+def test_a_daemon_that_a_rank_left_gets_a_term_when_the_run_is_ended(make: Make, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    daemon = f"(trap 'sleep 0.5; touch {saved}; exit' TERM; echo up; while :; do sleep 0.05; done) &"
+    run = make(sh(daemon), nodes=1, ranks=1)
+    run.start()
+    run.running(1)
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait()
+    assert saved.exists()
+    assert run.left() == []
+
+
+STREAMS = "echo 1; echo 2 > /dev/stderr; echo 3 > /dev/stdout; echo 4 | tee /dev/stderr; echo 5"
+
+
+def test_ranks_with_pipes_append_where_they_open_their_own_output_by_name(make: Make) -> None:
+    run = make(sh(STREAMS), pipes_output=True)
+    assert run.ended().state is State.COMPLETED
+    for rank in range(4):
+        assert (run.output(rank), run.output(rank, "err")) == (b"1\n3\n4\n5\n", b"2\n4\n")
+    assert run.left() == []
+
+
+def test_a_log_says_that_it_was_emptied(make: Make) -> None:
+    run = make(sh("seq 1000; sleep 2; echo short > /dev/stdout; sleep 2"), nodes=1, ranks=1)
+    assert run.ended().state is State.COMPLETED
+    assert b"clusterrun: this log was emptied" in run.output(0)
+
+
 @pytest.mark.parametrize("victim", ["rank", "agent", "shim", "coordinator"])
 def test_after_a_kill_nothing_is_left_and_the_run_ends(make: Make, victim: str) -> None:
     run = make(sh(f"sleep 400 & (setsid sleep 500 &) ; {UP}"))

@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.agent.actions import Exit, StartSidecar, Sweep, Tell
 from clusterrun.agent.agent import OBSERVE_AFTER_SECONDS, Agent
-from clusterrun.agent.events import Disconnected, Told, Welcomed
+from clusterrun.agent.events import Disconnected, LeftoversEnded, Told, Welcomed
 from clusterrun.protocol.messages import (
     Ack,
     AskSidecar,
@@ -74,7 +74,15 @@ def test_what_a_dismissed_sidecar_still_said_is_dropped() -> None:
 
 def test_a_start_that_is_refused_costs_no_examiner() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksStarted(0), RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
+    tape.at(
+        1.0,
+        start(),
+        RanksStarted(0),
+        RankExited(0, 0, 1),
+        RankExited(0, 1, 1),
+        LeftoversEnded(0),
+        RanksGone(0),
+    )
     tape.at(2.0, Told(AskSidecar(1, "examiner", 1, "look")))
     assert tape.does(3.0, start(0)) == []
 
@@ -89,7 +97,15 @@ def test_no_examiner_is_asked_while_ranks_live(order: Any) -> None:
 
 def test_no_examiner_is_asked_for_an_epoch_that_was_started() -> None:
     tape = agent()
-    tape.at(1.0, start(), RanksStarted(0), RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
+    tape.at(
+        1.0,
+        start(),
+        RanksStarted(0),
+        RankExited(0, 0, 1),
+        RankExited(0, 1, 1),
+        LeftoversEnded(0),
+        RanksGone(0),
+    )
     assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "ranks were started on this node")]
     assert tape.does(2.0, Told(AskSidecar(1, "examiner", 1, "x"))) == [AskSidecar(1, "examiner", 1, "x")]
 
@@ -149,7 +165,7 @@ def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:
     for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks live here")):
         does = tape.does(2.0, Told(AskSidecar(epoch, "observer", 1, "s")))
         assert does == answer or told(does) == [SidecarEnded(epoch, "observer", answer)]
-    tape.at(3.0, RankExited(0, 0, 1), RankExited(0, 1, 1), RanksGone(0))
+    tape.at(3.0, RankExited(0, 0, 1), RankExited(0, 1, 1), LeftoversEnded(0), RanksGone(0))
     assert told(tape.does(4.0, Told(AskSidecar(0, "observer", 1, "s")))) == [
         SidecarEnded(0, "observer", "no ranks live here")
     ]

@@ -25,6 +25,7 @@ EASY = (
     "a 0 after a TERM is success",
     "the port is given back when ranks start",
     "nothing is swept after the last rank",
+    "leftover processes are killed at once",
     "the same step counts as progress",
     "causes are all the same",
 )
