@@ -234,6 +234,8 @@ def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
         yield Grade.WARN, said, _LOOK.format(index)
 
 
+# A driver that stays loaded answers nvidia-smi -q in about a second with eight GPUs.
+SLOW_DRIVER_SECONDS = 5.0
 _ONE_KIND = "ask for one kind of node (--constraint or --partition): every step waits for the slowest GPU"
 _ECC = "nvidia-smi -e 1 (or 0) on that node, then reboot it: without ECC wrong bits go unnoticed"
 _EQUAL = (
@@ -244,7 +246,13 @@ _EQUAL = (
 
 
 def _driver(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn of a node with another driver, or with other GPUs than most have."""
+    """Warn of a node with another driver, of other GPUs than most have, and of a driver that loads slowly."""
+    for node, reading in readings.items():
+        seconds = number(reading, "seconds") or 0.0
+        modes = {text(gpu, "persistence") for gpu in rows(reading, "gpus")}
+        if seconds > SLOW_DRIVER_SECONDS and "Disabled" in modes:
+            message = f"persistence mode is off and nvidia-smi took {seconds:.0f} s: ranks start as slowly"
+            yield node, Finding("driver", Grade.WARN, message, gpus.PERSISTENCE)
     for what, field, remedy in _EQUAL:
         values = {}
         for node, reading in readings.items():

@@ -6,6 +6,7 @@ Other checks judge the same reading: of memory, errors, PCIe and clocks.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 
 from clusterrun.model.preflight_report import Finding, Grade
@@ -25,11 +26,12 @@ LATE = Finding(
     "nvidia-smi gave no answer",
     "the driver or a GPU hangs: look for Xid in dmesg, then reboot the node",
 )
+PERSISTENCE = "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
 LATE_EVERYWHERE = Finding(
     NAME,
     Grade.WARN,
     f"nvidia-smi gave no answer within {LIMIT:g} s on any node",
-    "turn persistence mode on: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1",
+    PERSISTENCE,
 )
 Numbered = list[tuple[int, dict[str, object]]]
 """GPUs, each with the driver's number."""
@@ -49,12 +51,14 @@ _REMEDIES = (
 
 def probe(request: RunNeeds) -> object:
     """Everything that one call of nvidia-smi tells, and which of the GPUs are this job's."""
+    began = time.monotonic()
     said = answer("nvidia-smi", "-q", "-x", seconds=LIMIT)
     if said.code == _NO_SUCH_PROGRAM:
         return {"found": False}
     reading = {
         "found": True,
         "code": said.code,
+        "seconds": round(time.monotonic() - began, 1),
         "given": names(),
         "complaints": nvidia_smi.complaints(f"{said.out}\n{said.err}"),
     }

@@ -10,10 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterrun.atomic_file import write_all
 from clusterrun.model.document import BadDocument
 from clusterrun.preflight import tasks
+from clusterrun.preflight.node.forked_call import ForkedCall
+from clusterrun.preflight.node.gpu_driver import hold_driver
 from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.node.message_exchange import MessageExchange, RunningExchange
 from clusterrun.preflight.node.network_interfaces import interfaces
@@ -48,6 +51,7 @@ class Worker:
         self._exchange: MessageExchange | None = None
         self._torch_worker = TorchWorkerClient(run_dir, environment, self._answer, self._watch)
         self._remotes = RemoteExaminers(environment, self._watch)
+        self._gpu_driver: ForkedCall | None = None
         self._half = b""
         self._ended = False
 
@@ -64,6 +68,8 @@ class Worker:
                 running.end()
         self._torch_worker.end()
         self._remotes.end()
+        if self._gpu_driver is not None:
+            self._gpu_driver.kill()
         return 0
 
     def _seconds(self) -> float:
@@ -110,6 +116,9 @@ class Worker:
         if isinstance(known, RunningChecks) and isinstance(task, tasks.LocalTask):
             known.hurry(task.limit)
         elif isinstance(task, tasks.LocalTask):
+            if task.asked.gpus and self._gpu_driver is None:
+                with suppress(OSError):  # the checks report that no process can be started
+                    self._gpu_driver = hold_driver()
             home = self._environment.get("HOME", "")
             self._running[number] = RunningChecks(task, self._run_dir, home, self._watch)
         elif isinstance(task, tasks.ListenTask):

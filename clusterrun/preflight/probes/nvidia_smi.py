@@ -19,6 +19,7 @@ _TEXTS = {
     "uuid": ("uuid",),
     "mig": ("mig_mode/current_mig",),
     "ecc": ("ecc_mode/current_ecc",),
+    "persistence": ("persistence_mode",),
     "license": ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
     "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "rows_pending": ("remapped_rows/remapped_row_pending",),

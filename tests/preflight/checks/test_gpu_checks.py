@@ -384,3 +384,12 @@ def test_the_kernel_says_which_device_files_the_job_may_open(minors, allowed, cl
     there = [{} if minor is None else {"minor": float(minor)} for minor in minors]
     may = lambda path, mode: path in {f"/dev/nvidia{minor}" for minor in allowed}  # noqa: E731
     assert gpus.closed_devices(there, may=may) == closed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "mode", "grade"), [(28.0, "Disabled", WARN), (28.0, "Enabled", None), (1.2, "Disabled", None)]
+)
+def test_a_driver_that_loads_slowly_without_persistence_mode_is_a_warning(seconds, mode, grade):
+    gpus_of_node = [gpu(persistence=mode)] * 8
+    slow = {**reading(), "seconds": seconds, "gpus": gpus_of_node}
+    assert blamed(DRIVER, nodes(1, slow, n2=slow)) == ({} if grade is None else {"n1": grade, "n2": grade})
