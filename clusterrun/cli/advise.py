@@ -1,4 +1,4 @@
-"""`clusterrun advise`: from a model and machines to a strategy and what to expect."""
+"""`clusterrun bench advise`: from a model and machines to a strategy and what to expect."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from clusterrun.model.errors import BadInput
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def advise(as_json: bool, **given: Any) -> None:
-    """Say whether single, ddp or fsdp fits a model, and what scaling to expect, with the arithmetic.
+    """Estimate whether single, ddp or fsdp fits a model, and how it scales, with the arithmetic.
 
     It counts weights, gradients and the optimizer's state. Activations depend on the model: measure
     them on one GPU and give them.
 
     \b
     Examples:
-      clusterrun advise --parameters 350M --gpu-memory 24GB --gpus-per-node 4
-      clusterrun advise --parameters 7B --nodes 16 --bandwidth 25 --step-time 0.9
-      clusterrun advise --parameters 70e9 --precision bf16 --nodes 4 --json
+      clusterrun bench advise --parameters 350M --gpu-memory 24GB --gpus-per-node 4
+      clusterrun bench advise --parameters 7B --nodes 16 --bandwidth 25 --step-time 0.9
+      clusterrun bench advise --parameters 70e9 --precision bf16 --nodes 4 --json
     """
     from clusterrun.bench.advice import advise as answer
     from clusterrun.model.document import encode

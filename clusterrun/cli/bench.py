@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from clusterrun.cli.advise import advise
 from clusterrun.cli.error_output import confirmed, say
 from clusterrun.cli.shell_complete import FILE, files
 from clusterrun.cli.submit_options import defaults, options, profile_option, settled, to_spec
@@ -22,11 +23,12 @@ SIZED_BY_CELLS = ("nodes", "name", "spares")
 
 @click.group()
 def bench() -> None:
-    """Measure how a script scales.
+    """Measure how a script scales, or estimate it.
 
     \b
     Examples:
       clusterrun bench scaling
+      clusterrun bench advise --parameters 7B --nodes 16
     """
 
 
@@ -97,6 +99,9 @@ def scaling(
         say(f"  {shlex.join(['clusterrun', *sys.argv[1:]])}")
         return ExitCode.INTERRUPTED
     return _show(study, given["as_json"], plot)
+
+
+bench.add_command(advise)
 
 
 def _wanted(crowded: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
 from clusterrun.reports import selftest_findings
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 MOST_BYTES = 64 << 20
 MARGIN_SECONDS = 600
 """Asked of the scheduler beyond the budget, for agents to start and end: a short job starts sooner."""
@@ -36,7 +39,29 @@ _common = partial(_more, common=True)
 _file = partial(_more, **FILE)
 
 
-@click.command(cls=GroupedCommand)
+SUBCOMMANDS = ("report", "nodes")
+
+
+class CheckCommand(GroupedCommand):
+    """`check` itself, or the command of that name for `check report` and `check nodes`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in SUBCOMMANDS and parent and isinstance(parent.command, click.Group):
+            subcommand = parent.command.get_command(parent, args[0])
+            assert subcommand is not None
+            return subcommand.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # for a TAB alone
+
+        names = [CompletionItem(name) for name in SUBCOMMANDS if name.startswith(incomplete)]
+        return names + super().shell_complete(ctx, incomplete)
+
+
+@click.command(cls=CheckCommand)
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -74,6 +99,7 @@ def check(
 ) -> int:
     """Check nodes without training on them: each node, each link, and all together.
 
+    `check report` shows what the check of a run found, `check nodes` which nodes were unfit before.
     Exits with 0 if the nodes are fit (also with warnings, or where something could not be judged,
     which the report says), with 3 if they are not. Ctrl-C leaves the check running.
 
@@ -84,6 +110,8 @@ def check(
       clusterrun check --nodes 2 --level quick --json
       clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
       clusterrun check --selftest-gpu --gpus 8 --partition gpu
+      clusterrun check report last
+      clusterrun check nodes
     """
     if read:
         return _read_selftest(read)

@@ -20,11 +20,13 @@ HOST = "clusterrun.host"
 
 @frozen
 class CommandEntry:
-    """The module of `cli` that has a command, its name there, and its one line in the list of commands."""
+    """A command that is imported when it is called."""
 
-    module: str
-    attribute: str
-    help: str
+    module: str  # in `cli`
+    attribute: str  # its name in the module
+    help: str  # its line in the list of commands
+    is_common: bool = False  # it stands before "More commands"
+    is_hidden: bool = False  # an old name: it works, and no list or completion shows it
 
 
 class LazyGroup(click.Group):
@@ -43,7 +45,7 @@ class LazyGroup(click.Group):
         self._everywhere = everywhere
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._entries)
+        return [name for name, entry in self._entries.items() if not entry.is_hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entries.get(cmd_name)
@@ -54,22 +56,30 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
+        for head, is_common in (("Commands", True), ("More commands", False)):
+            rows = [
+                (name, entry.help)
+                for name, entry in self._entries.items()
+                if entry.is_common == is_common and not entry.is_hidden
+            ]
+            with formatter.section(head):
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # for a TAB alone
 
-        fitting = [(name, entry) for name, entry in self._entries.items() if name.startswith(incomplete)]
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [CompletionItem(name, help=entry.help) for name, entry in fitting] + options
+        return [CompletionItem(name, help=self._entries[name].help) for name in names] + options
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but a wrong name is answered with the nearest ones."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}.{meant(args[0], self._entries)}", ctx)
+            raise click.UsageError(
+                f"there is no command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}", ctx
+            )
         return super().resolve_command(ctx, args)
 
 

@@ -17,34 +17,37 @@ from clusterrun.model import contract
 COMPLETION_VARIABLE = "_CLUSTERRUN_COMPLETE"
 
 COMMANDS = {
-    "submit": CommandEntry("submit", "submit", "Submit a training script to many nodes."),
-    "plan": CommandEntry("queue_forecast", "plan", "Say when which shape of a run is expected to start."),
-    "run": CommandEntry("run", "run", "Start a training script in an allocation that is there."),
-    "alloc": CommandEntry("alloc", "alloc", "Open a shell in an allocation of its own."),
-    "status": CommandEntry("status", "status", "Show the state of runs."),
-    "logs": CommandEntry("logs", "logs", "Show what the ranks printed."),
-    "cancel": CommandEntry("cancel", "cancel", "End runs."),
-    "sweep": CommandEntry("sweep", "sweep", "Run a script with many values, and compare."),
-    "wait": CommandEntry("wait", "wait", "Wait until runs have ended."),
-    "check": CommandEntry("check", "check", "Check nodes without training on them."),
-    "report": CommandEntry("report", "report", "Show what the pre-flight check of a run found."),
-    "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before."),
-    "top": CommandEntry("top", "top", "Show what a run uses of its nodes and GPUs, live."),
-    "diagnose": CommandEntry("diagnose", "diagnose", "Say why a run hangs or has failed."),
-    "exec": CommandEntry("exec", "execute", "Run a command beside a job, on one of its nodes."),
-    "shell": CommandEntry("exec", "shell", "Open a shell beside a job, on one of its nodes."),
-    "forward": CommandEntry("forward", "forward", "Bring a port of a run's node to your own machine."),
-    "bench": CommandEntry("bench", "bench", "Measure how a script scales."),
-    "advise": CommandEntry("advise", "advise", "Say which strategy fits, and what to expect of it."),
-    "clean": CommandEntry("clean", "clean", "Remove old runs and say how much all runs hold."),
-    "config": CommandEntry("config", "config", "Show the configuration and where it comes from."),
-    "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),
+    "submit": CommandEntry("submit", "submit", "Submit a training script to many nodes.", is_common=True),
+    "status": CommandEntry("status", "status", "Show the state of runs.", is_common=True),
+    "logs": CommandEntry("logs", "logs", "Show what the ranks printed.", is_common=True),
+    "cancel": CommandEntry("cancel", "cancel", "End runs.", is_common=True),
+    "wait": CommandEntry("wait", "wait", "Wait until runs have ended.", is_common=True),
+    "diagnose": CommandEntry("diagnose", "diagnose", "Say why a run hangs or has failed.", is_common=True),
+    "check": CommandEntry("check", "check", "Check nodes without training on them.", is_common=True),
+    "top": CommandEntry("top", "top", "Show what a run uses of its nodes and GPUs, live.", is_common=True),
+    "exec": CommandEntry(
+        "exec", "execute", "Run a command beside a job, on one of its nodes.", is_common=True
+    ),
+    "shell": CommandEntry("exec", "shell", "Open a shell beside a job, on one of its nodes.", is_common=True),
+    "sweep": CommandEntry("sweep", "sweep", "Run a script with many values, and compare.", is_common=True),
+    "run": CommandEntry("run", "run", "Start a training script in an allocation of yours.", is_common=True),
+    "alloc": CommandEntry("alloc", "alloc", "Open a shell in an allocation of its own.", is_common=True),
+    "lab": CommandEntry("lab", "lab", "A real Slurm cluster on this one machine.", is_common=True),
+    "report": CommandEntry("report", "report", "Show what the check of a run found: check report."),
+    "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before: check nodes."),
     "rehearse": CommandEntry(
         "rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
     ),
-    "mcp": CommandEntry("mcp", "serve", "Serve the commands as tools to an assistant."),
+    "plan": CommandEntry("queue_forecast", "plan", "Show when a run of some size is expected to start."),
+    "bench": CommandEntry("bench", "bench", "Measure how a script scales, or estimate it."),
+    "forward": CommandEntry("forward", "forward", "Bring a port of a run's node to your own machine."),
+    "clean": CommandEntry("clean", "clean", "Remove old runs and show how much all runs hold."),
+    "config": CommandEntry("config", "config", "Show the configuration and where it comes from."),
     "help": CommandEntry("help", "show", "Show a page of the documentation."),
-    "lab": CommandEntry("lab", "lab", "A real Slurm cluster on this one machine."),
+    "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),
+    "mcp": CommandEntry("mcp", "serve", "Serve the commands as tools to an assistant."),
+    # The name that `bench advise` had.
+    "advise": CommandEntry("advise", "advise", "Estimate what fits and how it scales.", is_hidden=True),
 }
 
 

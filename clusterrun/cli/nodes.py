@@ -29,8 +29,8 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
 
     \b
     Examples:
-      clusterrun nodes
-      clusterrun nodes --since 90d --json
+      clusterrun check nodes
+      clusterrun check nodes --since 90d --json
     """
     context = Context()
     name = cluster or ("local" if context.client().why_not() else context.client().cluster_name())

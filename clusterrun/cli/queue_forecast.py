@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: Any) -> None:
-    """Say when a run of this size, and of smaller ones, is expected to start; nothing is queued.
+    """Show when a run of this size, and of smaller ones, is expected to start; nothing is queued.
 
-    Options are those of submit: --shapes compares shapes. A forecast is made from the nodes that are free,
+    Options are those of submit. A forecast is made from the nodes that are free,
     the ends of the jobs that run and the starts that Slurm has planned; beside it stands how long your runs
     of about that size waited, and how far such forecasts were off.
 
     \b
     Examples:
       clusterrun plan --nodes 8 --gpus 8 --time 12h
-      clusterrun plan --shapes "8x8 4x8,time=20h 1-8x8,time-min=1h" --time 12h
     """
     from clusterrun.operations.context import Context
     from clusterrun.operations.queue_forecast import forecasts

@@ -73,8 +73,9 @@ def _default(option: click.Option) -> str:
 
 def _commands(_: str) -> Iterator[str]:
     """Every command with its words, options and examples, but for submit, which has a page of its own."""
-    for name in COMMANDS:
-        yield from _command((name,))
+    for name, entry in COMMANDS.items():
+        if not entry.is_hidden:
+            yield from _command((name,))
 
 
 def _command(words: tuple[str, ...]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.grouped_help import grouped
+from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import FILE, runs
 from clusterrun.cli.terminal import coloured, columns
 from clusterrun.model.preflight_report import Grade, Report
@@ -30,11 +30,17 @@ def outputs(command: F) -> F:
     option = partial(grouped, common=True)
     command = option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
     command = option("--html", **FILE, help="Write a page for a browser, self-contained.")(command)
-    return option("--prometheus", **FILE, help="Write metrics for the textfile collector.")(command)
+    return grouped("--prometheus", **FILE, help="Write metrics for the textfile collector.")(command)
 
 
-@click.command()
-@click.option("--attempt", type=click.IntRange(min=0), metavar="K", help="Attempt K instead of the newest.")
+@click.command(cls=GroupedCommand)
+@grouped(
+    "--attempt",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Attempt K instead of the newest.",
+    common=True,
+)
 @outputs
 @click.argument("run", default="last", shell_complete=runs)
 def report(run: str, attempt: int | None, as_json: bool, html: str | None, prometheus: str | None) -> None:
@@ -42,10 +48,9 @@ def report(run: str, attempt: int | None, as_json: bool, html: str | None, prome
 
     \b
     Examples:
-      clusterrun report
-      clusterrun report last --json
-      clusterrun report --html report.html
-      clusterrun report --prometheus clusterrun.prom
+      clusterrun check report
+      clusterrun check report last --json
+      clusterrun check report --html report.html
     """
     from clusterrun.operations.context import Context
     from clusterrun.operations.find_run import find_run

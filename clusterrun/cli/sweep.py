@@ -112,7 +112,6 @@ def begin(
       clusterrun sweep --set lr=0.1,0.01 --set seed='range(5)' train.py --lr {lr} --seed {seed}
       clusterrun sweep --nodes 2 --gpus 8 --at-most 4 --points points.csv train.py --lr {lr}
       clusterrun sweep --dry-run --set lr=0.1,0.01 train.py --lr {lr}
-      clusterrun sweep --optuna 50 --by loss --set 'lr=log(1e-5,0.1)' train.py --lr {lr}
     """
     from clusterrun.config.sweep_points import points
     from clusterrun.operations.sweep import new_sweep, start

@@ -66,14 +66,14 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
             pytest.importorskip(module, reason=why, exc_type=ImportError)
     if words[0] == "--host":
         words = words[2:]  # there, as here
-    if words[0] in ("submit", "check", "alloc"):
+    if words[0] in ("submit", "check", "alloc") and words[1:2] not in (["report"], ["nodes"]):
         words.insert(1, "--dry-run")
     elif words[0] == "rehearse":
         words.insert(1, "--list-faults")
     elif words[0] == "sweep" and words[1] not in OF_A_SWEEP:
         (ended.folder / "points.csv").write_text("lr\n0.1\n")
         words[1:1] = ["start", "--dry-run"]
-    elif words[0] == "bench":
+    elif words[:2] == ["bench", "scaling"]:
         words.insert(2, "--dry-run")
     done = ended(*words)
     if words[0] == "sweep" and words[1] in OF_A_SWEEP:

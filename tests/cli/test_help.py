@@ -62,3 +62,31 @@ def test_help_fits_the_terminal(ended: CommandLine, words: tuple[str, ...], colu
 
 def test_the_examples_end_before_the_options_begin(ended: CommandLine) -> None:
     assert "train.py\n\nResources:\n" in helped(ended, "submit", "--help")
+
+
+def test_help_shows_the_commands_that_people_use_before_the_others(ended: CommandLine) -> None:
+    _, common, more = re.split(r"^(?:Commands|More commands):\n", helped(ended, "--help"), flags=re.MULTILINE)
+    names = " ".join(line.split()[0] for line in common.strip().splitlines())
+    assert names == "submit status logs cancel wait diagnose check top exec shell sweep run alloc lab"
+    assert "advise" not in more and "  report " in more and "  bench " in more
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("report", "--json"), ("check", "report", "--json")),
+        (("nodes", "--json"), ("check", "nodes", "--json")),
+        (("advise", "--parameters", "7B"), ("bench", "advise", "--parameters", "7B")),
+    ],
+)
+def test_a_command_is_found_under_its_old_and_its_new_name(
+    ended: CommandLine, old: tuple[str, ...], new: tuple[str, ...]
+) -> None:
+    before, after = ended(*old), ended(*new)
+    assert (before.code, before.out) == (after.code, after.out) == (0, after.out)
+
+
+def test_options_that_few_need_are_shown_by_help_all_alone(ended: CommandLine) -> None:
+    for words, option in ((("submit",), "--shapes"), (("sweep",), "--optuna"), (("report",), "--prometheus")):
+        short, whole = helped(ended, *words, "--help"), helped(ended, *words, "--help-all")
+        assert (option in short, option in whole) == (False, True)
