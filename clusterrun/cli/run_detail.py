@@ -36,7 +36,7 @@ def show(context: Context, status: RunStatus) -> None:
     checked = any("  pre-flight" in line for line in lines)
     lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
     if record and status.state.ended:
-        from clusterrun.operations.submit_again import line as again
+        from clusterrun.script.submit_again import line as again
 
         lines.append(f"{'again':<10} {again(record.spec)}")
     print("\n".join(visible(line) for line in lines))

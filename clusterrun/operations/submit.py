@@ -28,6 +28,7 @@ from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
+from clusterrun.script.nested_launchers import check_command
 from clusterrun.script.own_output import opens_own_output
 from clusterrun.script.plan import (
     MachineFacts,
@@ -68,6 +69,9 @@ class SubmitFacts:
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Notices about a plan that is made of it. Raises ``BadInput`` if it can never run."""
         said = (*self.said, *self.of_launch, *about_python(planned, self.site))
+        if not planned.spec.alone:
+            verb = "run" if self.site.allocation else "submit"
+            said += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
         said += check(planned, environ=environ)
         partition_limits.check(planned.spec, _partitions(self.offered))
         return said

@@ -51,12 +51,12 @@ def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:
 
 
 def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
-    """Launchers that every rank would start inside ours; a lone rank, or one process per node, may."""
-    if spec.per_node or spec.world_size == 1:
+    """Return a sentence for each launcher in a Python script; none for a lone rank or with ``--per-node``."""
+    if not script or spec.per_node or spec.world_size == 1:
         return ()
-    from clusterrun.script.nested_launchers import found  # it parses Python: not for every command
+    from clusterrun.script.nested_launchers import in_python  # it parses Python: not for every command
 
-    return found(spec.command, system.text_of(script) if script else "")
+    return tuple(in_python(os.path.basename(script), system.text_of(script)))
 
 
 def script_of(plan: Plan) -> str:

@@ -1,7 +1,7 @@
-"""Finds launchers inside our launcher, in a command line and a script's text: pure, runs nothing.
+"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script; runs nothing.
 
-Every rank is started with the same command: what starts ranks by itself would start a world of its
-own in each of them, and a script that leaves where it sees too few GPUs does so in every rank.
+Every rank is started with the same command. A command that starts ranks by itself makes a world of its own in
+each of them, and a script that leaves if it sees too few GPUs does so in every rank.
 """
 
 from __future__ import annotations
@@ -9,48 +9,86 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-PROGRAMS = ("torchrun", "accelerate", "deepspeed", "colossalai", "mpirun", "mpiexec", "horovodrun")
-MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-SCHEDULERS = ("srun", "sbatch")
+from clusterrun import system
+from clusterrun.model.spec import JobSpec
+from clusterrun.script import batch_scripts, launch_commands
+from clusterrun.script.launch_commands import PROGRAMS, SHELLS, launch_in, shell_launches
+
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
 _GPUS = re.compile(r"device_count|gpu_count|num_gpus|n_gpus", re.IGNORECASE)
 _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
 
-def found(argv: Sequence[str], source: str = "") -> tuple[str, ...]:
-    """Sentences about launchers in ``argv`` (as typed) and in the script's ``source``.
+def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[str, ...]:
+    """Return warnings about launchers that the script of ``spec`` starts. ``verb``: what the user typed.
 
-    Not for a command that is started once per node: that is what launchers are for.
+    Raises ``BadInput`` if COMMAND is a batch script or a launcher. A launcher is allowed with ``--per-node``,
+    and in a lone rank if it starts no second process.
     """
-    name = os.path.basename(argv[0])
-    return (*_in_command(argv), *(f"{name}, {said}" for said in _in_source(source)))
+    many = spec.world_size > 1 and not spec.per_node
+    launch = launch_in(spec.command)
+    if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
+        script = _batch_script(launch.command, spec.cwd) if launch.program == "sbatch" else None
+        raise (
+            batch_scripts.refuse(spec, script, verb)
+            if script
+            else launch_commands.refuse(spec, launch, many, verb)
+        )
+    if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
+        raise launch_commands.refuse(spec, launch, many, verb)
+    if script := _batch_script(spec.command, spec.cwd):
+        raise batch_scripts.refuse(spec, script, verb)
+    return () if launch else tuple(_in_shell_script(spec, on_slurm, many, verb))
 
 
-def _in_command(argv: Sequence[str]) -> Iterator[str]:
-    name = os.path.basename(argv[0])
-    starts = name in PROGRAMS and (name != "accelerate" or "launch" in argv[1:3])
-    module = argv[1] if argv[0] == "-m" and len(argv) > 1 else ""
-    if name.startswith("python") and "-m" in argv[:-1]:
-        module = argv[list(argv).index("-m") + 1]
-    if starts or module in MODULES:
-        starts_them = f"{module or name} starts ranks by itself, and every rank would start it"
-        yield f"{starts_them}: name the script alone, or start it once per node with --per-node"
-    elif name in SCHEDULERS:
-        yield f"{name} inside a rank would start the job in the job: name the script alone"
+def _batch_script(command: tuple[str, ...], cwd: str) -> batch_scripts.BatchScript | None:
+    name = batch_scripts.script_of(command, SHELLS) if command else ""
+    if not name or name == "-m" or name.endswith(".py"):
+        return None
+    return batch_scripts.batch_script(name, _text(name, cwd))
 
 
-def _in_source(source: str) -> Iterator[str]:
+def _text(name: str, cwd: str) -> str:
+    """The text of a script; '' for a file that is none, as a compiled program."""
+    path = os.path.join(cwd, name)
+    text = system.text_of(path) if os.path.isfile(path) else ""
+    return "" if "\0" in text else text
+
+
+def _in_shell_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
+    name = batch_scripts.script_of(spec.command, SHELLS)
+    if name == "-m" or name.endswith(".py"):
+        return
+    is_inline = not name and len(spec.command) > 2
+    text = spec.command[2] if is_inline else _text(name, spec.cwd) if name else ""
+    is_shell = (
+        is_inline or name != spec.command[0] or (text.startswith("#!") and "sh" in text.partition("\n")[0])
+    )
+    for number, launch in shell_launches(text) if is_shell else ():
+        where = "the shell line" if is_inline else f"{name}, line {number}"
+        line = launch_commands.instead(spec, launch, verb)
+        remedy = f": instead {line}" if line else ""
+        if launch.is_scheduler and on_slurm and not launch.overlaps:
+            yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
+        elif not launch.is_scheduler and many:
+            each = f"{where} starts {launch.program}, which starts ranks by itself, in every rank"
+            yield f"{each}{remedy or ': start it once per node with --per-node'}"
+
+
+def in_python(name: str, source: str) -> Iterator[str]:
+    """Yield a sentence for each place in a Python script that starts ranks, or leaves without GPUs."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from _of_call(node)
+            for sentence in _of_call(node):
+                yield f"{name}, {sentence}"
         elif isinstance(node, ast.If) and _leaves_without_gpus(node):
-            leaves = f"line {node.lineno} leaves the script where it sees too few GPUs"
+            leaves = f"{name}, line {node.lineno} leaves the script where it sees too few GPUs"
             yield f"{leaves}: a rank sees the GPUs of its node, and with --gpus 0 none"
 
 

@@ -154,6 +154,10 @@ def full_name(key: str) -> str:
     return names[0] if key not in OPTIONS and len(names) == 1 else key
 
 
+def option_of_letter(letter: str) -> SbatchOption | None:
+    return _BY_LETTER.get(letter)
+
+
 def instead_of(typed: str) -> str:
     """Return what to type for ``typed`` (``--array``, ``-a``), an option of sbatch or srun; '' for others."""
     name = typed.lstrip("-")

@@ -1,42 +1,204 @@
-"""A launcher inside our launcher is found in the command and in the script, and nothing else is."""
+"""A launcher or a batch script as COMMAND is refused with the line to type; one in a script is warned of."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from clusterrun.script.nested_launchers import found
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.nested_launchers import check_command, in_python
+
+
+def spec(folder: Path, *command: str, **wish: Any) -> JobSpec:
+    return JobSpec(command, cwd=str(folder), **wish)
+
+
+def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tuple[str, str]:
+    """What is refused, and the line that is offered."""
+    with pytest.raises(BadInput) as caught:
+        check_command(asked, on_slurm, verb)
+    (line,) = (line for line in caught.value.remedy.split("\n") if f"clusterrun {verb} " in line)
+    return caught.value.seen, line[line.index(f"clusterrun {verb} ") :]
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("typed", "line"),
     [
-        ("torchrun", "--nproc_per_node", "2", "train.py"),
-        ("/opt/bin/torchrun", "train.py"),
-        ("-m", "torch.distributed.run", "train.py"),
-        ("python", "-m", "torch.distributed.launch", "train.py"),
-        ("accelerate", "launch", "train.py"),
-        ("deepspeed", "train.py"),
-        ("mpirun", "-n", "4", "./a"),
-        ("srun", "python", "train.py"),
+        ("torchrun --nnodes=2 --nproc_per_node 4 train.py --lr 1", "--nodes 2 --gpus 4 train.py --lr 1"),
+        ("torchrun --standalone --nproc-per-node=4 -m pkg.train -x", "--gpus 4 -m pkg.train -x"),
+        ("/opt/bin/torchrun --max-restarts 3 --nproc_per_node 2 t.py", "--gpus 2 --max-restarts 3 t.py"),
+        ("-m torch.distributed.run --nproc_per_node 2 train.py", "--gpus 2 train.py"),
+        ("python -u -m torch.distributed.launch --nproc_per_node 2 train.py", "--gpus 2 train.py"),
+        ("srun train.py", "train.py"),
+        ("srun -N2 -n 8 python3 -u train.py --lr 1", "--nodes 2 --ranks-per-node 4 train.py --lr 1"),
+        ("srun -N 2 --gres=gpu:a100:4 --ntasks-per-node=4 python -m pkg.t", "--nodes 2 --gpus 4 -m pkg.t"),
+        ("srun --nodes=2 torchrun --nproc_per_node 8 train.py --n 3", "--nodes 2 --gpus 8 train.py --n 3"),
+        ("srun --partition debug ./prog --nodes 9", "./prog --nodes 9"),
+        ("mpirun -np 4 ./prog -x", "--ranks-per-node 4 ./prog -x"),
+        ("mpiexec -n 4 --map-by node python train.py", "--ranks-per-node 4 train.py"),
+        ("accelerate launch --num_machines 2 --num_processes 8 train.py", "--nodes 2 --gpus 4 train.py"),
+        ("accelerate launch --cpu --num_processes 2 train.py", "--ranks-per-node 2 train.py"),
+        ("deepspeed --num_gpus 2 train.py --deepspeed c.json", "--gpus 2 train.py --deepspeed c.json"),
+        ("env A=1 torchrun --nproc_per_node 2 train.py", "--gpus 2 --env A=1 train.py"),
+        ("uv run torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
+        ("nice -n 10 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
     ],
 )
-def test_a_launcher_as_the_command_is_told(argv: tuple[str, ...]) -> None:
-    (told,) = found(argv)
-    assert "rank" in told
+def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen, offered = refusal(spec(tmp_path, *typed.split()))
+    assert "as COMMAND" in seen
+    assert offered == f"clusterrun submit {line}"
+
+
+def test_what_was_typed_before_a_launcher_stays_in_the_line_and_counts_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = {"nodes": 4, "gpus": 8, "partition": "a b", "environment": (("A", "1"),)}
+    asked = spec(tmp_path, "torchrun", "--nnodes", "2", "--nproc_per_node", "4", "train.py", **typed)
+    assert refusal(asked, verb="run")[1] == (
+        "clusterrun run --nodes 4 --gpus 8 --partition 'a b' --env A=1 train.py"
+    )
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("typed", "wish", "on_slurm"),
     [
-        ("train.py",),
-        ("-m", "pkg.train"),
-        ("./run.sh",),
-        ("accelerate", "config"),
-        ("python", "-u", "train.py"),
+        ("torchrun --nnodes $NNODES train.py", {"nodes": 2, "per_node": True}, True),
+        ("bash -c torchrun", {"nodes": 2, "per_node": True}, True),
+        ("mpirun -n 4 ./prog", {"per_node": True}, True),
+        ("torchrun train.py", {}, True),  # one process in one rank
+        ("torchrun --nproc_per_node=1 train.py", {"gpus": 1}, True),
+        ("srun --overlap hostname", {}, True),
+        ("srun hostname", {}, False),
+        ("accelerate config", {"nodes": 2}, True),
+        ("train.py torchrun", {"nodes": 2}, True),
+        ("python3 train.py --launcher torchrun", {"nodes": 2}, True),
+        ("echo torchrun", {"nodes": 2}, True),
+        ("./prog -x srun", {"nodes": 2}, True),
+        ("-m pkg.train", {"nodes": 2}, True),
     ],
 )
-def test_other_commands_are_not(argv: tuple[str, ...]) -> None:
-    assert found(argv) == ()
+def test_other_commands_and_launchers_where_one_may_be_are_allowed(
+    tmp_path: Path, typed: str, wish: dict[str, Any], on_slurm: bool
+) -> None:
+    assert check_command(spec(tmp_path, *typed.split(), **wish), on_slurm) == ()
+
+
+BATCH = r"""#!/bin/bash
+#SBATCH -J big -N 2
+#SBATCH --gres=gpu:a100:4   # four
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task 32
+#SBATCH -t 1-00:00:00
+#SBATCH --mail-type=END
+#SBATCH -o logs/%x.out
+#SBATCH --array=0-3
+#SBATCH --requeue
+module load cuda
+#SBATCH --nodes=9
+srun torchrun \
+  --nnodes $SLURM_NNODES --nproc_per_node 4 \
+  train.py --lr $LR "$@" > log.txt 2>&1
+"""
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "job.sbatch",
+        "./job.sbatch",
+        "bash job.sbatch",
+        "sh -x ./job.sbatch",
+        "/bin/bash -o pipefail job.sbatch",
+    ],
+)
+def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sbatch").write_text(BATCH)
+    for wish in ({}, {"per_node": True}):
+        seen, line = refusal(spec(tmp_path, *typed.split(), **wish))
+        assert "is a batch script" in seen
+        assert line == (
+            "clusterrun submit --nodes 2 --gpus 4 --cpus-per-rank 8 --name big --time 1-00:00:00 --requeue "
+            "--sbatch mail-type=END train.py --lr '$LR'"
+        )
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("#SBATCH -n4\npython3 -u t.py -x", "--ranks-per-node 4 t.py -x"),
+        ("#SBATCH --nodes=2 --ntasks=8 --gpus=8\nsrun python t.py", "--nodes 2 --gpus 4 t.py"),
+        ("#SBATCH -N 1\n#SBATCH -c 4\n./prog", "--nodes 1 --cpus-per-rank 4 COMMAND"),
+        ("#SBATCH --nodes=2-4\nsrun -m block ./prog", "--nodes 2-4 ./prog"),
+        ("# a comment\n\n#SBATCH --exclusive\nsrun python -m pkg.t", "--sbatch exclusive -m pkg.t"),
+    ],
+)
+def test_directives_become_options_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{lines}\n")
+    assert refusal(spec(tmp_path, "sbatch", "job.sh"))[1] == f"clusterrun submit {line}"
+    assert refusal(spec(tmp_path, "job.sh"))[1] == f"clusterrun submit {line}"
+
+
+def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(BATCH)
+    with pytest.raises(BadInput) as caught:
+        check_command(spec(tmp_path, "job.sh"), True)
+    assert "not in that line: --array (a run is one job" in caught.value.remedy
+    assert "or queue it as it is: sbatch job.sh" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("lines", "wish", "told"),
+    [
+        ("torchrun --nproc_per_node=2 w.py", {"nodes": 2}, "line 2 starts torchrun"),
+        ("echo a\nif true; then OMP=1 torchrun w.py; fi", {"nodes": 2}, "line 3 starts torchrun"),
+        ("cd x && exec accelerate launch w.py", {"nodes": 2}, "line 2 starts accelerate"),
+        ("srun \\\n hostname", {}, "line 2 calls srun inside the job of this run"),
+        (
+            "python -m torch.distributed.run w.py",
+            {"gpus": 2},
+            "line 2 starts python -m torch.distributed.run",
+        ),
+        ("torchrun w.py", {}, ""),
+        ("torchrun w.py", {"nodes": 2, "per_node": True}, ""),
+        ("# torchrun w.py\necho 'use torchrun'\npip install torchrun", {"nodes": 2}, ""),
+        ("srun --overlap hostname", {}, ""),
+        ("echo 'an open\nquote'", {"nodes": 2}, ""),
+    ],
+)
+@pytest.mark.parametrize("start", ["./run.sh", "bash run.sh"])
+def test_a_launcher_in_a_shell_script_is_warned_of(
+    tmp_path: Path, lines: str, wish: dict[str, Any], told: str, start: str
+) -> None:
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{lines}\n")
+    warnings = check_command(spec(tmp_path, *start.split(), **wish), True)
+    assert [told in warning for warning in warnings] == ([True] if told else [])
+
+
+def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (warning,) = check_command(
+        spec(tmp_path, "bash", "-c", "torchrun --nproc_per_node 2 w.py", nodes=2), True
+    )
+    assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
+
+
+def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "prog").write_bytes(b"\x7fELF\0\n#SBATCH -N 2\ntorchrun w.py\n")
+    assert check_command(spec(tmp_path, "./prog", nodes=2), True) == ()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +218,7 @@ def test_other_commands_are_not(argv: tuple[str, ...]) -> None:
     ],
 )
 def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) -> None:
-    (told,) = found(("train.py",), source)
+    (told,) = in_python("train.py", source)
     assert told.startswith(f"train.py, {word}")
 
 
@@ -74,4 +236,4 @@ def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) ->
     ],
 )
 def test_what_only_looks_like_one_is_not(source: str) -> None:
-    assert found(("train.py",), source) == ()
+    assert [*in_python("train.py", source)] == []

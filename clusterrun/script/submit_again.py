@@ -16,13 +16,13 @@ from clusterrun.script.plan import default_name
 UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
 
-def line(spec: JobSpec) -> str:
-    """``clusterrun submit …``, quoted for a shell; no value of ``--env`` is recorded."""
-    words = ["clusterrun", "check" if spec.alone else "submit"]
+def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
+    """Return ``clusterrun submit …``, quoted for a shell. ``with_values``: with the values of ``--env``."""
+    words = ["clusterrun", "check" if spec.alone else verb]
     plain = JobSpec(spec.command, spec.cwd)
     for option in EVERY:
         if not _by_itself(option.name, spec):
-            words += _words(option, spec, plain)
+            words += _words(option, spec, plain, with_values)
     if spec.alone:
         words += ["--level", spec.preflight] if spec.preflight == "quick" else []
         words += ["--all-pairs"] if spec.all_pairs else []
@@ -46,29 +46,29 @@ def _by_itself(name: str, spec: JobSpec) -> bool:
     }.get(name, False)
 
 
-def _words(option: Option, spec: JobSpec, plain: JobSpec) -> Iterator[str]:
-    name = f"--{option.name}"
+def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> Iterator[str]:
+    option_name = f"--{option.name}"
     own = {
-        "env": [variable for variable, _ in spec.environment],
+        "env": [f"{name}={value}" if with_values else name for name, value in spec.environment],
         "gpus": [spec.gpus_asked] if spec.gpus else [],
         "nodes": [spec.nodes_asked] if spec.nodes != 1 and not spec.shapes else [],
     }
     if option.name in own:
         for text in own[option.name]:
-            yield from (name, text)
+            yield from (option_name, text)
         return
     value: Any = getattr(spec, option.field)
     if value == getattr(plain, option.field):
         return
     if option.kind == "switch":
-        yield name
+        yield option_name
     elif option.kind == "list":
         for one in value:
-            yield from (name, one if isinstance(one, str) else f"{one[0]}={one[1]:g}")
+            yield from (option_name, one if isinstance(one, str) else f"{one[0]}={one[1]:g}")
     elif option.kind in DURATIONS:
-        yield from (name, _duration(value))
+        yield from (option_name, _duration(value))
     else:
-        yield from (name, str(getattr(value, "value", value)))
+        yield from (option_name, str(getattr(value, "value", value)))
 
 
 def _duration(seconds: int) -> str:

@@ -15,7 +15,7 @@ from clusterrun.cli.submit_options import settled, to_spec
 from clusterrun.model.frozen import fields, replace
 from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
-from clusterrun.operations.submit_again import line
+from clusterrun.script.submit_again import line
 
 HERE = "/somewhere else"
 SPECIAL: dict[str, Any] = {

@@ -1,0 +1,244 @@
+"""Reads command lines that start ranks by themselves (torchrun, srun, mpirun, …): sizes and program; pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.spec import UNSAID, JobSpec
+from clusterrun.script import submit_again
+
+PROGRAMS = (
+    *("torchrun", "accelerate", "deepspeed", "colossalai"),
+    *("mpirun", "mpiexec", "orterun", "horovodrun"),
+)
+_SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+SCHEDULERS = ("srun", "sbatch", "salloc")
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+_WRAPPERS = (
+    *("env", "time", "nohup", "nice", "numactl", "taskset", "stdbuf", "setsid", "exec", "command", "timeout"),
+    *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv", "run"),
+    *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
+)
+"""Words that may stand before a launcher."""
+_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_GLUED = re.compile(r"-([nN])(\d+)", re.ASCII)
+_REDIRECTION = re.compile(r"\d*[<>&]+.*")
+_NODES = ("nnodes", "num-machines", "num-nodes", "nodes", "N")
+_GPUS_PER_NODE = ("nproc-per-node", "nproc", "num-gpus", "gpus-per-node", "gres")
+_PER_NODE = (*_GPUS_PER_NODE, "ntasks-per-node", "npernode", "ppn")
+_TOTAL = ("num-processes", "np", "n", "ntasks")
+# Their processes have no GPU unless their options say so.
+_OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
+
+
+@frozen
+class LaunchCommand:
+    """A command line of a launcher.
+
+    ``program``: the launcher, as a message names it.
+    ``nodes``: how many it asks for; 0 if it does not say, or not with a number. The same holds for
+    ``per_node``: processes or GPUs on each node, ``total``: processes in all, and ``max_restarts``.
+    ``on_cpus``: it asks for CPU processes.
+    ``command``: what it starts on each; () if that cannot be seen.
+    ``environment``: variables that are set before it.
+    ``overlaps``: it is an srun that starts beside the step of the run.
+    """
+
+    program: str
+    nodes: int = 0
+    per_node: int = 0
+    total: int = 0
+    max_restarts: int = 0
+    on_cpus: bool = False
+    command: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    overlaps: bool = False
+
+    @property
+    def is_scheduler(self) -> bool:
+        return self.program in SCHEDULERS
+
+    @property
+    def starts_one(self) -> bool:
+        """Whether it starts a single process, as far as it says."""
+        return max(self.nodes, self.per_node, self.total, 1) == 1
+
+
+def launch_in(words: Sequence[str]) -> LaunchCommand | None:
+    """Return the launcher that ``words`` start, also behind ``env`` and the like; None for other commands."""
+    environment: list[tuple[str, str]] = []
+    place = 0
+    while place < len(words):
+        name = os.path.basename(words[place])
+        rest = words[place + 1 :]
+        module = _module(words[place:])
+        if name in SCHEDULERS or (name in PROGRAMS and _SUBCOMMAND.get(name, "") in ("", *rest[:1])):
+            return replace(_launch(name, rest), environment=tuple(environment))
+        if module in MODULES:
+            launch = _launch(f"python -m {module}", words[list(words).index(module) + 1 :])
+            return replace(launch, environment=tuple(environment))
+        if _ASSIGNMENT.match(words[place]):
+            variable, _, value = words[place].partition("=")
+            environment.append((variable, value))
+        elif not (name in _WRAPPERS or words[place].startswith("-")):
+            is_value = place > 1 and words[place - 1].startswith("-")
+            if not is_value:
+                return None
+        place += 1
+    return None
+
+
+def _module(words: Sequence[str]) -> str:
+    """The module of ``python -u -m MODULE`` or ``-m MODULE``, at the beginning of ``words``; '' if none."""
+    rest = words[1:] if _PYTHON.fullmatch(os.path.basename(words[0])) else words
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
+        rest = rest[1:]
+    return rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
+
+
+def _launch(program: str, words: Sequence[str]) -> LaunchCommand:
+    end = next((place for place, word in enumerate(words) if _REDIRECTION.fullmatch(word)), len(words))
+    place, command = _inner_command(program, words[:end])
+    options = words[:place]
+    nodes = per_node = total = max_restarts = 0
+    has_gpus = program not in _OF_CPUS
+    counts_per_node = program in ("mpirun", "mpiexec", "orterun")  # their -N
+    for key, value in _options(options):
+        number = int(match[1]) if (match := re.search(r"(?:^|:)(\d+)$", value)) else 0
+        if key == "gres" and not value.startswith("gpu"):
+            continue
+        has_gpus = has_gpus or key in _GPUS_PER_NODE or key.startswith("gpus")
+        if key in _PER_NODE or (key == "N" and counts_per_node):
+            per_node = max(per_node, number)
+        elif key in _NODES:
+            nodes = max(nodes, number)
+        elif key in _TOTAL:
+            total = max(total, number)
+        elif key == "max-restarts":
+            max_restarts = number
+    overlaps = any(word == "--overlap" or word.startswith("--jobid") for word in options)
+    on_cpus = "--cpu" in options or not has_gpus
+    return LaunchCommand(program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps)
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each option in ``words``, with dashes for underscores, and what may be its value."""
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        if glued := _GLUED.fullmatch(word):
+            yield glued[1], glued[2]
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if not equals and place + 1 < len(words):
+            value = words[place + 1]
+        yield name.replace("_", "-"), value
+
+
+def _inner_command(program: str, words: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """What the launcher starts, and where its own options end.
+
+    A script is found by its name, a module by ``-m``, and anything else by not being an option or a value.
+    """
+    has_module = program not in SCHEDULERS
+    for place, word in enumerate(words):
+        name = os.path.basename(word)
+        if word.endswith(".py"):
+            return place, tuple(words[place:])
+        if name in PROGRAMS:
+            has_module = True
+        if has_module and word in ("-m", "--module") and place + 1 < len(words):
+            return place, ("-m", *words[place + 1 :])
+        if word == "--":
+            return place, tuple(words[place + 1 :])
+        if _PYTHON.fullmatch(name):
+            module = _module(words[place:])
+            if module in MODULES:
+                has_module = True
+                continue
+            if module:
+                return place, ("-m", *words[list(words).index(module) :])
+            script = next((inner for inner in words[place + 1 :] if not inner.startswith("-")), "")
+            if not script.endswith(".py"):
+                return place, tuple(words[place:])
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else ""
+        is_value = before.startswith("-") and "=" not in before and not _GLUED.fullmatch(before)
+        is_program = not word.startswith("-") and word not in _SUBCOMMAND.values()
+        if is_program and (not is_value or "/" in word) and os.path.basename(word) not in PROGRAMS:
+            return place, tuple(words[place:])
+    return len(words), ()
+
+
+def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
+    """Yield the line number and the launcher of each command in a shell script that starts one."""
+    lines = text.replace("\r", "").split("\n")
+    joined, first = "", 1
+    for number, line in enumerate(lines, 1):
+        joined, first = (joined + line, first) if joined else (line, number)
+        if joined.endswith("\\"):
+            joined = joined[:-1] + " "
+            continue
+        for words in _commands(joined):
+            if launch := launch_in(words):
+                yield first, launch
+                break
+        joined = ""
+
+
+def _commands(line: str) -> Iterator[list[str]]:
+    """The simple commands of one line of a shell script, as words."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    try:
+        words = list(lexer)
+    except ValueError:  # a quote that another line closes
+        words = line.split()
+    command: list[str] = []
+    for word in words:
+        if word and set(word) <= set(";&|()"):
+            yield command
+            command = []
+        else:
+            command.append(word)
+    yield command
+
+
+def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
+    """Return the line to type for ``launch`` as the command of ``spec``; '' if what it starts is unknown."""
+    if not launch.command:
+        return ""
+    nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
+    environment = (*spec.environment, *launch.environment)
+    sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)
+    per_node = launch.per_node or launch.total // nodes
+    if per_node and not (spec.gpus or spec.ranks_per_node):
+        field = "ranks_per_node" if launch.on_cpus else "gpus"
+        sized = replace(sized, **{field: per_node})
+    if launch.max_restarts and spec.max_restarts == UNSAID:
+        sized = replace(sized, max_restarts=launch.max_restarts)
+    return submit_again.line(sized, verb, with_values=True)
+
+
+def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadInput:
+    """Return the refusal of ``launch`` as COMMAND. ``many``: more than one process would start it."""
+    name = launch.program
+    if launch.is_scheduler:
+        seen = f"{name!r} as COMMAND asks Slurm for another job or step from inside the job of this run"
+    elif many:
+        seen = f"{name!r} as COMMAND: each rank would start it, and each {name} would train a copy"
+    else:
+        seen = f"{name!r} as COMMAND starts several ranks, and this run has one"
+    line = instead(spec, launch, verb)
+    remedy = "clusterrun starts the ranks itself: " + (line or "name the program that it starts")
+    if not launch.is_scheduler:
+        remedy += "\nto keep the launcher, start it once per node: --per-node (clusterrun help frameworks)"
+    return BadInput(seen, remedy)
