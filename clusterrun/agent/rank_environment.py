@@ -34,6 +34,7 @@ _MISLEADING = frozenset(
         contract.NODE_VARIABLE,
         contract.NODES_VARIABLE,
         contract.PATH_BEFORE_VARIABLE,
+        contract.SETUP_CWD_VARIABLE,
     }
 )
 """What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""

@@ -56,7 +56,7 @@ def serve(
         if orders.launch:
             _outlive(orders, paths, AgentPlace(node, name, environment), link, error.places)
         raise
-    orders, timeouts = orders.using(bootstrap.python), bootstrap.timeouts
+    orders, timeouts = orders.using(bootstrap.python, bootstrap.cwd), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
     _stand_alone()
     place = AgentPlace(node, name, environment, joined.connection.getsockname()[0])

@@ -60,6 +60,8 @@ NODES_VARIABLE = "CLUSTERRUN_NODES"
 numbers its own nodes, and an agent its node by the place of its name here."""
 PATH_BEFORE_VARIABLE = "CLUSTERRUN_PATH_BEFORE_SETUP"
 """PATH as the batch script found it: by it the Python is known that its setup lines bring."""
+# The directory to which the setup lines of the batch script changed; empty if they did not.
+SETUP_CWD_VARIABLE = "CLUSTERRUN_SETUP_CWD"
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
 """Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
 REHEARSAL_VARIABLE = "CLUSTERRUN_REHEARSAL"

@@ -145,8 +145,10 @@ class Orders:
         """How many nodes there are in all: those that train and the spares."""
         return self.nodes + self.spares
 
-    def using(self, python: Interpreter) -> Orders:
-        """These orders with ``python`` in the place of the ranks' interpreter."""
+    def using(self, python: Interpreter, cwd: str = "") -> Orders:
+        """Return these orders with ``python`` as the ranks' interpreter, and ``cwd`` as their directory."""
+        if cwd:
+            return replace(self, cwd=cwd).using(python)
         planned = self.interpreter.path
         if not planned or not python.path:
             return self

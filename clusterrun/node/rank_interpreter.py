@@ -1,4 +1,4 @@
-"""Finds the ranks' Python after the job's setup lines ran: the one they put first on PATH, if any."""
+"""Finds what the job's setup lines left for the ranks: their directory, and the Python put first on PATH."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Interpreter, Orders
 
 NAMES = ("python", "python3")
@@ -17,7 +18,11 @@ _QUESTION = "import sys; print(*sys.version_info[:2])"
 
 
 def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
-    """``orders`` for the Python that setup left. Raises ``ClusterrunError`` if ranks cannot run in it."""
+    """Return ``orders`` for the directory and the Python that the setup lines left.
+
+    Raises ``ClusterrunError`` if ranks cannot run in that Python.
+    """
+    orders = replace(orders, cwd=environment.get(contract.SETUP_CWD_VARIABLE) or orders.cwd)
     before = environment.get(contract.PATH_BEFORE_VARIABLE)
     if not orders.interpreter.by_setup or before is None:
         return orders

@@ -44,7 +44,8 @@ class Bootstrap:
     """One JSON line. It travels by pipe only: no argument, variable, file or log ever holds the secret.
 
     ``secret`` is in hexadecimal; ``epoch`` is the attempt with which this coordinator began;
-    ``agents`` is how many are invited, ``python`` the ranks' interpreter.
+    ``agents`` is how many are invited, ``python`` the ranks' interpreter, ``cwd`` their directory
+    ('': as the orders say).
     """
 
     secret: str
@@ -55,6 +56,7 @@ class Bootstrap:
     agents: int
     timeouts: Timeouts = Timeouts()
     python: Interpreter = Interpreter()
+    cwd: str = ""
 
     def __post_init__(self) -> None:
         if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:

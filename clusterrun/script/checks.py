@@ -14,6 +14,7 @@ from types import MappingProxyType
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.script import quoting
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
 from clusterrun.script.plan import Plan
 
@@ -25,6 +26,7 @@ def check(
     cwd = plan.spec.cwd
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
+    check_setup(plan.spec.setup)
     contained = bool(plan.orders.container.image)  # then the host's programs are not those of the ranks
     if plan.spec.alone:
         if contained:
@@ -33,6 +35,8 @@ def check(
     if not contained:
         check_word(plan.spec.command, plan.spec.cwd)
     script = script_of(plan)
+    if script and not os.path.exists(script) and _changes_directory(plan.spec.setup):
+        return (f"{plan.spec.command[0]} is not here: it is expected where the --setup lines lead",)
     if script:
         check_script(script)
     said = launchers(plan.spec, script)
@@ -40,6 +44,28 @@ def check(
         return (*said, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
     return (*said, *check_image(plan.spec, plan.orders, torch, environ, run))
+
+
+def check_setup(setup: tuple[str, ...]) -> None:
+    """Refuse ``--setup`` lines that are no complete shell code: they would swallow the lines after them."""
+    bash = shutil.which("bash")
+    if not setup or not bash:
+        return
+    for lines in (quoting.lines(setup), quoting.checked(setup)):
+        # In a group, so that a trailing backslash or an open here-document is an error too.
+        code = f"{{\n:\n{lines}\n}}\n"
+        done = system.run((bash, "-n"), ANSWER_SECONDS, code, {"LC_ALL": "C"})
+        if done.code:
+            reason = re.sub(r"^\S+: line \d+: ", "", done.err.strip().partition("\n")[0])
+            seen = f"the --setup lines are no complete shell code: {reason}"
+            remedy = (
+                "close what a line leaves open: a quote, a bracket, a here-document, a backslash at its end"
+            )
+            raise BadInput(seen, remedy)
+
+
+def _changes_directory(setup: tuple[str, ...]) -> bool:
+    return any(re.search(r"(?:^|[\s;&|(])(?:cd|pushd)\s", line) for line in setup)
 
 
 def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def checked(value: Value) -> str:
     return "\n".join(f"{item}\n{_CHECK.format(quoted(item))}" for item in items)
 
 
-_CHECK = "code=$?; [ $code = 0 ] || setup_failed $code {}"
+_CHECK = "code=$?; [[ $code = 0 ]] || setup_failed $code {}"
 _OPENING = re.compile(r"\b(?:if|for|while|until|case|select)\b")
 _CLOSING = re.compile(r"\b(?:fi|done|esac)\b")
 _OPEN_END = re.compile(r"<<|(?:[\\|&({]|\b(?:then|else|do|in))\s*\Z|\A\s*(?:[)}]|elif\b|else\b)")

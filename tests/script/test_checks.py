@@ -59,6 +59,41 @@ def test_faults_that_can_be_seen_are_told_before_the_queue(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("setup", [
+    ("export MSG='it", "true"),
+    ('export A="$(date',),
+    ("cat <<EOF", "x"),
+    ("module load \\",),
+    ("if true; then", "x=1"),
+    ("x=1", "fi"),
+    ("f() {", "true"),
+])  # fmt: skip
+def test_setup_lines_that_would_swallow_what_follows_are_refused(
+    tmp_path: Path, setup: tuple[str, ...]
+) -> None:
+    with pytest.raises(BadInput, match="no complete shell code: "):
+        checks.check(of(tmp_path, "true", setup=setup))
+
+
+@pytest.mark.parametrize("setup", [
+    ("export MSG='it is'", "true"),
+    ("cat <<EOF", "it's", "EOF"),
+    ("if true; then", "x=1", "fi"),
+    ("module load \\", "  cuda"),
+    ("# it's a comment",),
+    (": a{b,c}", "x=${y:-}"),
+])  # fmt: skip
+def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup: tuple[str, ...]) -> None:
+    assert checks.check(of(tmp_path, "true", setup=setup)) == ()
+
+
+def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:
+    said = "train.py is not here: it is expected where the --setup lines lead"
+    assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (said,)
+    with pytest.raises(BadInput, match="there is no script"):
+        checks.check(of(tmp_path, "train.py", setup=("export A=cdrom",)))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_script_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch(0o200)

@@ -101,8 +101,8 @@ def test_a_whole_script_runs_what_was_meant_whatever_its_values_are(
     )
     lines = script.split("\n")
     assert sum(line.startswith("#SBATCH") for line in lines[1 : 1 + len(options)]) == len(options)
-    assert "exec >>/dev/null 2>&1" in lines[1 + max(len(options), 1) :]
-    start = script[script.index("exec " + python) :].replace("exec " + python, "printf '%s\\0'", 1)
+    assert "\\exec >>/dev/null 2>&1" in lines[1 + max(len(options), 1) :]
+    start = script[script.index("\\exec " + python) :].replace("\\exec " + python, "printf '%s\\0'", 1)
     assert bash(start).decode().split("\0") == ["-I", "-S", agent, "coordinate", run_dir, ""]
     subprocess.run(["/bin/bash", "-n"], input=script.encode(), timeout=60, check=True)
 
@@ -113,9 +113,13 @@ def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_o
 ) -> None:
     there = tmp_path / "there"
     script = render.render(values(python="/bin/true", job_output=f"{there}/job.out"))
-    head = script[: script.index("exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
+    head = script[: script.index("\\exec >>")] + f"exec >>{there}/job.out 2>&1\necho goes on\n"
     appears = f'[ "$(wc -l <{tmp_path}/slept)" -lt {tries} ] || [ {tries} = 6 ] || mkdir {there}'
-    stub = f"sleep() {{ echo $1 >>{tmp_path}/slept; {appears}; }}\n"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sleep").write_text(f"#!/bin/bash\necho $1 >>{tmp_path}/slept; {appears}\n")
+    (programs / "sleep").chmod(0o755)
+    stub = f"PATH={programs}:$PATH\n"
     if tries == 0:
         there.mkdir()
     done = subprocess.run(["/bin/bash"], input=(stub + head).encode(), capture_output=True, timeout=60)
@@ -125,6 +129,71 @@ def test_the_jobs_output_is_waited_for_and_a_job_whose_output_never_comes_goes_o
         assert (there / "job.out").read_text() == "goes on\n"
     else:
         assert done.stdout == b"goes on\n" and f"{there}/job.out: No such file" in done.stderr.decode()
+
+
+COMMANDS = (
+    "builtin",
+    "cd",
+    "command",
+    "grep",
+    "hostname",
+    "kill",
+    "printf",
+    "sleep",
+    "srun",
+    "timeout",
+    "type",
+)
+# A shell that starts in POSIX mode refuses functions of these names, and ends.
+SPECIAL = ("break", "exec", "exit", "export", "return", "set", "trap", "unset")
+
+
+@pytest.mark.parametrize("posix", [False, True])
+def test_no_function_alias_or_option_of_the_submitting_shell_takes_over_the_script(
+    tmp_path: Path, posix: bool
+) -> None:
+    """Plain sbatch runs such functions too, but there a script calls only what its author wrote."""
+    names = COMMANDS if posix else COMMANDS + SPECIAL
+    (tmp_path / "rc").write_text("\n".join(f"alias {name}='echo alias {name};'" for name in names))
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho \"$@\"\ntr '\\\\0' '\\\\n' </proc/$$/environ | grep -c ^BASH_FUNC\n")
+    python.chmod(0o755)
+    text = render.render(
+        values(
+            python=str(python), agent="/etc/passwd", run_dir="/run", job_output="/dev/stdout", setup=("true",)
+        )
+    )
+    script = tmp_path / "script"
+    script.write_text(text)
+    script.chmod(0o755)
+    environment = {
+        **{f"BASH_FUNC_{name}%%": f"() {{ echo function {name}; }}" for name in names},
+        **({"POSIXLY_CORRECT": "1"} if posix else {}),
+        "PATH": os.environ["PATH"],
+        "BASH_ENV": str(tmp_path / "rc"),
+        "SHELLOPTS": "braceexpand:errexit:nounset:noclobber",
+    }
+    done = subprocess.run([script], env=environment, capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (0, "-I -S /etc/passwd coordinate /run"), (done.stdout, done.stderr)
+    # Ranks find the functions of their user, except for three that nobody exports.
+    assert int(lines[1]) >= (0 if posix else len(names) - 3)
+
+
+def test_ranks_follow_a_setup_line_that_changes_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    show = ('echo "$CLUSTERRUN_SETUP_CWD"',)
+    for setup, cwd in (((), ""), (("cd sub",), f"{tmp_path}/sub"), (("cd sub", "cd .."), "")):
+        text = render.render(values(setup=setup, job_output="/dev/stdout")).partition("missing=")[0]
+        done = subprocess.run(
+            ["/bin/bash"],
+            input=f"{text}{show[0]}\n",
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+        assert done.stdout == f"{cwd}\n"
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def opened(
         agents=orders.allocated,
         timeouts=timeouts,
         python=orders.interpreter,
+        cwd=orders.cwd,
     )
     agent = (sys.executable, "-I", "-S", paths.agent, "agent", paths.run_dir)
     launch = Launch(orders, agent, environment, bootstrap, open_files, supervisor is not None)
