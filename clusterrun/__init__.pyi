@@ -60,6 +60,7 @@ def submit(
     elastic: bool | None = None,
     snapshot: bool | None = None,
     snapshot_include: str | Iterable[str] | None = None,
+    input: str | None = None,
     preflight: Literal["full", "quick", "off"] | None = None,
     on_unfit: Literal["fail", "resubmit"] | None = None,
     max_restarts: int | None = None,
@@ -124,6 +125,7 @@ def submit(
         snapshot: Copy the code into the run directory, and run the copy in that directory.
         snapshot_include: With --snapshot: copy PATH too, which git ignores (a link where it is
             large).
+        input: Standard input of each rank; -: what this command gets. (default: empty)
         preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:
             full for several nodes, else quick)
         on_unfit: With too few fit nodes: end, or queue the run again without the unfit ones. One of

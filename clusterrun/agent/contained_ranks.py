@@ -90,8 +90,8 @@ class ContainedRanks(RankProcesses):
             }
             for rank, one, own in zip(self._numbers(order), programs, found)
         ]
-        pipes = self._orders.pipes_output
-        return {"common": common, "cwd": self._orders.cwd, "pipes": pipes, "ranks": ranks}
+        o = self._orders
+        return {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}
 
     def _look(self, box: Sidecar) -> None:
         """Give up a container that does not come up in time, or whose ranks nobody wants any more."""

@@ -62,7 +62,7 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
         _say(out, {"failed": f"in the container: {error.seen}; {error.remedy}"})
         return []
     except OSError as error:
-        _say(out, {"failed": f"in the container, a log cannot be opened: {in_words(error)}"})
+        _say(out, {"failed": f"in the container, a file cannot be opened: {in_words(error)}"})
         return []
     _say(out, {"pids": pids, "space": os.readlink("/proc/self/ns/pid"), "forker": os.getpid()})
     return pids
@@ -70,8 +70,8 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
 
 def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
     own = container_runtimes.merged_environment(environment, {**order["common"], **one["environment"]})
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    descriptors = (null, open_log(one["out"]), open_log(one["err"]))
+    stdin = os.open(order["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    descriptors = (stdin, open_log(one["out"]), open_log(one["err"]))
     return Program(tuple(one["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
 
 

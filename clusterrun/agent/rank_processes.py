@@ -70,6 +70,8 @@ class RankProcesses:
         self._sessions: frozenset[int] = frozenset()
         self._index: GrowthIndex | None = None
         self._stacks = ""
+        # Each rank reads its standard input from a descriptor of its own, from the beginning.
+        self._inputs: list[int] = []
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
@@ -85,7 +87,10 @@ class RankProcesses:
             self._close_index()
             if again and may_pass(error):
                 return None
-            return (StartFailed(order.epoch, f"a log cannot be opened: {in_words(error)}"),)
+            return (StartFailed(order.epoch, f"a file cannot be opened: {in_words(error)}"),)
+        finally:
+            while self._inputs:
+                os.close(self._inputs.pop())
 
     def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
         start = start_with_pipes if self._orders.pipes_output else start_all
@@ -123,7 +128,10 @@ class RankProcesses:
             logs[rank, "o"] = open_log(paths.out(rank))
             logs[rank, "e"] = open_log(paths.err(rank))
             own = self._environment(order, rank, paths.error(rank), interface)
-            descriptors = (self._null, logs[rank, "o"], logs[rank, "e"])
+            if self._orders.input:
+                self._inputs.append(os.open(self._orders.input, os.O_RDONLY | os.O_CLOEXEC))
+            stdin = self._inputs[-1] if self._inputs else self._null
+            descriptors = (stdin, logs[rank, "o"], logs[rank, "e"])
             command, cwd = self._orders.command, self._orders.cwd
             programs.append(Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL))
         return programs

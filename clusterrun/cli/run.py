@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.cli import standard_input
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedOption
 from clusterrun.cli.shell_complete import files
@@ -61,6 +62,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values), Context()
     warn_misplaced(spec, "run")
+    spec = standard_input.with_input(spec)
     return _dry(spec, explicit, context) if dry_run else _run(spec, explicit, context)
 
 
@@ -103,7 +105,7 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, signal.default_int_handler)
-    record = begin(spec, explicit, context, say)
+    record = begin(spec, explicit, context, say, standard_input.files(spec))
     say(f"run {record.run_id}\n{_what(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
     return follow_to_end(context, Run(record, context), True, partial(_interrupted, context, record))
 

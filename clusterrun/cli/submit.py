@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.cli import standard_input
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
@@ -124,6 +125,7 @@ def submit(
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values, after), Context()
     warn_misplaced(spec, "submit")
+    spec = standard_input.with_input(spec)
     return dry(spec, context, as_json) if dry_run else _submit(spec, context, as_json, follow, wait)
 
 
@@ -176,7 +178,7 @@ def _details(plan: Plan) -> Iterator[str]:
 def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
     from clusterrun.api import launch
 
-    run = launch(spec, context, say)
+    run = launch(spec, context, say, standard_input.files(spec))
     if run.dropped:
         say(f"not passed to the job, because they would change it: {', '.join(run.dropped)}")
     _announce(run, as_json, follow)

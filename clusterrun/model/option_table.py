@@ -251,6 +251,7 @@ _CODE = _of(
         "With --snapshot: copy PATH too, which git ignores (a link where it is large).",
         "PATH",
     ),
+    _text("input", "Standard input of each rank; -: what this command gets.", "FILE", otherwise="empty"),
 )
 _CHECK = _of(
     "check",

@@ -103,6 +103,7 @@ class Orders:
     (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
     ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
     ``node_gpus``: GPUs are those of the node, and Slurm gave none.
+    ``input`` is the file that each rank gets as standard input ('': none).
     ``pipes_output``: ranks write to pipes, because they open ``/dev/stdout`` or ``/dev/stderr`` by name.
     ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train, at
     most where ``min_nodes`` (0: exactly ``nodes``) may do, and ``elastic`` where attempts may differ in that;
@@ -132,6 +133,7 @@ class Orders:
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
     hide_gpus: bool = False
+    input: str = ""
     pipes_output: bool = False
     node_gpus: bool = False
     interpreter: Interpreter = Interpreter()

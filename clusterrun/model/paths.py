@@ -5,6 +5,7 @@ Scripts rely on the layout; each file has one writer:
     record.json      what was asked, and what the scheduler answered   (the client, at submit)
     orders.json      what the nodes are to do, 0600: it holds the environment   (the client, at submit)
     script.sh        the batch script as submitted   (the client)
+    stdin            the standard input of each rank, if it was passed on   (the client)
     agent.pyz        the node-side program, one file   (the client)
     shapes/0/        orders.json and script.sh of one of several shapes   (the client); the first that starts
                      makes orders.json above a link to its own
@@ -78,6 +79,7 @@ class RunPaths:
 
     record = _Below("record.json")
     orders = _Below("orders.json")
+    input = _Below("stdin")
     script = _Below("script.sh")
     agent = _Below("agent.pyz")
     snapshot = _Below("snapshot")

@@ -51,6 +51,7 @@ class JobSpec:
     node.
     ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
     ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
+    ``input`` is the file that each rank gets as standard input ('': none, ``-``: what the command gets).
     ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
     ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
     ``preflight_limit`` numbers by name. ``hang_after`` is in seconds, 0: a hang is not looked for.
@@ -92,6 +93,7 @@ class JobSpec:
     template: str = ""
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
+    input: str = ""
     snapshot: bool = False
     snapshot_include: tuple[str, ...] = ()
     max_restarts: int = UNSAID

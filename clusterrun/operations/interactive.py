@@ -137,12 +137,14 @@ def _drafted(
     return made, ((path, json.dumps(encode_set(asked)).encode() + b"\n"),)
 
 
-def begin(spec: JobSpec, explicit: Collection[str], context: Context, tell: Tell) -> RunRecord:
+def begin(
+    spec: JobSpec, explicit: Collection[str], context: Context, tell: Tell, files: Files = ()
+) -> RunRecord:
     """Start ``spec`` in the allocation around us; it ends with this process. Raises ``ClusterrunError``."""
     there = allocation(context)
     with turn(os.path.join(context.store.cache, f"allocation-{there.job_id}"), context.clock):
-        made, files = _drafted(spec, explicit, context, there)
-        record = prepare(made, context, files=files)
+        made, own_files = _drafted(spec, explicit, context, there)
+        record = prepare(made, context, files=(*own_files, *files))
     environment = batch_environment(context.environ, there.job_id, expand(made.plan.spec.nodelist))
     try:
         started = start_bound(made.plan.argv, environment, made.plan.spec.cwd)

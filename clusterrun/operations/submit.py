@@ -51,6 +51,9 @@ SRUN_PORTS, SRUN_PORTS_MORE, SRUN_HOSTS = 3, 2, 48
 OFFER_SECONDS = 1.0
 """How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
+# The name in the run directory of the standard input that was passed on.
+INPUT = os.path.basename(RunPaths("").input)
+
 OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
 """Options of sbatch that mean nothing to salloc."""
 
@@ -337,6 +340,8 @@ def prepare(
     """
     planned = made.plan
     paths = RunPaths(planned.run_dir)
+    if planned.spec.input == paths.input and not any(name == INPUT for name, _ in files):
+        raise BadInput("--input - is for submit and run on a command line", "name a file: --input FILE")
     record = replace(_record(planned, context), sweep=sweep, point=point)
     context.store.claim(planned.run_id, sync)
     try:

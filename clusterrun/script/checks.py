@@ -13,9 +13,11 @@ from types import MappingProxyType
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script import quoting
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
+from clusterrun.script.input_readers import reads_input
 from clusterrun.script.plan import Plan
 
 
@@ -27,6 +29,7 @@ def check(
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     check_setup(plan.spec.setup)
+    check_input(plan)
     contained = bool(plan.orders.container.image)  # then the host's programs are not those of the ranks
     if plan.spec.alone:
         if contained:
@@ -44,6 +47,19 @@ def check(
         return (*said, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
     return (*said, *check_image(plan.spec, plan.orders, torch, environ, run))
+
+
+def check_input(plan: Plan) -> None:
+    """Refuse a command that would read nothing, and an input file that cannot be read."""
+    spec = plan.spec
+    if not spec.input and reads_input(spec.command):
+        seen = f"{shlex.join(spec.command)} would read from standard input, and ranks have none"
+        raise BadInput(seen, f"give it a script: {spec.command[0]} SCRIPT; or name its input: --input FILE")
+    is_own = spec.input == RunPaths(plan.run_dir).input
+    if spec.input and not is_own and not (os.path.isfile(spec.input) and os.access(spec.input, os.R_OK)):
+        raise BadInput(
+            f"--input {spec.input!r} is not a file that can be read", "name a file, or - for a pipe"
+        )
 
 
 def check_setup(setup: tuple[str, ...]) -> None:

@@ -91,6 +91,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
             python=site.python if inside.image else _whole_path(spec.python, spec.cwd) or site.python,
             container=inside.image,
             container_runtime=inside.runtime,
+            input=_input(spec, run_dir),
             preflight=spec.level.value,
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
@@ -122,6 +123,12 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
 def _whole_path(program: str, cwd: str) -> str:
     """A program named by a path is the same from every directory; one named alone is looked for on PATH."""
     return os.path.normpath(os.path.join(cwd, program)) if "/" in program else program
+
+
+def _input(spec: JobSpec, run_dir: str) -> str:
+    if spec.input == "-":
+        return str(RunPaths(run_dir).input)
+    return os.path.join(spec.cwd, os.path.expanduser(spec.input)) if spec.input else ""
 
 
 def default_name(command: tuple[str, ...]) -> str:
@@ -314,6 +321,7 @@ def _orders(
         interpreter=ranks_python(spec, site),
         node_gpus=spec.gpus_from_node and bool(launch),
         container=site.inside,
+        input=spec.input,
         pipes_output=site.opens_own_output,
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )

@@ -532,3 +532,23 @@ def test_a_report_of_a_run_that_was_not_checked_is_bad_input(
     done = clusterrun("report")
     assert (done.code, done.out, "was submitted with --preflight off" in done.err) == (2, "", True)
     assert ended("report").code == 0
+
+
+def test_a_value_of_env_is_not_in_the_process_list_while_submit_waits(clusterrun: CommandLine) -> None:
+    words = ("--env", "TOKEN=hunter2", "--env=OTHER=hunter3", "--env", "HOME", "train.py", "wait")
+    process = clusterrun.start("submit", "--wait", "--json", *words)
+    try:
+        assert process.stdout is not None
+        document = json.loads(process.stdout.readline())
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        assert [
+            shown[shown.index(b"--env") + 1],
+            next(word for word in shown if word.startswith(b"--env=")),
+            shown[-4],
+        ] == [b"TOKEN=*******", b"--env=OTHER=*******", b"HOME"]
+        orders = json.loads(Path(document["run_dir"], "orders.json").read_text())
+        assert ["TOKEN", "hunter2"] in orders["environment"]
+        assert ["OTHER", "hunter3"] in orders["environment"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

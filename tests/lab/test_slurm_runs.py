@@ -405,3 +405,62 @@ def test_nothing_is_left_of_a_run_that_scancel_ended_behind_our_back(
     assert here.run("wait", answer["run_id"]).code == 1
     assert (here.status(answer["run_id"])["state"], leftovers(lab)) == ("CANCELLED", [])
     lab.down()
+
+
+FILTER = 'exec > >(while read -r line; do sleep 0.01; echo "$line"; done) 2>&1; seq 30'
+SCRIPTS = {
+    "a slow filter of its output": FILTER,
+    "a filter, and a failure": f"{FILTER}; exit 3",
+    "an upload in the background": "(sleep 2; echo uploaded) & echo trained",
+    "work at its end": 'trap "(sleep 2; echo synced) &" EXIT; echo trained',
+    "its own output by name": "echo 1; echo 2 >/dev/stderr; echo 3 >/dev/stdout; echo 4 | tee /dev/stderr",
+}
+
+
+def test_shell_scripts_print_under_clusterrun_what_they_print_under_plain_srun(
+    lab: Lab, tmp_path: Path
+) -> None:
+    on_slurm = site(lab, tmp_path)
+    for number, (name, text) in enumerate(SCRIPTS.items()):
+        script = on_slurm.project / f"script{number}.sh"
+        script.write_text(f"#!/bin/bash\n{text}\n")
+        script.chmod(0o755)
+        batch = on_slurm.project / "plain.sbatch"
+        batch.write_text(f"#!/bin/bash\nsrun -n1 ./{script.name}\n")
+        output = on_slurm.project / f"plain{number}.out"
+        lab.exec(["sbatch", "--wait", "-o", str(output), str(batch)], cwd=str(on_slurm.project), timeout=120)
+        plain = [line for line in output.read_text().splitlines() if not line.startswith("srun: ")]
+        done = on_slurm.run("submit", "--wait", "--json", "--preflight", "off", f"./{script.name}")
+        assert done.code == (1 if "failure" in name else 0), done.err
+        folder = Path(json.loads(done.out)["run_dir"], "attempts/000")
+        ours = "".join((folder / f"00000.{stream}").read_text() for stream in ("out", "err")).splitlines()
+        assert sorted(ours) == sorted(plain), name
+
+
+def test_a_shells_functions_setup_lines_and_input_mean_what_they_mean_under_plain_sbatch(
+    lab: Lab, tmp_path: Path
+) -> None:
+    on_slurm = site(lab, tmp_path)
+    (on_slurm.project / "sub").mkdir()
+    functions = {
+        f"BASH_FUNC_{name}%%": f"() {{ echo {name} >&2; false; }}" for name in ("exec", "srun", "printf")
+    }
+    words = (
+        "--nodes",
+        "2",
+        "--preflight",
+        "off",
+        "--wait",
+        "--setup",
+        "cd sub",
+        "bash",
+        "-c",
+        "pwd; echo $PWD",
+    )
+    answer = on_slurm.submit(*words, **functions)
+    assert on_slurm.outputs(answer) == dict.fromkeys((0, 1), f"{on_slurm.project}/sub\n" * 2)
+    (on_slurm.project / "script").write_text('echo "$1 $RANK"\n')
+    answer = on_slurm.submit(
+        "--nodes", "2", "--preflight", "off", "--wait", "--input", "script", "bash", "-s", "said"
+    )
+    assert on_slurm.outputs(answer) == {rank: f"said {rank}\n" for rank in (0, 1)}

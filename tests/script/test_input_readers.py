@@ -1,0 +1,48 @@
+"""The law of standard input: a command that reads its program from there is told from all others."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.script import checks
+from clusterrun.script.input_readers import reads_input
+from clusterrun.script.plan import MachineFacts, plan
+
+
+@pytest.mark.parametrize("line", [
+    "bash", "/bin/sh", "bash -e -x", "bash -l", "bash -s one two", "bash -es", "bash -o pipefail", "bash -",
+    "bash /dev/stdin", "python3", "python -u", "python -W ignore -", "python3.11 -X dev", "perl", "ruby -",
+    "./train.sh --config /dev/stdin",
+])  # fmt: skip
+def test_a_command_without_a_program_of_its_own_reads_it_from_standard_input(line: str) -> None:
+    assert reads_input(shlex.split(line))
+
+
+@pytest.mark.parametrize("line", [
+    "bash run.sh", "bash -e run.sh", "bash -c true", "bash -ec true", "bash -o pipefail run.sh",
+    "sh --version", "bash -- run.sh", "python train.py", "python -u train.py -", "python -m pkg",
+    "python -Im pkg", "python -c pass",
+    "python -W ignore train.py", "python3 --version", "perl -e 1", "train.py", "cat", "-m package",
+])  # fmt: skip
+def test_other_commands_do_not(line: str) -> None:
+    assert not reads_input(shlex.split(line))
+
+
+def test_what_ranks_would_read_in_vain_is_refused_before_the_queue(tmp_path: Path) -> None:
+    site = MachineFacts(slurm=True, python="/bin/true")
+    spec = JobSpec(("bash", "-e"), cwd=str(tmp_path), python="/bin/true", setup=("true",))
+    with pytest.raises(BadInput, match="bash -e would read from standard input, and ranks have none"):
+        checks.check(plan(spec, "r", "t", "/runs/r", site))
+    with pytest.raises(BadInput, match="is not a file that can be read"):
+        checks.check(plan(replace(spec, input="nowhere"), "r", "t", "/runs/r", site))
+    (tmp_path / "script").write_text("true\n")
+    for asked, path in (("script", f"{tmp_path}/script"), ("-", "/runs/r/stdin")):
+        made = plan(replace(spec, input=asked), "r", "t", "/runs/r", site)
+        assert checks.check(made) == ()
+        assert (made.spec.input, made.orders.input) == (path, path)
