@@ -31,14 +31,15 @@ class CommandDone:
 
 
 class CommandRunner:
-    """Runs programs in the background, without this job's variables in their environment."""
+    """Runs programs in the background, without this job's variables and the user's shell functions."""
 
     def __init__(self, loop: EventLoop, environment: Mapping[str, str]) -> None:
         self._loop = loop
         self._environment = {
             name: value
             for name, value in environment.items()
-            if not name.startswith(contract.SCRUBBED_PREFIXES) or name in contract.KEPT_VARIABLES
+            if not name.startswith((*contract.SCRUBBED_PREFIXES, "BASH_FUNC_"))
+            or name in contract.KEPT_VARIABLES
         }
         self._out: dict[int, Callable[[int, bool], None]] = {}
         self._overdue: set[int] = set()

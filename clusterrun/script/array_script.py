@@ -7,8 +7,11 @@ read from its run directory; Slurm keeps a copy of this one, list included.
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 from collections.abc import Sequence
+
+from clusterrun.script import shipped
 
 
 def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
@@ -18,7 +21,9 @@ def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
     shell = lines[0].removeprefix("#!").strip() if lines and lines[0].startswith("#!") else "/bin/bash"
     options = [line for line in lines if line.startswith("#SBATCH")]
     end = _END.format(shlex.quote(runs), shell)
-    return "\n".join(["#!/bin/bash", *options, _ABOUT, "runs=(", *run_ids, end])
+    with open(os.path.join(shipped.folder("templates"), "own_commands.sh.j2"), encoding="utf-8") as file:
+        own_commands = file.read().rstrip("\n")
+    return "\n".join(["#!/bin/bash", *options, own_commands, _ABOUT, "runs=(", *run_ids, end])
 
 
 _ABOUT = "# Each task of this array is the run whose place in this list is its number."
@@ -26,8 +31,8 @@ _END = """)
 script={}/${{runs[$SLURM_ARRAY_TASK_ID]}}/script.sh
 # A file system that is in trouble for a moment is waited for.
 for pause in 1 1 2 4 8 16; do
-  [ -r "$script" ] && break
-  sleep "$pause"
+  [[ -r $script ]] && builtin break
+  command sleep "$pause"
 done
-exec {} "$script"
+\\exec {} "$script"
 """

@@ -87,6 +87,17 @@ def test_a_container_that_ends_by_itself_takes_its_ranks_along_and_is_told_of(ma
     assert "the container was killed by signal 9" in str(failure), failure
 
 
+def test_ranks_in_a_container_get_pipes_and_input_and_what_they_leave_may_finish(
+    make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "input").write_text("said\n")
+    script = f"(sleep 1; touch {tmp_path}/done-$RANK) & cat; echo two > /dev/stdout; echo three > /dev/stdout"
+    run = make(["/bin/sh", "-c", script], nodes=1, pipes_output=True, input=f"{tmp_path}/input")
+    assert run.ended().state is State.COMPLETED, run.words
+    assert [run.output(rank) for rank in (0, 1)] == [b"said\ntwo\nthree\n"] * 2
+    assert [(tmp_path / f"done-{rank}").exists() for rank in (0, 1)] == [True, True]
+
+
 def test_a_runtime_that_fails_is_quoted(make: Make) -> None:
     run = make(["/bin/true"], nodes=1)
     run.environment["BROKEN"] = "1"

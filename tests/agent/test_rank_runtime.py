@@ -227,6 +227,15 @@ def test_a_daemon_that_a_rank_left_gets_a_term_when_the_run_is_ended(make: Make,
     assert run.left() == []
 
 
+def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("one\ntwo\n")
+    run = make(["/bin/cat"], input=f"{tmp_path}/input")
+    assert run.ended().state is State.COMPLETED
+    assert [run.output(rank) for rank in range(4)] == [b"one\ntwo\n"] * 4
+    gone = make(["/bin/cat"], input=f"{tmp_path}/gone")
+    assert f"a file cannot be opened: {tmp_path}/gone: No such file" in gone.ended().reason
+
+
 STREAMS = "echo 1; echo 2 > /dev/stderr; echo 3 > /dev/stdout; echo 4 | tee /dev/stderr; echo 5"
 
 

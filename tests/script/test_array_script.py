@@ -17,6 +17,10 @@ set -e
 """
 
 
+# Functions that a submitting shell may export: none of them takes over the script.
+FUNCTIONS = {f"BASH_FUNC_{name}%%": "() { echo function; }" for name in ("break", "exec", "sleep")}
+
+
 def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Path) -> None:
     runs = tmp_path / "it's $(touch owned) a\\b"
     for name in ("r0", "r1"):
@@ -30,7 +34,7 @@ def test_a_task_becomes_the_run_at_its_number_wherever_the_runs_lie(tmp_path: Pa
     said = [
         subprocess.run(
             ["bash", "-c", script],
-            env={"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": task},
+            env={"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": task, **FUNCTIONS},
             cwd=tmp_path,
             capture_output=True,
             text=True,
