@@ -47,6 +47,7 @@ builtin type -P -- /opt/venv/bin/python >/dev/null || missing=/opt/venv/bin/pyth
 if [[ -n $missing ]]; then
   builtin printf 'clusterrun: node %s cannot use %q; see --python and --setup, or CLUSTERRUN_HOME for the run directory\n' \
     "$(command hostname)" "$missing" >&2
+  explained=yes
   builtin exit 127
 fi
 # Of these Slurm 20.11 to 21.08, and 23.11 on, would cut the step down to the CPUs that the job asked for,
