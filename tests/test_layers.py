@@ -332,6 +332,7 @@ def test_nothing_but_the_standard_library_and_the_named_libraries_is_imported():
     def unknown(module: Module) -> set[str]:
         newer = "_sha2"  # in the standard library since 3.12
         preludes = {
+            "clusterrun_code_copy",
             "clusterrun_prelude",
             "clusterrun_rehearsal",
             "sitecustomize",

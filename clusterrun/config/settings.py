@@ -132,6 +132,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 PROFILE_VARIABLE = contract.OPTION_VARIABLE_PREFIX + "PROFILE"
 RESERVED = {
+    *contract.CODE_VARIABLES,
     contract.RUN_ID_VARIABLE,
     contract.RUN_NAME_VARIABLE,
     contract.RUN_DIR_VARIABLE,

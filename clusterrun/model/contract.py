@@ -41,6 +41,16 @@ RUN_ID_VARIABLE = "CLUSTERRUN_RUN_ID"
 RUN_NAME_VARIABLE = "CLUSTERRUN_RUN_NAME"
 RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
 ATTEMPT_VARIABLE = "CLUSTERRUN_ATTEMPT"
+# Set for ranks that run in a copy of the code (--snapshot): the project and the copy of it; the commit, and
+# whether the files differ from it (0 or 1).
+CODE_ORIGINAL_VARIABLE, CODE_COPY_VARIABLE = "CLUSTERRUN_CODE_ORIGINAL", "CLUSTERRUN_CODE_COPY"
+GIT_COMMIT_VARIABLE, GIT_DIRTY_VARIABLE = "CLUSTERRUN_GIT_COMMIT", "CLUSTERRUN_GIT_DIRTY"
+CODE_VARIABLES = (
+    CODE_ORIGINAL_VARIABLE,
+    CODE_COPY_VARIABLE,
+    GIT_COMMIT_VARIABLE,
+    GIT_DIRTY_VARIABLE,
+)
 EXAMINER = "examiner"
 OBSERVER = "observer"
 """The companions of an agent: what may hang is done in them, never in the agent itself."""

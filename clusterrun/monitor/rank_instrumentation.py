@@ -11,7 +11,7 @@ from clusterrun.atomic_file import write_whole
 
 READ_BY_ALL = ("clusterrun_prelude.py", "sitecustomize.py")
 """To compile them takes a quarter of a Python's start: for ranks of this version it is done once, here."""
-SOURCES = (*READ_BY_ALL, "clusterrun_script_source.py", "clusterrun_witness.py")
+SOURCES = (*READ_BY_ALL, "clusterrun_code_copy.py", "clusterrun_script_source.py", "clusterrun_witness.py")
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _OF_REHEARSAL = (
     "__init__ checkpoint_files checksums optimizers start_watch state_calls step_inputs step_watch trace_file"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun.local.gpus import count_gpus
+from clusterrun.model import contract
 from clusterrun.model.document import encode_set
 from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen, replace
@@ -18,6 +19,7 @@ from clusterrun.model.record import RunRecord
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.copied_paths import missing, moved
 from clusterrun.operations.find_run import find_run
 from clusterrun.operations.node_history import keep_off
 from clusterrun.runs.code_snapshot import Snapshot, look, take
@@ -134,7 +136,8 @@ def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun 
     snapshot = (of and of.snapshot) or look(spec.cwd, spec.snapshot_include)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
-    return Draft(planned, (*planned.notices, *said, str(snapshot), where), snapshot)
+    said = (*planned.notices, *said, *snapshot.lines(), *missing(spec, snapshot), where)
+    return Draft(planned, said, snapshot)
 
 
 def allocation_argv(
@@ -298,13 +301,6 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
         yield status.job_id
 
 
-def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
-    """The spec with its directory, and a script named by its whole path, inside the copy."""
-    first, *rest = spec.command
-    script = snapshot.inside(first, target) if os.path.isabs(first) else first
-    return replace(spec, cwd=snapshot.inside(spec.cwd, target), command=(script, *rest))
-
-
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
     """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
 
@@ -347,6 +343,7 @@ def prepare(
     try:
         if made.snapshot:
             take(made.snapshot, paths.snapshot, paths.snapshot_note)
+            os.makedirs(planned.spec.cwd, exist_ok=True)  # a folder without code is not copied
         share(program or program_for_nodes(context), paths.agent)
         _write_plans((planned, *others), paths, sync)
         for name, content in files:
@@ -359,13 +356,15 @@ def prepare(
 
 
 def _record(planned: Plan, context: Context) -> RunRecord:
+    names = [name for name, _ in planned.spec.environment if name not in contract.CODE_VARIABLES]
+    environment = tuple((name, "") for name in names)
     return RunRecord(
         run_id=planned.run_id,
         name=planned.spec.name,
         cluster=planned.spec.cluster.value,
         token=planned.token,
         # What people look at and send around names the variables; only the orders hold their values.
-        spec=replace(planned.spec, environment=tuple((name, "") for name, _ in planned.spec.environment)),
+        spec=replace(planned.spec, environment=environment),
         submitted_at=context.clock.now(),
         host=os.uname().nodename,
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",

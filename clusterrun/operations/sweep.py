@@ -30,6 +30,7 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations import submit
 from clusterrun.operations.context import Context, Tell
+from clusterrun.operations.copied_paths import missing, moved
 from clusterrun.operations.run_state import QUEUEING_SECONDS
 from clusterrun.runs.code_snapshot import look, take
 from clusterrun.runs.private_files import empty_file, own_content, private_folder, refusal, write_whole
@@ -103,22 +104,27 @@ def start(
     if not sweep.search:  # a search does so itself, at its begin
         sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
-        sweep, found = _copied(sweep, found, context)
+        sweep, found = _copied(sweep, found, context, tell)
     Sweeps(context.store).save(sweep)
     kind = _LocalQueue if first.spec.cluster is Cluster.LOCAL else _ArrayQueue
     return kind(sweep, found, context, tell, files).run(patient)
 
 
 def _copied(
-    sweep: SweepRecord, found: submit.SubmitFacts, context: Context
+    sweep: SweepRecord, found: submit.SubmitFacts, context: Context, tell: Tell
 ) -> tuple[SweepRecord, submit.SubmitFacts]:
     paths = Sweeps(context.store).paths(sweep.sweep_id)
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
     private_folder(paths.run_dir)
     take(snapshot, paths.snapshot, paths.snapshot_note)
-    inside = replace(submit.moved(sweep.spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
-    there = replace(found.spec, cwd=inside.cwd, command=inside.command, snapshot=False, snapshot_include=())
-    return replace(sweep, spec=inside), replace(found, spec=there)
+    for notice in (*snapshot.lines(), *missing(sweep.spec, snapshot)):
+        tell(notice)
+
+    def inside(spec: JobSpec) -> JobSpec:
+        return replace(moved(spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
+
+    os.makedirs(inside(sweep.spec).cwd, exist_ok=True)  # a folder without code is not copied
+    return replace(sweep, spec=inside(sweep.spec)), replace(found, spec=inside(found.spec))
 
 
 class _SweepQueue:

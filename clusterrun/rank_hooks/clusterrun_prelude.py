@@ -33,6 +33,7 @@ SIZES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 DUMPS = ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE")
 WITNESS = ("clusterrun_script_source.py", "clusterrun_witness.py")
 REHEARSAL = "CLUSTERRUN_REHEARSAL"
+ORIGINAL, COPY = "CLUSTERRUN_CODE_ORIGINAL", "CLUSTERRUN_CODE_COPY"
 FAILED = b'{"failed": true, "alone": false}\n'
 """What is left of a rank that an exception ended before torch was loaded."""
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -40,6 +41,11 @@ LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 
 def begin(here: str) -> None:
     """Open the channels of this process where it is a rank; ``here`` is the prelude's folder."""
+    if COPY in os.environ:
+        from clusterrun_code_copy import redirect  # type: ignore[import-not-found, unused-ignore]
+
+        redirect(os.environ[ORIGINAL], os.environ[COPY])
+        sys.modules.pop("clusterrun_code_copy")
     rank, node = os.environ.get("RANK", ""), os.environ.get("NODE_RANK", "")
     if not (rank or node).isdigit() or launches():
         return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import IO
 
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
 from clusterrun.remote.client_install import refused_there
 from clusterrun.remote.connection import SharedConnection
 from clusterrun.remote.login_shell import HOME, command
@@ -39,7 +40,12 @@ def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Ca
         done = connection.ask(command(script), SEND_SECONDS, archive)
     if done.code != 0:
         raise refused_there(connection, "the code could not be written there", done.err)
-    say(f"{snapshot}; sent to {connection.name}")
+    for line in replace(snapshot, environments=(), outside=()).lines():
+        say(line)
+    broken = ", ".join(link for link, _ in snapshot.outside)
+    if broken:
+        say(f"these links lead to nothing on {connection.name}, since their targets are not sent: {broken}")
+    say(f"the snapshot is sent to {connection.name}")
     return f"{HOME}/sent/{name}/{shlex.quote(os.path.relpath(cwd, snapshot.root))}"
 
 

@@ -1,197 +1,390 @@
-"""The code as it is now, uncommitted changes too, copied into a folder; knows git only as a list of files."""
+"""Copies the code as it is now, uncommitted changes too, into a folder; knows git as a list of files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.runs.private_files import new_folder, refusal, write_whole
 
+# Bytes and files of a snapshot. More is data rather than code.
 LIMIT = 200 << 20
 MOST = 20_000
-"""Bytes and files; more than this is data rather than code."""
 GIT_SECONDS = 60.0
+# The note in a copy that came from another machine: folder, commit and diff there.
 CARRIED_NOTE = ".clusterrun-snapshot"
-"""What a copy that came from another machine has in the place of git: the note that was made there."""
 _NEVER = ("__pycache__", ".git", ".venv", "node_modules")
+# Files that mark a folder as a Python environment: of venv, virtualenv and uv; of conda.
+_ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
+# Modules that git often ignores since a build makes them; the package does not import without them.
+_MODULES = (".py", ".so")
+_MOST_NAMED = 3
+_LIVE = "ranks use the original, so later changes there reach them"
 
 
 @frozen
-class LeftOut:
-    """What git ignores and a snapshot lacks, but for caches and the like; counted up to ``MOST`` files."""
+class Data:
+    """Files that ranks do not find in the copy, counted up to ``MOST``."""
 
     files: int = 0
     size: int = 0
     largest: str = ""
     largest_size: int = 0
 
-    def __str__(self) -> str:
-        if not self.files:
-            return ""
-        count = f"{MOST} files or more" if self.files >= MOST else f"{self.files} files"
-        many = "1 file that git ignores is" if self.files == 1 else f"{count} that git ignores are"
-        largest = f"the largest is {self.largest}, {_bytes(self.largest_size)}"
-        return f"{many} not in it ({_bytes(self.size)}; {largest}): --snapshot-include PATH takes them along"
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
 
 @frozen
 class Snapshot:
-    """What is copied of ``root``; ``commit`` is '' outside git, ``links`` are too large and linked to."""
+    """The files of a project that are copied, and what stands in for the others.
+
+    Every path is relative to ``root``, the top folder of the repository, or the submit folder outside git.
+    """
 
     root: str
     files: tuple[str, ...]
-    size: int
-    commit: str = ""
-    links: tuple[str, ...] = ()
-    left_out: LeftOut = LeftOut()
+    size: int  # bytes of the files
+    commit: str = ""  # '' outside git and before the first commit
+    is_dirty: bool = False  # the files differ from the commit
+    repositories: tuple[str, ...] = ()  # submodules and nested clones, whose files are copied too
+    empty_submodules: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # too large to copy: the copy has a link to the original
+    environments: tuple[str, ...] = ()  # Python environments: the copy has a link to the original
+    outside: tuple[tuple[str, str], ...] = ()  # links to something that is not copied: name, absolute target
+    ignored: Data = Data()
+    lacks_git: bool = False  # a repository, on a machine without git: the whole folder is copied
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is copied, what is not, and what follows for the ranks."""
+        commit = f", commit {self.commit[:12]}" if self.commit else ""
+        changes = " with uncommitted changes" if self.commit and self.is_dirty else ""
+        files = f"{_count(len(self.files), 'file')}, {_size(self.size)}"
+        yield f"snapshot: {files} of {self.root}{commit}{changes}"
+        if self.lacks_git:
+            yield "this machine has no git: what git ignores is copied too, and no commit is known"
+        if self.empty_submodules:
+            names = _some(self.empty_submodules)
+            yield f"not in the copy: {names}: empty here (git submodule update --init --recursive fills it)"
+        if self.links:
+            yield f"linked to for its size: {_some(self.links)}: {_LIVE}"
+        if self.environments:
+            names = _some(self.environments)
+            yield f"not in the copy: the Python environment {names}: {_LIVE}"
+        if self.outside:
+            size = sum(_weight(target) for _, target in self.outside)
+            names = _some([f"{name} → {target}" for name, target in self.outside])
+            count = _count(len(self.outside), "link")
+            yield f"not in the copy: the target of {count} ({_size(size)}; {names}): {_LIVE}"
+        if self.ignored.files:
+            data = self.ignored
+            count = f"{MOST} files or more" if data.files >= MOST else _count(data.files, "file")
+            largest = f"the largest is {data.largest}, {_size(data.largest_size)}"
+            yield (
+                f"not in the copy: {count} that git ignores ({_size(data.size)}; {largest}):"
+                " no relative path leads to them; --snapshot-include PATH takes them along"
+            )
 
     def __str__(self) -> str:
-        linked = f"{', '.join(self.links)} linked to, for its size" if self.links else ""
-        taken = f"snapshot: {len(self.files)} files, {_bytes(self.size)} of {self.root}"
-        return "; ".join(filter(None, (taken, linked, str(self.left_out))))
+        return "; ".join(self.lines())
+
+    def below(self, path: str) -> str:
+        """Return the absolute ``path`` relative to the root; '' if it is not below it."""
+        resolved = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        for name in (path, resolved):
+            relative = os.path.relpath(name, self.root)
+            if relative.partition("/")[0] != os.pardir:
+                return relative
+        return ""
 
     def inside(self, path: str, target: str) -> str:
-        """Where ``path`` is in the copy at ``target``; ``path`` itself where it is not in the snapshot."""
-        within = os.path.relpath(path, self.root)
-        return path if within.startswith("..") else os.path.normpath(os.path.join(target, within))
+        """Return where the copy at ``target`` has the absolute ``path``, or ``path`` if it is not copied."""
+        below = self.below(path)
+        return os.path.normpath(os.path.join(target, below)) if below and self._copies(below) else path
+
+    def has(self, path: str) -> bool:
+        """Return whether the copy has the absolute ``path``, be it by a link."""
+        below = self.below(path)
+        linked = (*self.links, *self.environments, *(name for name, _ in self.outside))
+        return bool(below) and (self._copies(below) or any(_is_within(below, link) for link in linked))
+
+    def _copies(self, below: str) -> bool:
+        return below == "." or any(_is_within(name, below) for name in self.files)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _weight(path: str) -> int:
+    """Return the bytes of a file, or of at most ``MOST`` files below a folder."""
+    if not os.path.isdir(path):
+        return os.stat(path).st_size if os.path.exists(path) else 0
+    size = 0
+    for number, name in enumerate(_walk(path)):
+        if number >= MOST:
+            break
+        size += os.lstat(os.path.join(path, name)).st_size
+    return size
 
 
 def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
-    """What a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
+    """Return what a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
 
-    ``include`` are paths of which it has what git ignores too: copied, or linked to where that would be too
-    much.
+    Submodules and nested clones are taken in the same way. ``include`` are paths of which git-ignored files
+    are copied too, or linked to if they are too much. Raises ``BadInput``, with git's message if git fails.
     """
-    wanted = [os.path.normpath(os.path.join(cwd, path)) for path in include]
-    for path in wanted:
+    included = [os.path.normpath(os.path.join(cwd, path)) for path in include]
+    for path in included:
         if not os.path.lexists(path):
             raise BadInput(f"--snapshot-include {path}: there is no such file or folder", "check its name")
-    if carried := _carried(cwd):
-        return _counted(carried, (name for name in _walk(carried) if name != CARRIED_NOTE), "")
-    top = _git(cwd, "rev-parse", "--show-toplevel").rstrip("\n")
+    carried_folder = _folder_with(cwd, CARRIED_NOTE)
+    if carried_folder:
+        commit, is_dirty = _read_note(carried_folder)
+        names = (name for name in _walk(carried_folder) if name != CARRIED_NOTE)
+        return replace(_copied(Snapshot(carried_folder, (), 0), names), commit=commit, is_dirty=is_dirty)
+    try:
+        top = _top(cwd)
+    except system.ProgramMissing:
+        lacks_git = bool(_folder_with(cwd, ".git"))
+        return replace(_whole_folder(cwd), lacks_git=lacks_git)
     if not top:
-        return _counted(cwd, _walk(cwd), "")
-    listed = _git(top, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
-    found = _counted(top, filter(None, dict.fromkeys(listed)), _git(top, "rev-parse", "HEAD").strip())
+        return _whole_folder(cwd)
+    snapshot = _with_repository(Snapshot(top, (), 0), "")
     ignored = _ignored(top)
-    chosen = dict.fromkeys(entry for path in wanted for entry in _below(os.path.relpath(path, top), ignored))
-    for entry in chosen:
-        found = _with(found, entry)
-    return replace(found, left_out=_weighed(top, ignored, tuple(chosen)))
+    chosen = [entry for path in included for entry in _ignored_below(os.path.relpath(path, top), ignored)]
+    for entry in dict.fromkeys(chosen):
+        snapshot = _with_ignored(snapshot, entry)
+    modules = [entry for entry in ignored if entry.endswith(_MODULES) and not _is_noise(entry)]
+    snapshot = _copied(snapshot, [entry for entry in modules if entry not in chosen])
+    chosen += modules
+    environments = [
+        entry for entry in ignored if _is_environment(os.path.join(top, entry)) and entry not in chosen
+    ]
+    return replace(
+        snapshot,
+        commit=_commit(top),
+        is_dirty=bool(_git(top, "status", "--porcelain")),
+        environments=(*snapshot.environments, *environments),
+        outside=_links_outside(snapshot),
+        ignored=_weigh_ignored(top, ignored, chosen),
+    )
 
 
-def _carried(folder: str) -> str:
-    """The copy from another machine in which ``folder`` is, '' for none; it may lie inside a repository."""
-    while not os.path.isfile(os.path.join(folder, CARRIED_NOTE)):
+def _whole_folder(cwd: str) -> Snapshot:
+    environments: list[str] = []
+    snapshot = _copied(Snapshot(cwd, (), 0), _walk(cwd, environments))
+    snapshot = replace(snapshot, environments=tuple(environments))
+    return replace(snapshot, outside=_links_outside(snapshot))
+
+
+def _folder_with(folder: str, name: str) -> str:
+    """Return ``folder`` or the nearest folder above it that has a file ``name``; '' if there is none."""
+    while not os.path.exists(os.path.join(folder, name)):
         folder, below = os.path.dirname(folder), folder
         if folder == below:
             return ""
     return folder
 
 
-def _ignored(top: str) -> list[str]:
-    """What git ignores below ``top``: files, and folders of which it knows nothing else, each once."""
-    listed = _git(top, "ls-files", "-oi", "--exclude-standard", "--directory", "-z").split("\0")
-    found: list[str] = []
-    for entry in sorted(filter(None, listed)):
-        if not found or not entry.startswith(found[-1] + "/"):  # git names a folder and what is in it
-            found.append(entry.rstrip("/"))
-    return found
+def _git(folder: str, *args: str, absent: int = 0) -> str:
+    """Return the output of git in ``folder``, '' for the exit code ``absent``.
 
-
-def _below(path: str, ignored: Iterable[str]) -> Iterator[str]:
-    """Those of ``ignored`` that are ``path`` or lie below it; ``path`` itself where it lies below one."""
-    for entry in ignored:
-        if path == "." or entry == path or entry.startswith(path + "/"):
-            yield entry
-        elif path.startswith(entry + "/"):
-            yield path
-
-
-def _with(snapshot: Snapshot, entry: str) -> Snapshot:
-    """The snapshot with one ignored file or folder more: its files, or a link to it."""
-    path = os.path.join(snapshot.root, entry)
-    folder = os.path.isdir(path) and not os.path.islink(path)
-    names = [os.path.join(entry, name) for name in _walk(path)] if folder else [entry]
-    try:
-        more = _counted(snapshot.root, [*snapshot.files, *names], snapshot.commit)
-    except BadInput:
-        return replace(snapshot, links=(*snapshot.links, entry))
-    return replace(snapshot, files=more.files, size=more.size)
-
-
-def _weighed(root: str, ignored: Iterable[str], chosen: tuple[str, ...]) -> LeftOut:
-    """What is left out: data, but no caches, environments or hidden files, which nobody misses."""
-    count = size = largest_size = 0
-    largest = ""
-    for name in _data(root, ignored):
-        if any(name == entry or name.startswith(entry + "/") for entry in chosen):
-            continue
-        try:
-            own = os.lstat(os.path.join(root, name)).st_size
-        except OSError:
-            own = 0
-        count, size = count + 1, size + own
-        if own >= largest_size:
-            largest, largest_size = name, own
-        if count >= MOST:
-            break
-    return LeftOut(count, size, largest, largest_size)
-
-
-def _data(root: str, ignored: Iterable[str]) -> Iterator[str]:
-    for entry in ignored:
-        path = os.path.join(root, entry)
-        if _is_noise(entry):
-            continue
-        if not os.path.isdir(path):
-            yield entry
-        elif not os.path.exists(os.path.join(path, "pyvenv.cfg")):
-            yield from (os.path.join(entry, name) for name in _walk(path) if not _is_noise(name))
-
-
-def _is_noise(name: str) -> bool:
-    noise = (part.startswith(".") or part in _NEVER or part.endswith(".egg-info") for part in name.split("/"))
-    return name.endswith(".pyc") or any(noise)
-
-
-def _counted(root: str, names: Iterable[str], commit: str) -> Snapshot:
-    """The files that are there; counting stops where they are too much, for it may be a whole home."""
-    found: list[str] = []
-    size = 0
-    for name in names:
-        path = os.path.join(root, name)
-        if not os.path.lexists(path) or (os.path.isdir(path) and not os.path.islink(path)):
-            continue  # deleted but still in git, or a repository inside this one
-        found.append(name)
-        size += os.lstat(path).st_size
-        if size > LIMIT or len(found) > MOST:
-            seen = (
-                f"below {root} there are more than {LIMIT >> 20} MB or {MOST} files: that is more than code"
-            )
-            remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
-            raise BadInput(seen, remedy)
-    return Snapshot(root, tuple(found), size, commit)
-
-
-def _git(cwd: str, *args: str) -> str:
-    try:
-        done = system.run(("git", "-C", cwd, *args), GIT_SECONDS)
-    except system.ProgramMissing:
-        return ""
+    Raises ``BadInput`` and ``ProgramMissing``.
+    """
+    done = system.run(("env", "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args), GIT_SECONDS, cwd=folder)
+    if done.code == 127:
+        raise system.ProgramMissing("the program 'git' was not found")
+    if done.code not in (0, absent):
+        message = " ".join(done.err.split()) or f"exit code {done.code}"
+        raise BadInput(f"git cannot list the code in {folder}: {message}", "mend that, or use --no-snapshot")
     return done.out if done.code == 0 else ""
 
 
-def _walk(root: str) -> Iterator[str]:
+def _top(cwd: str) -> str:
+    """Return the top folder of the repository of ``cwd``, '' outside git."""
+    try:
+        return _git(cwd, "rev-parse", "--show-toplevel").rstrip("\n")
+    except BadInput as error:
+        if "not a git repository" in error.seen:
+            return ""
+        raise
+
+
+def _commit(repository: str) -> str:
+    return _git(repository, "rev-parse", "--verify", "--quiet", "HEAD", absent=1).strip()
+
+
+def _with_repository(snapshot: Snapshot, folder: str) -> Snapshot:
+    """Return ``snapshot`` with the files of the repository at ``folder``, and of repositories inside it."""
+    path = os.path.join(snapshot.root, folder)
+    listed = _git(path, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+    names = [os.path.join(folder, name).rstrip("/") for name in dict.fromkeys(listed) if name]
+    environments = tuple(
+        os.path.dirname(name) for name in names if os.path.basename(name) == _ENVIRONMENT_MARKS[0]
+    )
+    files: list[str] = []
+    nested: list[str] = []
+    for name in names:
+        path = os.path.join(snapshot.root, name)
+        if any(_is_within(name, environment) for environment in environments):
+            continue
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        (nested if is_folder else files).append(name)
+    snapshot = _copied(snapshot, files)
+    snapshot = replace(snapshot, environments=(*snapshot.environments, *environments))
+    for name in nested:
+        if not os.path.lexists(os.path.join(snapshot.root, name, ".git")):
+            snapshot = replace(snapshot, empty_submodules=(*snapshot.empty_submodules, name))
+            continue
+        try:
+            snapshot = _with_repository(replace(snapshot, repositories=(*snapshot.repositories, name)), name)
+        except TooMuch:
+            snapshot = replace(snapshot, links=(*snapshot.links, name))
+    return snapshot
+
+
+def _ignored(top: str) -> list[str]:
+    """Return what git ignores: files, and folders of which it knows nothing else, each once."""
+    listed = _git(top, "ls-files", "-oi", "--exclude-standard", "--directory", "-z").split("\0")
+    ignored: list[str] = []
+    for entry in sorted(filter(None, listed)):
+        if not ignored or not entry.startswith(ignored[-1] + "/"):  # git names a folder and what is in it
+            ignored.append(entry.rstrip("/"))
+    return ignored
+
+
+def _ignored_below(path: str, ignored: Iterable[str]) -> Iterator[str]:
+    """Yield the entries of ``ignored`` at or below ``path``; ``path`` itself if it is below an entry."""
+    for entry in ignored:
+        if path == "." or _is_within(entry, path):
+            yield entry
+        elif _is_within(path, entry):
+            yield path
+
+
+def _with_ignored(snapshot: Snapshot, entry: str) -> Snapshot:
+    """Return ``snapshot`` with the files of one ignored file or folder, or with a link to it."""
+    path = os.path.join(snapshot.root, entry)
+    is_folder = os.path.isdir(path) and not os.path.islink(path)
+    names = [os.path.join(entry, name) for name in _walk(path)] if is_folder else [entry]
+    try:
+        return _copied(snapshot, names)
+    except TooMuch:
+        return replace(snapshot, links=(*snapshot.links, entry))
+
+
+def _weigh_ignored(root: str, ignored: Iterable[str], chosen: Sequence[str]) -> Data:
+    """Return what ranks may miss: ignored files but for caches, environments and hidden files."""
+    data = Data()
+    for name in _ignored_data(root, ignored):
+        if any(_is_within(name, entry) for entry in chosen):
+            continue
+        try:
+            size = os.lstat(os.path.join(root, name)).st_size
+        except OSError:
+            size = 0
+        data = replace(data, files=data.files + 1, size=data.size + size)
+        if size >= data.largest_size:
+            data = replace(data, largest=name, largest_size=size)
+        if data.files >= MOST:
+            break
+    return data
+
+
+def _ignored_data(root: str, ignored: Iterable[str]) -> Iterator[str]:
+    for entry in ignored:
+        path = os.path.join(root, entry)
+        if _is_noise(entry) or _is_environment(path):
+            continue
+        if not os.path.isdir(path):
+            yield entry
+        else:
+            yield from (os.path.join(entry, name) for name in _walk(path) if not _is_noise(name))
+
+
+def _is_environment(path: str) -> bool:
+    return any(os.path.exists(os.path.join(path, mark)) for mark in _ENVIRONMENT_MARKS)
+
+
+def _is_noise(name: str) -> bool:
+    parts = name.split("/")
+    hidden = any(part.startswith(".") or part in _NEVER or part.endswith(".egg-info") for part in parts)
+    return hidden or name.endswith(".pyc")
+
+
+class TooMuch(BadInput):
+    """The files of a snapshot are more than code."""
+
+
+def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
+    """Return ``snapshot`` with the files ``names`` that exist.
+
+    Raises ``TooMuch`` at the first file too many.
+    """
+    files = list(snapshot.files)
+    size = snapshot.size
+    for name in names:
+        path = os.path.join(snapshot.root, name)
+        try:
+            status = os.lstat(path)
+        except OSError:
+            continue  # git still lists a file that was deleted
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        files.append(name)
+        size += status.st_size
+        if size > LIMIT or len(files) > MOST:
+            limits = f"more than {LIMIT >> 20} MB or {MOST} files"
+            seen = f"below {snapshot.root} there are {limits}: that is more than code"
+            remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
+            raise TooMuch(seen, remedy)
+    return replace(snapshot, files=tuple(files), size=size)
+
+
+def _links_outside(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
+    """Return the links of which the copy lacks the target, each with its absolute target."""
+    links = []
+    for name in snapshot.files:
+        path = os.path.join(snapshot.root, name)
+        if os.path.islink(path):
+            target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+            below = snapshot.below(target)
+            if os.path.exists(target) and not (below and snapshot._copies(below)):
+                links.append((name, target))
+    return tuple(links)
+
+
+def _walk(root: str, environments: list[str] | None = None) -> Iterator[str]:
+    """Yield the files and links below ``root``.
+
+    Caches are left out, and Python environments if there is a list ``environments`` to add them to.
+    """
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NEVER)
+        if environments is not None:
+            for name in folders:
+                if _is_environment(os.path.join(folder, name)):
+                    environments.append(os.path.relpath(os.path.join(folder, name), root))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NEVER
+            and os.path.relpath(os.path.join(folder, name), root) not in (environments or ())
+        )
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in sorted(names) + links:
             yield os.path.relpath(os.path.join(folder, name), root)
@@ -202,24 +395,82 @@ def take(snapshot: Snapshot, target: str, record: str) -> None:
     import shutil
 
     new_folder(target)
-    for name in (*snapshot.files, *snapshot.links):
-        original, copy = os.path.join(snapshot.root, name), os.path.join(target, name)
+    originals = {
+        name: os.path.join(snapshot.root, name) for name in (*snapshot.links, *snapshot.environments)
+    }
+    originals.update(snapshot.outside)
+    for name in dict.fromkeys((*snapshot.files, *originals)):
+        path, copy = os.path.join(snapshot.root, name), os.path.join(target, name)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         try:
-            if name in snapshot.links:
-                os.symlink(original, copy)
+            if name in originals:
+                os.symlink(originals[name], copy)
+            elif os.path.islink(path) and os.path.isabs(os.readlink(path)):
+                os.symlink(snapshot.inside(os.readlink(path), target), copy)
             else:
-                shutil.copy2(original, copy, follow_symlinks=False)
+                shutil.copy2(path, copy, follow_symlinks=False)
         except OSError as error:
             raise refusal(copy, error) from error
+    for repository in ("", *snapshot.repositories) if snapshot.commit else ():
+        _make_repository(snapshot, repository, os.path.join(target, repository))
     write_whole(record, note(snapshot))
 
 
+def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
+    """Make ``copy`` a repository at the commit of the original, with its branches and tags.
+
+    It reads the objects of the original. A copy from another machine knows its commit and no object. A git
+    that is missing, or too old for this, leaves the copy as it is.
+    """
+    import shutil
+
+    original, git = os.path.join(snapshot.root, folder), os.path.join(copy, ".git")
+    has_objects = os.path.lexists(os.path.join(original, ".git"))
+    try:
+        commit = _commit(original) if has_objects else snapshot.commit
+        kind = _git(original, "rev-parse", "--show-object-format").strip() if has_objects else ""
+        _git(
+            copy, "init", "--quiet", "--template=", *(["--object-format=sha256"] if kind == "sha256" else [])
+        )
+        os.makedirs(os.path.join(git, "info"), exist_ok=True)
+        linked = [*snapshot.links, *snapshot.environments]
+        exclude = "".join(f"/{os.path.relpath(name, folder or '.')}\n" for name in linked)
+        write_whole(os.path.join(git, "info", "exclude"), exclude)
+        write_whole(os.path.join(git, "HEAD"), f"{commit}\n" if commit else "ref: refs/heads/main\n")
+        if not has_objects or not commit:
+            return
+        objects = os.path.join(original, _git(original, "rev-parse", "--git-path", "objects").rstrip("\n"))
+        write_whole(os.path.join(git, "objects", "info", "alternates"), f"{objects}\n")
+        references = _git(original, "for-each-ref", "--format=%(objectname) %(refname)")
+        write_whole(os.path.join(git, "packed-refs"), references)
+        if branch := _git(original, "symbolic-ref", "--quiet", "HEAD", absent=1):
+            write_whole(os.path.join(git, "HEAD"), f"ref: {branch}")
+        _git(copy, "read-tree", "HEAD")
+        _git(copy, "update-index", "-q", "--refresh", absent=1)
+        for name in filter(None, _git(copy, "ls-files", "-z").split("\0")):
+            link, place = os.path.join(original, name), os.path.join(copy, name)
+            if os.path.islink(link) and os.path.islink(place) and os.readlink(link) != os.readlink(place):
+                # Another target in the copy is no change of the code.
+                _git(copy, "update-index", "--skip-worktree", "--", name)
+    except (BadInput, system.ProgramMissing):
+        shutil.rmtree(git, ignore_errors=True)
+
+
 def note(snapshot: Snapshot) -> str:
-    """Where the files come from: folder, commit, and the diff of the working tree against it."""
+    """Return where the files come from: folder, commit, and the diff of the working tree against it."""
     carried = os.path.join(snapshot.root, CARRIED_NOTE)
     if os.path.isfile(carried):
         with open(carried, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     diff = _git(snapshot.root, "diff", "--binary", "HEAD") if snapshot.commit else ""
-    return f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\n\n{diff}"
+    dirty = "yes" if snapshot.is_dirty else "no"
+    return f"root {snapshot.root}\ncommit {snapshot.commit or 'none'}\ndirty {dirty}\n\n{diff}"
+
+
+def _read_note(folder: str) -> tuple[str, bool]:
+    """Return the commit of a copy from another machine ('': none), and whether the files differ from it."""
+    with open(os.path.join(folder, CARRIED_NOTE), encoding="utf-8", errors="surrogateescape") as file:
+        head, _, diff = file.read().partition("\n\n")
+    facts = dict(line.split(" ", 1) for line in head.splitlines() if " " in line)
+    commit = facts.get("commit", "none")
+    return ("" if commit == "none" else commit), facts.get("dirty", "yes" if diff else "no") == "yes"

@@ -367,3 +367,60 @@ def test_a_rank_whose_last_python_ended_of_an_exception_without_torch_leaves_wor
         subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
     found = {path.name: path.read_bytes() for path in attempt.iterdir()}
     assert found == ({f"{int(RANK['RANK']):05d}.farewell.json": left} if left else {})
+
+
+# As setuptools writes it for an editable install of a project whose packages lie in a folder with others.
+FINDER = """
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+MAPPING = {mapping!r}
+class _EditableFinder:
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if fullname in MAPPING:
+            folder = Path(MAPPING[fullname])
+            for place in (folder / "__init__.py", folder.with_suffix(".py")):
+                if place.exists():
+                    return spec_from_file_location(fullname, place)
+def install():
+    sys.meta_path.append(_EditableFinder)
+"""
+
+
+@pytest.mark.parametrize("way", ["PYTHONPATH", "pth", "finder of a package", "finder of a module"])
+def test_a_rank_imports_the_copy_of_its_code_whatever_names_the_original(
+    way: str, folder: str, tmp_path: Path
+) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    for root in (original, copy):
+        (root / "src/package").mkdir(parents=True)
+        (root / "src/package/__init__.py").write_text("")
+        (root / "src/module.py").write_text("")
+    (original / "only_there").mkdir()
+    (original / "only_there/lost.py").write_text("")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    environment = {
+        **RANK,
+        "CLUSTERRUN_CODE_ORIGINAL": str(original),
+        "CLUSTERRUN_CODE_COPY": str(copy),
+        "PYTHONPATH": str(original / "only_there"),
+    }
+    if way == "PYTHONPATH":
+        environment["PYTHONPATH"] += f":{original}/src"
+    elif way == "pth":
+        (packages / "__editable__.project.pth").write_text(f"{original}/src\n")
+    else:
+        mapping = {name: f"{original}/src/{name}" for name in ("package", "module")}
+        (packages / "__editable___project_finder.py").write_text(FINDER.format(mapping=mapping))
+        install = "import __editable___project_finder; __editable___project_finder.install()\n"
+        (packages / "__editable__.project.pth").write_text(install)
+    name = "module" if way == "finder of a module" else "package"
+    code = f"import os, {name}, lost; print({name}.__file__, lost.__file__, os.environ['PYTHONPATH'])"
+    out, err = said([str(venv / "bin/python"), "-c", code], instrumented(environment, folder))
+    file = copy / "src" / ("module.py" if name == "module" else "package/__init__.py")
+    search_path = environment["PYTHONPATH"].replace(f"{original}/src", f"{copy}/src")
+    assert (out, err) == (f"{file} {original}/only_there/lost.py {search_path}", "")

@@ -43,7 +43,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def copied(target: Path) -> dict[str, str]:
-    return {str(p.relative_to(target)): p.read_text() for p in sorted(target.rglob("*")) if p.is_file()}
+    files = [path for path in sorted(target.rglob("*")) if path.is_file() and ".git" not in path.parts]
+    return {str(path.relative_to(target)): path.read_text() for path in files}
 
 
 def test_uncommitted_changes_are_in_it_and_ignored_files_are_not(project: Path, tmp_path: Path) -> None:
@@ -131,10 +132,12 @@ CODE = {".gitignore", "train.py", "data/small/prepare.py"}
 def test_what_git_ignores_is_counted_and_the_largest_is_named(with_data: Path) -> None:
     found = look(str(with_data))
     assert set(found.files) == CODE
-    assert str(found.left_out) == (
-        "4 files that git ignores are not in it (10.0 MB; the largest is data/big/train.bin, 5.0 MB): "
-        "--snapshot-include PATH takes them along"
-    )
+    assert list(found.lines())[1:] == [
+        "not in the copy: the Python environment env: "
+        "ranks use the original, so later changes there reach them",
+        "not in the copy: 4 files that git ignores (10.0 MB; the largest is data/big/train.bin, 5.0 MB): "
+        "no relative path leads to them; --snapshot-include PATH takes them along",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_a_path_that_is_included_is_copied_with_all_that_git_ignores_below_it(
     with_data: Path, tmp_path: Path, include: tuple[str, ...], more: set[str], left: int
 ) -> None:
     found = look(str(with_data), include)
-    assert (set(found.files), found.links, found.left_out.files) == (CODE | more, (), left)
+    assert (set(found.files), found.links, found.ignored.files) == (CODE | more, (), left)
     take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
     for name in more:
         assert (tmp_path / "copy" / name).stat().st_size == (with_data / name).stat().st_size
@@ -162,7 +165,7 @@ def test_what_is_too_large_to_copy_is_linked_to_beside_the_code(
 ) -> None:
     monkeypatch.setattr(code_snapshot, "LIMIT", 4_000_000)
     found = look(str(with_data / "data"), ("../out", "small", "big"))
-    assert set(found.links) == {"data/small/train.bin", "data/big"} and found.left_out.files == 0
+    assert set(found.links) == {"data/small/train.bin", "data/big"} and found.ignored.files == 0
     take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
     assert os.readlink(tmp_path / "copy/data/small/train.bin") == str(with_data / "data/small/train.bin")
     assert (tmp_path / "copy/data/big/train.bin").stat().st_size == 5_000_000
@@ -172,3 +175,158 @@ def test_what_is_too_large_to_copy_is_linked_to_beside_the_code(
 def test_a_path_that_is_not_there_is_refused(with_data: Path) -> None:
     with pytest.raises(BadInput, match="dta: there is no such file or folder"):
         look(str(with_data), ("dta",))
+
+
+# --- what lies in a project beside its own code ---
+
+
+@pytest.fixture
+def nested(tmp_path: Path) -> Path:
+    """A project with a submodule, a nested clone, an environment, generated modules, and links."""
+    for name in ("module", "clone", "project"):
+        (tmp_path / name).mkdir()
+        git(tmp_path, "init", "-q", name)
+    for name in ("module", "clone"):
+        (tmp_path / name / f"in_{name}.py").write_text("")
+        git(tmp_path / name, "add", "-A")
+        git(tmp_path / name, "commit", "-qm", "first")
+    root = tmp_path / "project"
+    git(
+        root,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "add",
+        "-q",
+        str(tmp_path / "module"),
+        "third/module",
+    )
+    git(root, "clone", "-q", str(tmp_path / "clone"), "clone")
+    (root / ".venv").mkdir()
+    (root / "package").mkdir()
+    (tmp_path / "shared.yaml").write_text("a: 1\n")
+    for name, text in {
+        ".gitignore": "/.venv/\n/data/\n_version.py\n*.so\n",
+        ".venv/pyvenv.cfg": "home = /usr/bin\n",
+        "package/__init__.py": "from package._version import VERSION\n",
+        "package/_version.py": "VERSION = 1\n",
+        "package/_native.so": "",
+    }.items():
+        (root / name).write_text(text)
+    (root / "outside.yaml").symlink_to("../shared.yaml")
+    (root / "absolute.py").symlink_to(root / "package/__init__.py")
+    git(root, "add", ".gitignore", "package", "outside.yaml", "absolute.py", "third")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+def output(folder: Path, *args: str) -> str:
+    argv = ["git", "-C", str(folder), *args]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def test_submodules_clones_and_generated_modules_are_copied_and_links_still_lead_somewhere(
+    nested: Path, tmp_path: Path
+) -> None:
+    snapshot = look(str(nested))
+    copy = tmp_path / "copy"
+    take(snapshot, str(copy), str(tmp_path / "note"))
+    for name in (
+        "third/module/in_module.py",
+        "clone/in_clone.py",
+        "package/_version.py",
+        "package/_native.so",
+    ):
+        assert (copy / name).is_file() and not (copy / name).is_symlink(), name
+    assert os.readlink(copy / ".venv") == str(nested / ".venv")
+    assert os.readlink(copy / "outside.yaml") == str(tmp_path / "shared.yaml")
+    assert os.readlink(copy / "absolute.py") == str(copy / "package/__init__.py")
+    live = "ranks use the original, so later changes there reach them"
+    assert list(snapshot.lines())[1:] == [
+        f"not in the copy: the Python environment .venv: {live}",
+        f"not in the copy: the target of 1 link (0.0 MB; outside.yaml → {tmp_path}/shared.yaml): {live}",
+    ]
+
+
+def test_git_tells_in_the_copy_what_it_tells_in_the_original(nested: Path, tmp_path: Path) -> None:
+    git(nested, "tag", "v1")
+    (nested / ".git/info/exclude").write_text("/clone/\n")
+    snapshot = look(str(nested))
+    copy = tmp_path / "copy"
+    take(snapshot, str(copy), str(tmp_path / "note"))
+    assert snapshot.commit == output(nested, "rev-parse", "HEAD") and not snapshot.is_dirty
+    for question in (
+        ["rev-parse", "HEAD"],
+        ["rev-parse", "--abbrev-ref", "HEAD"],
+        ["describe", "--tags", "--dirty"],
+        ["status", "--porcelain"],
+        ["-C", "third/module", "rev-parse", "HEAD"],
+    ):
+        assert output(copy, *question) == output(nested, *question), question
+    (copy / "package/__init__.py").write_text("")
+    assert output(copy, "status", "--porcelain") == "M package/__init__.py"
+
+
+@pytest.mark.parametrize("change", ["edited", "new"])
+def test_uncommitted_changes_make_it_dirty(nested: Path, change: str) -> None:
+    (nested / ("package/__init__.py" if change == "edited" else "new.py")).write_text("")
+    assert look(str(nested)).is_dirty
+
+
+def test_a_nested_clone_that_is_more_than_code_is_linked_to(
+    nested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nested / "clone/large.bin").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(code_snapshot, "LIMIT", 1 << 20)
+    snapshot = look(str(nested))
+    assert (snapshot.links, snapshot.repositories) == (("clone",), ("third/module",))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert (tmp_path / "copy/clone/large.bin").stat().st_size == 1 << 20
+
+
+def test_a_submodule_without_content_is_reported(nested: Path) -> None:
+    git(nested, "submodule", "deinit", "-f", "third/module")
+    snapshot = look(str(nested))
+    assert snapshot.empty_submodules == ("third/module",)
+    assert any("third/module: empty here" in line for line in snapshot.lines())
+
+
+def test_an_environment_that_git_does_not_ignore_is_not_copied_either(nested: Path) -> None:
+    (nested / ".gitignore").write_text("")
+    snapshot = look(str(nested))
+    assert snapshot.environments == (".venv",) and not any(
+        name.startswith(".venv") for name in snapshot.files
+    )
+
+
+def test_without_git_environments_are_not_copied_whatever_their_name(tmp_path: Path) -> None:
+    for name in ("env/pyvenv.cfg", "conda/conda-meta/history", "train.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    snapshot = look(str(tmp_path))
+    assert (snapshot.files, sorted(snapshot.environments)) == (("train.py",), ["conda", "env"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_an_error_of_git_is_shown_and_is_not_taken_for_a_folder_without_git(project: Path) -> None:
+    for path in (project, project / ".git"):
+        os.chown(path, 65534, 65534)
+    with pytest.raises(BadInput, match=r"dubious ownership.*safe.directory"):
+        look(str(project))
+
+
+def test_a_repository_on_a_machine_without_git_is_copied_whole_and_that_is_said(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/env").symlink_to("/usr/bin/env")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    snapshot = look(str(project))
+    assert snapshot.lacks_git and "data" in snapshot.files
+    assert any("no git" in line for line in snapshot.lines())
+
+
+def test_a_path_through_a_link_to_the_project_is_inside(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(project)
+    snapshot = look(str(project))
+    assert snapshot.inside(str(tmp_path / "alias/sub/model.py"), "/copy") == "/copy/sub/model.py"

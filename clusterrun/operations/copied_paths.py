@@ -1,0 +1,97 @@
+"""Maps the paths of a submission into the copy of its code, and reports the paths that a run would miss."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from clusterrun.model import contract
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.runs.code_snapshot import Snapshot
+
+_RUNNERS = ("source", ".", "bash", "sh", "exec")
+REMEDY = "take it along: --snapshot-include {0}; or name it by its whole path"
+
+
+def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
+    """Return ``spec`` with every path below the project in the copy at ``target``.
+
+    The directory always moves, words of the command and values of ``--env`` if the copy has that file. A path
+    that leaves the project becomes absolute. The ranks map their import path by the variables that are set
+    here.
+    """
+    below = snapshot.below(spec.cwd)
+    cwd = os.path.normpath(os.path.join(target, below)) if below else spec.cwd
+
+    def place(word: str) -> str:
+        head, equals, path = word.rpartition("=")
+        original = os.path.normpath(os.path.join(spec.cwd, path))
+        if os.path.isabs(path) and os.path.isfile(path):
+            return head + equals + snapshot.inside(path, target)
+        leaves = path.startswith("../") and not snapshot.below(original)
+        return head + equals + original if leaves else word
+
+    python = os.path.join(spec.cwd, spec.python) if "/" in spec.python else spec.python
+    code = {
+        contract.CODE_ORIGINAL_VARIABLE: snapshot.root,
+        contract.CODE_COPY_VARIABLE: target,
+        contract.GIT_COMMIT_VARIABLE: snapshot.commit,
+        contract.GIT_DIRTY_VARIABLE: str(int(snapshot.is_dirty)) if snapshot.commit else "",
+    }
+    own = tuple((name, place(value)) for name, value in spec.environment)
+    return replace(
+        spec,
+        cwd=cwd,
+        command=tuple(map(place, spec.command)),
+        python=snapshot.inside(python, target) if "/" in python else python,
+        environment=(*((name, value) for name, value in code.items() if value), *own),
+    )
+
+
+def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return notices about paths of ``spec`` that the copy lacks, or that stay those of the original.
+
+    Raises ``BadInput`` if the script or a file that ``--setup`` names is not in the copy.
+    """
+    for line in spec.setup:
+        for word in _scripts(line):
+            if _is_lost(word, spec.cwd, snapshot):
+                seen = f"--setup {line!r} runs {word}, which is not in the copy of --snapshot"
+                raise BadInput(seen, REMEDY.format(shlex.quote(word)))
+    notices = []
+    for number, word in enumerate(spec.command):
+        path = word.rpartition("=")[2]
+        is_script = path.endswith(".py") and all(name.startswith("-") for name in spec.command[1:number])
+        if _is_lost(path, spec.cwd, snapshot) and snapshot.below(os.path.join(spec.cwd, path)):
+            seen = f"{path} is not in the copy of --snapshot"
+            if is_script:
+                raise BadInput(seen, REMEDY.format(shlex.quote(path)))
+            notices.append(f"{seen}: {REMEDY.format(shlex.quote(path))}")
+        elif os.path.isabs(path) and os.path.isdir(path) and snapshot.below(path):
+            notices.append(
+                f"{path} stays the folder of the original: name it by a relative path to use the copy"
+            )
+    return tuple(notices)
+
+
+def _scripts(line: str) -> Iterator[str]:
+    """Yield the paths that a line of shell runs or sources."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    before = ";"
+    try:
+        for word in lexer:
+            if "/" in word and (before in _RUNNERS or not before.strip(";&|()")):
+                yield word
+            before = word
+    except ValueError:  # an unbalanced quote
+        return
+
+
+def _is_lost(path: str, cwd: str, snapshot: Snapshot) -> bool:
+    """Return whether the relative ``path`` leads to something here, and to nothing in the copy."""
+    original = os.path.join(cwd, path)
+    return bool(path) and not os.path.isabs(path) and os.path.lexists(original) and not snapshot.has(original)

@@ -1,0 +1,53 @@
+"""Makes a rank import the copy of its code where PYTHONPATH or an editable install names the original.
+
+It is loaded by the prelude, after Python has read the ``.pth`` files, and knows nothing of clusterrun.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def redirect(original: str, copy: str) -> None:
+    """Replace every folder below ``original`` by that of the copy.
+
+    This concerns ``sys.path``, PYTHONPATH for the children, and editable installs.
+    """
+    sys.path[:] = [copied(path, original, copy) for path in sys.path]
+    search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path and copied(path, original, copy) for path in search_path)
+    for finder in sys.meta_path:
+        module = sys.modules.get(getattr(finder, "__module__", ""))
+        # Of setuptools; of the package `editables`, which hatchling and others use.
+        for table in (
+            getattr(module, "MAPPING", None),
+            getattr(module, "NAMESPACES", None),
+            getattr(finder, "_redirections", None),
+        ):
+            if isinstance(table, dict):
+                redirect_table(table, original, copy)
+
+
+def redirect_table(table: "dict[Any, Any]", original: str, copy: str) -> None:
+    """Replace the paths in the values of ``table``, each a path or a list of paths."""
+    for name, value in list(table.items()):
+        if isinstance(value, str):
+            table[name] = copied(value, original, copy)
+        elif isinstance(value, list):
+            table[name] = [copied(path, original, copy) for path in value if isinstance(path, str)]
+
+
+def copied(path: str, original: str, copy: str) -> str:
+    """Return the place of ``path`` in the copy, or ``path`` if the copy lacks it.
+
+    The path of a module may lack its ending: setuptools leaves it out.
+    """
+    for name in (path, os.path.realpath(path)):
+        if name == original or name.startswith(original + os.sep):
+            place = copy + name[len(original) :]
+            if any(os.path.exists(place + ending) for ending in ("", ".py")):
+                return place
+    return path

@@ -1,0 +1,81 @@
+"""The copy of the code on a real Slurm, beside plain sbatch and srun in the original."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_slurm_runs import Site, site
+from tests.lab_fixture import Lab
+from tests.runs.test_code_snapshot import git
+
+pytestmark = pytest.mark.lab
+
+SCRIPT = """
+import os, subprocess
+try:
+    import package
+except ImportError:
+    package = None
+git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+print(package and package.VALUE, os.path.abspath(__file__), git.stdout.strip(), sep="|", flush=True)
+"""
+
+
+@pytest.fixture
+def here(lab: Lab, tmp_path: Path) -> Site:
+    here = site(lab, tmp_path)
+    root = here.project
+    for name, text in {
+        "scripts/train.py": SCRIPT,
+        "package/__init__.py": "VALUE = 'submitted'\n",
+        ".gitignore": "/.venv/\n",
+    }.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / ".venv"], check=True, timeout=120)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "imported"),
+    [
+        ([], ["scripts/train.py"], ""),
+        (["--python", ".venv/bin/python"], ["scripts/train.py"], "editable"),
+        (["--setup", "source .venv/bin/activate"], ["scripts/train.py"], "editable"),
+        ([], ["python3", "{project}/scripts/train.py"], "PYTHONPATH"),
+    ],
+)
+def test_a_run_finds_in_the_copy_what_srun_finds_in_the_original(
+    here: Site, options: list[str], command: list[str], imported: str
+) -> None:
+    root = here.project
+    if imported == "editable":
+        (packages,) = root.glob(".venv/lib/python3*/site-packages")
+        (packages / "__editable__.package.pth").write_text(f"{root}\n")
+    shell = {"PYTHONPATH": str(root)} if imported == "PYTHONPATH" else {}
+    script = shlex.quote(f"{root}/scripts/train.py")
+    python = ".venv/bin/python" if options else "python3"
+    plain = ["sbatch", "--wait", "--output=plain.out", f"--wrap=srun {python} {script}"]
+    assert here.lab.exec(plain, cwd=str(root), env=shell).code == 0
+    value, path, commit = (root / "plain.out").read_text().strip().split("|")
+    assert (value, path) == ("submitted" if imported else "None", f"{root}/scripts/train.py")
+    (root / "plain.out").unlink()
+
+    words = [word.format(project=root) for word in command]
+    answer = here.submit("--preflight", "off", "--snapshot", "--sbatch", "hold", *options, *words, **shell)
+    (root / "package/__init__.py").write_text("VALUE = 'edited later'\n")
+    shutil.rmtree(root / "scripts")
+    here.lab.exec(["scontrol", "release", answer["job_id"]])
+    assert here.run("wait", answer["run_id"]).code == 0
+    copy = os.path.join(answer["run_dir"], "snapshot")
+    assert here.outputs(answer)[0].strip().split("|") == [value, f"{copy}/scripts/train.py", commit]

@@ -1,0 +1,117 @@
+"""Every path of a submission that the copy of its code has leads into the copy; the others are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.operations.copied_paths import missing, moved
+from clusterrun.runs.code_snapshot import Snapshot, look
+from tests.runs.test_code_snapshot import git
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name in (
+        "scripts/train.py",
+        "conf/a.yaml",
+        "data/train.bin",
+        "scratch/own.py",
+        "setup/env.sh",
+        ".venv/bin/python",
+        ".venv/bin/activate",
+        ".venv/pyvenv.cfg",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    (tmp_path / "common").mkdir()
+    (root / ".gitignore").write_text("/data/\n/scratch/\n/setup/\n/.venv/\n")
+    git(tmp_path, "init", "-q", "project")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+@pytest.fixture
+def snapshot(project: Path) -> Snapshot:
+    return look(str(project))
+
+
+@pytest.mark.parametrize(
+    ("word", "place"),
+    [
+        ("scripts/train.py", "scripts/train.py"),
+        ("{project}/scripts/train.py", "/copy/scripts/train.py"),
+        ("--config={project}/conf/a.yaml", "--config=/copy/conf/a.yaml"),
+        ("{project}/data/train.bin", "{project}/data/train.bin"),
+        ("--out={project}/conf", "--out={project}/conf"),
+        ("../common", "{project}/../common"),
+        ("--data=../common/new", "--data={project}/../common/new"),
+        ("lr=1e-3", "lr=1e-3"),
+        ("-x", "-x"),
+    ],
+)
+def test_a_file_of_the_copy_is_named_there_and_a_path_that_leaves_the_project_stays(
+    project: Path, snapshot: Snapshot, word: str, place: str
+) -> None:
+    spec = JobSpec(command=("python3", word.format(project=project)), cwd=str(project))
+    outside = str(project.parent / "common")
+    (word,) = moved(spec, snapshot, "/copy").command[1:]
+    assert word == place.format(project=project).replace(f"{project}/../common", outside)
+
+
+def test_directory_python_and_variables_move_with_the_code(project: Path, snapshot: Snapshot) -> None:
+    own = (("CONFIG", f"{project}/conf/a.yaml"), ("CLUSTERRUN_GIT_COMMIT", "mine"))
+    spec = JobSpec(
+        command=("train.py",), cwd=str(project / "scripts"), python="../.venv/bin/python", environment=own
+    )
+    copy = moved(spec, snapshot, "/copy")
+    assert (copy.cwd, copy.python) == ("/copy/scripts", f"{project}/scripts/../.venv/bin/python")
+    assert dict(copy.environment) == {
+        "CLUSTERRUN_CODE_ORIGINAL": str(project),
+        "CLUSTERRUN_CODE_COPY": "/copy",
+        "CLUSTERRUN_GIT_COMMIT": "mine",
+        "CLUSTERRUN_GIT_DIRTY": "0",
+        "CONFIG": "/copy/conf/a.yaml",
+    }
+    assert moved(JobSpec(command=("x",), cwd=str(project / "data")), snapshot, "/copy").cwd == "/copy/data"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"command": ("scratch/own.py",)},
+        {"command": ("python3", "-u", "scratch/own.py")},
+        {"setup": ("module load x && source setup/env.sh",)},
+        {"setup": (". setup/env.sh; true",)},
+        {"setup": ("source ../common",)},
+    ],
+)
+def test_a_script_that_the_copy_lacks_is_refused(
+    project: Path, snapshot: Snapshot, changes: dict[str, tuple[str, ...]]
+) -> None:
+    with pytest.raises(BadInput, match="not in the copy") as refused:
+        missing(JobSpec(**{"command": ("scripts/train.py",), "cwd": str(project), **changes}), snapshot)  # type: ignore[arg-type]
+    assert "--snapshot-include" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("words", "notice"),
+    [
+        (("data/train.bin",), "data/train.bin is not in the copy"),
+        (("--data=data",), "data is not in the copy"),
+        (("{project}/conf",), "stays the folder of the original"),
+        (("conf/a.yaml", "../common", "new", "--lr", "1"), ""),
+    ],
+)
+def test_other_paths_that_the_copy_lacks_are_reported(
+    project: Path, snapshot: Snapshot, words: tuple[str, ...], notice: str
+) -> None:
+    command = ("scripts/train.py", *(word.format(project=project) for word in words))
+    setup = ("source .venv/bin/activate", "mkdir -p data/out", "it's unbalanced")
+    notices = missing(JobSpec(command=command, cwd=str(project), setup=setup), snapshot)
+    assert [notice in line for line in notices] == ([True] if notice else [])
