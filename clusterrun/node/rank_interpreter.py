@@ -22,7 +22,8 @@ def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
 
     Raises ``ClusterrunError`` if ranks cannot run in that Python.
     """
-    orders = replace(orders, cwd=environment.get(contract.SETUP_CWD_VARIABLE) or orders.cwd)
+    cwd = environment.get(contract.SETUP_CWD_VARIABLE) or orders.cwd
+    orders = replace(orders, cwd=_copied(cwd, dict(orders.environment)))
     before = environment.get(contract.PATH_BEFORE_VARIABLE)
     if not orders.interpreter.by_setup or before is None:
         return orders
@@ -32,6 +33,15 @@ def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
         return orders.using(Interpreter(orders.interpreter.path, why))
     why = f"Python {_version(found)}, which the setup of the job put first on PATH"
     return orders.using(Interpreter(found, why))
+
+
+def _copied(cwd: str, environment: Mapping[str, str]) -> str:
+    """Return the folder of the copy of the code for a folder of the project, or ``cwd`` if there is none."""
+    original = environment.get(contract.CODE_ORIGINAL_VARIABLE, "")
+    copy = environment.get(contract.CODE_COPY_VARIABLE, "")
+    below = os.path.relpath(cwd, original) if original else os.pardir
+    place = os.path.normpath(os.path.join(copy, below))
+    return cwd if below.split(os.sep)[0] == os.pardir or not os.path.isdir(place) else place
 
 
 def brought(before: str, after: str) -> str:

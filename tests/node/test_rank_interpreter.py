@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.node.rank_interpreter import brought
+from clusterrun.model import contract
+from clusterrun.model.orders import Orders
+from clusterrun.node.rank_interpreter import brought, settled
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,26 @@ def test_the_python_is_the_one_that_was_put_first(
             (tmp_path / folder / name).touch(0o755)
     paths = [":".join(str(tmp_path / word) for word in words.split()) for words in (before, after)]
     assert brought(*paths) == (str(tmp_path / chosen) if chosen else "")
+
+
+@pytest.mark.parametrize(
+    ("cwd", "place"),
+    [
+        ("original/sub", "copy/sub"),
+        ("original", "copy"),
+        ("original/ignored", "original/ignored"),
+        ("", "copy"),
+    ],
+)
+def test_ranks_stay_in_the_copy_of_the_code_if_the_setup_lines_enter_the_original(
+    tmp_path: Path, cwd: str, place: str
+) -> None:
+    for folder in ("original/sub", "original/ignored", "copy/sub"):
+        (tmp_path / folder).mkdir(parents=True)
+    code = (
+        (contract.CODE_ORIGINAL_VARIABLE, str(tmp_path / "original")),
+        (contract.CODE_COPY_VARIABLE, str(tmp_path / "copy")),
+    )
+    orders = Orders("run", "train", 1, 1, 0, 1, ("true",), str(tmp_path / "copy"), environment=code)
+    setup = {contract.SETUP_CWD_VARIABLE: str(tmp_path / cwd)} if cwd else {}
+    assert settled(orders, setup).cwd == str(tmp_path / place)
