@@ -112,6 +112,21 @@ class ClusterrunJob(core.Job[Any]):
             raise utils.UncompletedJobError("\n".join(filter(None, lines)))
         return _loaded(path, self.max_result_size_gb)
 
+    def exception(self) -> Any:
+        """submitit's error, or None; its ``__cause__`` is what the function raised, if that can be read."""
+        raised = super().exception()
+        assert isinstance(self._paths, CallPaths)
+        path = self._paths.error_pickle
+        if isinstance(raised, utils.FailedJobError) and not self._sub_jobs and path.exists():
+            try:
+                check_ours(path)
+                cause = utils.pickle_load(path)
+            except Exception as error:  # noqa: BLE001 (a class that only the ranks have)
+                log.warning("what %s raised cannot be read here: %s", self.job_id, error)
+            else:
+                raised.__cause__ = cause if isinstance(cause, BaseException) else None
+        return raised
+
     def submission(self) -> utils.DelayedSubmission:
         check_ours(self.paths.submitted_pickle)
         return utils.DelayedSubmission.load(self.paths.submitted_pickle)

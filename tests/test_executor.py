@@ -60,6 +60,10 @@ def test_calls_come_back_from_one_rank_from_many_and_from_a_list_of_them(
     assert wide.results() == [("x", rank) for rank in range(4)] and wide.task(3).result() == ("x", 3)
     raised = failing.exception()
     assert isinstance(raised, submitit.core.utils.FailedJobError) and "too bad" in str(raised)
+    assert isinstance(raised.__cause__, ValueError) and raised.__cause__.args == ("too bad",)
+    with pytest.raises(submitit.core.utils.FailedJobError) as caught:
+        failing.results()
+    assert isinstance(caught.value.__cause__, ValueError)
     assert oct(os.stat(late.paths.submitted_pickle).st_mode & 0o777) == "0o600"
 
 

@@ -15,7 +15,12 @@ import pytest
 
 pytest.importorskip("hydra", reason="hydra-core is not installed: pip install 'clusterrun[hydra]'")
 
-from hydra.test_utils.launcher_common_tests import IntegrationTestSuite, LauncherTestSuite
+from hydra.test_utils import launcher_common_tests
+from hydra.test_utils.launcher_common_tests import (
+    BatchedSweeperTestSuite,
+    IntegrationTestSuite,
+    LauncherTestSuite,
+)
 
 HERE = ["hydra.launcher.cluster=local", "hydra.launcher.preflight=off"]
 ENOUGH = (
@@ -41,7 +46,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What hydra's suites ask of a launcher's author: its name, and options for all their runs."""
     names = metafunc.fixturenames
     if "launcher_name" in names:
-        metafunc.parametrize(("launcher_name", "overrides"), [("clusterrun", HERE)], ids=[""])
+        is_batched = metafunc.cls is TestHydrasBatchedSweeperSuite
+        overrides = [*HERE, "hydra.sweeper.max_batch_size=2"] if is_batched else [*HERE]
+        metafunc.parametrize(("launcher_name", "overrides"), [("clusterrun", overrides)], ids=[""])
     if "task_launcher_cfg" in names:
         flags = ["-m", "hydra/launcher=clusterrun", *HERE]
         metafunc.parametrize(("task_launcher_cfg", "extra_flags"), [({}, flags)], ids=[""])
@@ -61,8 +68,18 @@ class TestHydrasLauncherSuite(LauncherTestSuite):
     """Jobs in this process's own tree."""
 
 
+class TestHydrasBatchedSweeperSuite(BatchedSweeperTestSuite):
+    """A sweeper that gives the launcher a few jobs at a time."""
+
+
 class TestHydrasIntegrationSuite(IntegrationTestSuite):
     """Applications of their own."""
+
+
+def test_no_suite_of_hydras_is_left_out() -> None:
+    suites = {name for name in vars(launcher_common_tests) if name.endswith("TestSuite")}
+    classes = (TestHydrasLauncherSuite, TestHydrasBatchedSweeperSuite, TestHydrasIntegrationSuite)
+    assert {kind.__bases__[0].__name__ for kind in classes} == suites
 
 
 def test_a_failed_job_is_a_failed_run_and_its_word_and_the_others_results_come_back(

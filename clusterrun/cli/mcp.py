@@ -16,6 +16,7 @@ from clusterrun import system
 from clusterrun.cli.error_output import say
 from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.nearest import did_you_mean
 
 LIMIT = 120.0
 """Seconds for a command that reads; a diagnosis of a live run takes up to 40."""
@@ -41,23 +42,26 @@ def serve(allow_changes: bool) -> None:
       clusterrun mcp
       clusterrun mcp --allow-changes
     """
+    from clusterrun.cli.help import skill
+
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
         seen = f"clusterrun mcp needs the package mcp, version 2 or newer ({error})"
         raise BadInput(seen, "pip install 'clusterrun[mcp]', with Python 3.10 or newer") from error
-    server = MCPServer("clusterrun", instructions=ABOUT, version=VERSION, log_level="WARNING")
-    _register(server, Tools(allow_changes))
+    tools = _served(Tools(allow_changes))
+    server = MCPServer("clusterrun", instructions=ABOUT, version=VERSION, log_level="WARNING", tools=tools)
+    server.resource("clusterrun://skill", name="skill", mime_type="text/markdown")(skill)
     if sys.stdin.isatty():
         say("this waits for a program that speaks the protocol on standard input; Ctrl-C ends it")
     server.run("stdio")
 
 
-def _register(server: Any, tools: Tools) -> None:
+def _served(tools: Tools) -> list[Any]:
+    """The tools as the server offers them. Each refuses an argument that it does not have."""
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
     from mcp.types import ToolAnnotations
-
-    from clusterrun.cli.help import skill
 
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     changes = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False)
@@ -72,12 +76,37 @@ def _register(server: Any, tools: Tools) -> None:
 
         return told
 
-    for tool in (tools.status, tools.logs, tools.diagnose, tools.report):
-        server.tool(annotations=reads)(telling(tool))
-    server.tool(annotations=changes if tools.allowed else reads)(telling(tools.submit))
+    reading: list[Callable[..., Any]] = [tools.status, tools.logs, tools.diagnose, tools.report]
+    offered = [(tool, reads) for tool in reading]
+    offered.append((tools.submit, changes if tools.allowed else reads))
     if tools.allowed:
-        server.tool(annotations=changes)(telling(tools.cancel))
-    server.resource("clusterrun://skill", name="skill", mime_type="text/markdown")(skill)
+        offered.append((tools.cancel, changes))
+    served = [Tool.from_function(telling(tool), annotations=annotations) for tool, annotations in offered]
+    for served_tool in served:
+        _refuse_unknown_arguments(served_tool)
+    return served
+
+
+def _refuse_unknown_arguments(tool: Any) -> None:
+    """The package drops arguments that a tool does not have. Refuse them, with the name that was meant."""
+    from pydantic import create_model, model_validator
+
+    model = tool.fn_metadata.arg_model
+    names = list(model.model_fields)
+
+    def check(cls: Any, arguments: Any) -> Any:
+        for name in arguments:
+            if name not in names:
+                has = f"it has {', '.join(names)}"
+                raise ValueError(f"there is no argument {name!r}; {did_you_mean(name, names, has)}")
+        return arguments
+
+    before: Any = model_validator(mode="before")
+    strict = create_model(
+        model.__name__, __base__=model, __validators__={"check": before(classmethod(check))}
+    )
+    tool.fn_metadata.arg_model = strict
+    tool.parameters = {**strict.model_json_schema(by_alias=True), "additionalProperties": False}
 
 
 class Tools:

@@ -48,6 +48,11 @@ class CallPaths(utils.JobPaths):
         return self._of_rank("result.pkl")
 
     @property
+    def error_pickle(self) -> Path:
+        """The exception that ended the call, if it can be pickled."""
+        return self._of_rank("error.pkl")
+
+    @property
     def stdout(self) -> Path:
         return self._of_rank("out")
 
@@ -95,13 +100,26 @@ def check_ours(path: Path) -> None:
         raise NotOurs(f"{seen}: it is not opened, for a pickle runs code")
 
 
+def _keep(error: Exception, path: Path) -> None:
+    """Write the exception beside the rank's output. Without it there is still its traceback as text."""
+    try:
+        with utils.temporary_save_path(path) as temporary:
+            utils.cloudpickle_dump(error, temporary)
+    except Exception as refusal:  # noqa: BLE001 (an exception may hold anything)
+        print(f"clusterrun: {type(error).__name__} cannot be pickled: {refusal}", file=sys.stderr)
+
+
 def main() -> None:
     """Call the function of this run; what it raises ends the rank. Arguments: where its modules lie."""
     sys.path[:0] = sys.argv[1:]
     os.environ["SUBMITIT_EXECUTOR"] = NAME
     paths = CallPaths(here().place.run_dir, "", here().place.rank, here().place.attempt)
     check_ours(paths.folder / CALL)
-    submission.process_job(paths.folder)
+    try:
+        submission.process_job(paths.folder)
+    except Exception as error:
+        _keep(error, paths.error_pickle)
+        raise
     size = paths.result_pickle.stat().st_size
     if size > MUCH:
         print(

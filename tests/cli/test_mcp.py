@@ -34,6 +34,7 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
         )  # fmt: skip
         async with mcp.Client(server) as client:
             listed = (await client.list_tools()).tools
+            said["open"] = [one.name for one in listed if one.input_schema.get("additionalProperties", True)]
             said["tools"] = {one.name: one.annotations.read_only_hint for one in listed}
             said["skill"] = (await client.read_resource("clusterrun://skill")).contents[0].text
 
@@ -43,6 +44,11 @@ def session(clusterrun: CommandLine, *options: str) -> dict[str, Any]:
 
             words = ["--preflight", "off", "--ranks-per-node", "2", "train.py", "fail"]
             said["shown"] = await call("submit", arguments=words, directory=str(clusterrun.folder))
+            said["unknown"] = [
+                await call("logs", run="last", rank="3"),
+                await call("status", filter="all"),
+                await call("submit", arguments=words, dryrun=True),
+            ]
             said["wrong"] = await call("submit", arguments=["--nods", "2", "train.py"])
             said["sent"] = await call("submit", confirm=said["shown"].get("confirm", "x"))
             said["cancel"] = await call("cancel", runs=["-f"])
@@ -61,6 +67,11 @@ def test_an_assistant_that_may_change_shows_submits_once_and_diagnoses(clusterru
     said = session(clusterrun, "--allow-changes")
     reads = dict.fromkeys(("status", "logs", "diagnose", "report"), True)
     assert said["tools"] == {**reads, "submit": False, "cancel": False}
+    assert said["open"] == []
+    logs, status, submit = said["unknown"]
+    assert "there is no argument 'rank'; did you mean 'ranks'?" in logs
+    assert "there is no argument 'filter'; it has runs" in status
+    assert "there is no argument 'dryrun'" in submit
     assert said["skill"].startswith("---\nname: clusterrun\n")
     assert "coordinate" in said["shown"]["output"]["script"] and said["shown"]["confirm"]
     assert "there is no option --nods. Did you mean --nodes" in said["wrong"]
