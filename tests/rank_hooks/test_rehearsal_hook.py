@@ -115,6 +115,26 @@ os.remove("notes")
     assert [os.path.basename(path) for path in told.removes] == ["state"]
 
 
+@pytest.mark.parametrize("mode, content", [("wb", b"new"), ("ab", b"oldnew"), ("r+b", b"new")])
+def test_a_file_of_the_user_that_the_copy_links_to_is_not_written(
+    tmp_path: Path, mode: str, content: bytes
+) -> None:
+    original = tmp_path / "project" / "last.pt"
+    original.parent.mkdir()
+    original.write_bytes(b"old")
+    path = tmp_path / "copy" / "last.pt"
+    path.parent.mkdir()
+    path.symlink_to(original)
+    does = f"""
+os.chdir(os.path.dirname(path))
+with open("last.pt", {mode!r}) as file:
+    file.write(b"new")
+"""
+    (saved,) = watched(tmp_path, does, path).ranks[0].saves
+    assert (original.read_bytes(), path.read_bytes(), path.is_symlink()) == (b"old", content, False)
+    assert saved.path == str(path)
+
+
 def test_a_module_that_is_saved_whole_holds_nothing_of_the_watch(tmp_path: Path) -> None:
     """As torch's word_language_model saves it. A state of None, as ZeRO has of others' shards, is borne."""
     pytest.importorskip("torch")

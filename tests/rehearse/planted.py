@@ -69,6 +69,13 @@ BOTH_WHOLE = """            for name in (path, f"{FOLDER}/last.pt"):
                 torch.save(state, name + ".part")
                 os.replace(name + ".part", name)
 """
+LINKED = (
+    ATOMIC
+    + """            if os.path.lexists(f"{FOLDER}/last.pt"):
+                os.remove(f"{FOLDER}/last.pt")
+            os.symlink(os.path.abspath(path), f"{FOLDER}/last.pt")
+"""
+)
 COPIED = ATOMIC + '            __import__("shutil").copyfile(path, f"{FOLDER}/last")\n'
 EACH_RANK = (
     ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/rank{RANK}-step-{step:06d}.pt"'),
@@ -213,6 +220,12 @@ BUGS = (
     Patch(
         "a last file that is damaged, though numbered ones are whole",
         ((ATOMIC, BOTH_WHOLE), (LOADED, LAST_ONLY)),
+        ("torn-checkpoint-loaded",),
+        ("damaged",),
+    ),
+    Patch(
+        "a link to the newest file, which is damaged",
+        ((ATOMIC, LINKED), (LOADED, LAST_ONLY)),
         ("torn-checkpoint-loaded",),
         ("damaged",),
     ),

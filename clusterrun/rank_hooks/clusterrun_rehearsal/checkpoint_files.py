@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -76,6 +77,8 @@ class CheckpointWatch:
             path = os.fsdecode(path)
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR)) or any(c in (mode or "") for c in "wxa+")
             temporary = flags & (os.O_EXCL | os.O_TRUNC)
+            if writes:
+                keep_original(path, bool(flags & os.O_TRUNC))
             if writes and (temporary or path.endswith(KINDS)) and "__pycache__" not in path:
                 self.begun(path, sure=False)
             elif not writes and path.endswith("notice.json"):
@@ -120,6 +123,7 @@ class CheckpointWatch:
     def _note_save(self, file: Any) -> None:
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
         if self._trace.is_ours() and isinstance(path, (str, os.PathLike)):
+            keep_original(os.fspath(path), is_rewritten=True)
             self.begun(os.fspath(path), sure=True)
 
     def begun(self, path: str, sure: bool) -> None:
@@ -156,7 +160,8 @@ class CheckpointWatch:
         return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
 
     def read(self, path: Any) -> None:
-        path = os.path.abspath(path)
+        """Report a file that is read before the first step; of a link, the file that it leads to."""
+        path = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
         if not self._trace.is_ours() or self._trace.step > 0:
             return
         if path not in self._read and len(self._read) < MOST_READS:
@@ -231,6 +236,21 @@ def is_own(path: str) -> bool:
     path = os.path.abspath(path)
     inside = path.startswith(os.getcwd() + os.sep) and not path.endswith((".py", ".pyc"))
     return inside and not is_library(path)
+
+
+def keep_original(path: str, is_rewritten: bool) -> None:
+    """Replace a link to a file outside of this copy by a file of its own, before the script writes to it.
+
+    Large files of the user's working directory are links in the copy.
+    """
+    if not os.path.islink(path):
+        return
+    original = os.path.realpath(path)
+    if original.startswith(os.path.realpath(os.getcwd()) + os.sep) or not os.path.isfile(original):
+        return
+    os.unlink(path)
+    if not is_rewritten:
+        shutil.copyfile(original, path)
 
 
 def first_bytes(path: str) -> bytes:
