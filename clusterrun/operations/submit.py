@@ -229,9 +229,14 @@ def _sharing_cpus(
     reason = refusal(replace(site, cpus_per_gpu=share))
     if not reason:
         return replace(site, cpus_per_gpu=share), ()
-    if other_reason := refusal(site):  # one CPU per rank is refused too
-        waiting = _waits(spec, context, partitions)
-        return site, (waiting or f"Slurm says that this job cannot start: {other_reason}",)
+    if refusal(site):  # one CPU per rank is refused too
+        if waiting := _waits(spec, context, partitions):
+            return site, (waiting,)
+        # The nodes have all come back: after a restart of the controller they do so while we ask.
+        other_reason = refusal(site)
+        now = "Slurm could not start this job as its nodes are now"
+        later = "if the job stays in the queue, `clusterrun status` says what it waits for"
+        return site, (f"{now}: {other_reason}; {later}",) if other_reason else ()
     for smaller in sorted({share - 1, share - 2, 3 * share // 4, share // 2} - {share}, reverse=True):
         if smaller > 1 and not refusal(replace(site, cpus_per_gpu=smaller)):
             return replace(site, cpus_per_gpu=smaller), (_smaller_share(smaller, share, reason),)
@@ -247,14 +252,18 @@ def _smaller_share(cpus: int, share: int, reason: str) -> str:
 
 
 def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> str:
-    """What is said where the job only waits for nodes: ``--test-only`` calls that a job that cannot start."""
+    """The notice for a job that only waits for nodes, which ``--test-only`` calls impossible; else ''."""
     try:
         nodes = context.client().nodes()
     except SchedulerError:
         return ""
     target = partition_limits.target_partition(spec, there)
     away = node_calendar.away(nodes, target.name if target else "", spec.least_allocated, spec.nodelist)
-    return f"this job waits for {fold(away)}: down, drained or reserved; see sinfo -R" if away else ""
+    if not away:
+        return ""
+    if all(node.state.startswith(node_calendar.UNKNOWN) for node in nodes if node.name in away):
+        return f"this job waits for {fold(away)}: Slurm's controller has not heard of them since its start"
+    return f"this job waits for {fold(away)}: down, drained or reserved; see sinfo -R"
 
 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:

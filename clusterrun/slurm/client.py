@@ -251,7 +251,7 @@ class SlurmClient:
         return SubmitAnswer(sbatch_errors.kind(done.err), sbatch_errors.words(done.err))
 
     def could_not_start(self, options: Sequence[str], cwd: str) -> str:
-        """Why a job with these options could never start, or that nobody knows; '' where it could."""
+        """Why a job could not start as the nodes are now, or why that is not known; '' if it could start."""
         argv = ("sbatch", "--test-only", *options, "--wrap=true")
         try:
             done = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)

@@ -19,6 +19,8 @@ USABLE = ("idle", "mixed", "allocated", "completing", "planned", "mix", "alloc",
 """What a node's state begins with, where jobs are started on it."""
 BUSY = ("mixed", "allocated", "completing", "mix", "alloc", "comp")
 NOT_RESPONDING = "*"
+UNKNOWN = "unk"
+"""What a node's state begins with until it registers with a controller that has just started."""
 ENDLESS = float("inf")
 """The end of a job without a time limit."""
 

@@ -330,7 +330,7 @@ def test_a_gpu_type_that_no_node_has_is_refused_without_a_word_about_cpus(on_slu
         " Requested node configuration is not available",
     )
     dry = on_slurm.run("submit", "--gpus", "h100:2", "--dry-run", "tell.py")
-    said = "Slurm says that this job cannot start: allocation failure: Requested node configuration"
+    said = "Slurm could not start this job as its nodes are now: allocation failure: Requested node"
     assert (dry.code, said in dry.err, "1 CPU per rank requested" in dry.err) == (0, True, False)
 
 
@@ -341,7 +341,18 @@ def test_of_a_wanted_node_that_is_drained_it_is_said_that_the_job_waits_for_it(o
     finally:
         on_slurm.lab.heal()
     said = "this job waits for n0002: down, drained or reserved; see sinfo -R"
-    assert (dry.code, said in dry.err, "cannot start" in dry.err) == (0, True, False), dry.err
+    assert (dry.code, said in dry.err, "could not start" in dry.err) == (0, True, False), dry.err
+
+
+def test_a_job_that_is_submitted_just_after_the_controller_starts_is_not_called_impossible(
+    on_slurm: Site,
+) -> None:
+    """No node has registered yet, so `sbatch --test-only` refuses what sbatch queues and Slurm starts."""
+    on_slurm.lab.fault("controller")
+    on_slurm.lab.heal()
+    done = on_slurm.run("submit", "--preflight", "off", "--gpus", "8", "--wait", "tell.py")
+    assert (done.code, "start this job" in done.err) == (0, False), done.err
+    assert on_slurm.lab.wait_idle(60)
 
 
 def test_a_wrong_partition_is_refused_with_the_one_that_was_meant_and_leaves_no_run(on_slurm: Site) -> None:
