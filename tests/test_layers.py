@@ -91,6 +91,7 @@ ONE_IMPORTER = {
     "psutil": ("cli/",),
     "matplotlib": ("bench/plot.py", "bench/sweep_plot.py"),
     "mcp": ("cli/mcp.py",),
+    "pydantic": ("cli/mcp.py",),
     "optuna": ("operations/sweep_search.py",),
     "tomli": ("config/profiles.py",),
     "subprocess": (
