@@ -1,4 +1,4 @@
-"""What the restarted script makes of checkpoint files that are cut off or missing; pure."""
+"""Judge what the restarted script does with checkpoint files that are cut off or missing; pure."""
 
 from __future__ import annotations
 
@@ -11,157 +11,170 @@ from clusterrun.rehearse.discoveries import Cause, Discovery, FaultRun, unknown
 from clusterrun.rehearse.rank_trace import SavedFile
 
 BOTH = " (clusterrun.training.Checkpoints does both)"
+# Largest difference in size between files of equal content: numbers have more digits, names are longer.
 ALIKE = 0.01
-"""By how much the sizes of such files differ at most: numbers in them take more digits, names are longer."""
 
 
-def no_step_taken(seen: FaultRun) -> Discovery:
-    """The restarted ranks made no step."""
-    last = seen.restarted
-    torn = [path for path, _ in last.loaded if path in seen.damaged]
+def no_step_taken(fault_run: FaultRun) -> Discovery:
+    """Return the finding for restarted ranks that took no step."""
+    last = fault_run.restarted
+    torn = [path for path, _ in last.loaded if path in fault_run.damaged]
     if not last.errors and not (torn and all(rank.end == "exit" for rank in last.ranks.values())):
-        return unknown(f"the restarted ranks took no step, and no exception says why: {seen.tail}")
+        return unknown(f"the restarted ranks took no step, and no exception says why: {fault_run.tail}")
     line, kind, text = last.errors[0] if last.errors else ("", "", "")
-    words = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
-    newest = seen.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
-    folder = _unfinished((*seen.damaged, *(save.path for save in newest)), text)
+    reason = f"{kind}: {text.splitlines()[0][:160] if text else ''}" if kind else "no step"
+    newest = fault_run.lives[0].saves[-1:] if kind == "FileNotFoundError" else ()
+    folder = _unfinished((*fault_run.damaged, *(save.path for save in newest)), text)
     raises = (f"{line} raises it",) if line else ()
     if not torn and folder:
-        said = f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {words}"
+        message = (
+            f"{folder} is unfinished, and the restarted script takes it for whole: it ends with {reason}"
+        )
         remedy = "write to a temporary folder, then os.replace() it; when loading, pass over unfinished ones"
-        return Discovery(Cause.TORN, said, remedy + BOTH, (*raises, *seen.writes()))
+        return Discovery(Cause.TORN, message, remedy + BOTH, (*raises, *fault_run.writes()))
     if not torn:
-        return Discovery(Cause.CRASH, f"the restarted script ends with {words}", "", raises)
-    return cut_off(seen, torn[-1], f"the restarted script loads it and ends with {words}", raises)
+        return Discovery(Cause.CRASH, f"the restarted script ends with {reason}", "", raises)
+    return cut_off(fault_run, torn[-1], f"the restarted script loads it and ends with {reason}", raises)
 
 
 def cut_off(
-    seen: FaultRun, path: str, then: str, lines: tuple[str, ...] = (), copy: SavedFile | None = None
+    fault_run: FaultRun, path: str, then: str, lines: tuple[str, ...] = (), copy: SavedFile | None = None
 ) -> Discovery:
-    """The file ``path`` is cut off, and the restarted script did ``then`` instead of training on.
+    """Return the finding for a script that did ``then`` because the file ``path`` is cut off.
 
-    ``copy``: a whole checkpoint that is known already.
+    ``copy``: a whole checkpoint, if the caller has found one.
     """
     name = os.path.basename(path)
-    copy = _whole_copy(seen) or copy
+    copy = _whole_copy(fault_run) or copy
     if copy:
         copy_name = os.path.basename(copy.path)
         if copy_name == name:
             copy_name = os.path.join(os.path.basename(os.path.dirname(copy.path)), copy_name)
-        said = f"{name} is cut off; {then}, although {copy_name} is whole"
+        message = f"{name} is cut off; {then}, although {copy_name} is whole"
         remedy = "write to a temporary name, then os.replace(); when loading, try the newest, then older ones"
-        return Discovery(Cause.TORN, said, remedy + BOTH, (*lines, *seen.writes(path)))
-    if seen.fault == "damaged":
-        said = f"{name} is the only checkpoint: with it damaged, {then}"
+        return Discovery(Cause.TORN, message, remedy + BOTH, (*lines, *fault_run.writes(path)))
+    if fault_run.fault == "damaged":
+        message = f"{name} is the only checkpoint: with it damaged, {then}"
         remedy = "keep two checkpoints, and load the older one where the newer is damaged"
-        return Discovery(Cause.ONLY_ONE, said, remedy, seen.writes(path))
-    said = f"{name} was overwritten in place and is cut off; {then}: all work is lost"
+        return Discovery(Cause.ONLY_ONE, message, remedy, fault_run.writes(path))
+    message = f"{name} was overwritten in place and is cut off; {then}: all work is lost"
     remedy = "write to a temporary name in the same folder, then os.replace(temporary, final)"
-    return Discovery(Cause.TORN, said, remedy, (*seen.writes(path), *lines))
+    return Discovery(Cause.TORN, message, remedy, (*fault_run.writes(path), *lines))
 
 
-def read_in_part(seen: FaultRun) -> str:
-    """The file that is cut off, where the restarted script read it, and nothing of a whole checkpoint.
+def read_in_part(fault_run: FaultRun) -> str:
+    """Return the damaged file if the restarted script read it and read no whole checkpoint; else ''.
 
-    What else it read in that folder may be one: an older file under another name.
+    Another file that it read in that folder may be a whole one: an older file under another name.
     """
-    read = {path: os.path.dirname(path) for path, _ in seen.restarted.loaded}
-    saves = seen.lives[0].saves
-    spoilt = _spoilt(seen)
+    read = {path: os.path.dirname(path) for path, _ in fault_run.restarted.loaded}
+    saves = fault_run.lives[0].saves
+    spoilt = _spoilt(fault_run)
     others = {path for path, folder in read.items() if any(folder == os.path.dirname(s.path) for s in saves)}
-    others -= {save.path for save in saves if spoilt(save)} | set(seen.damaged)
-    return "" if others else next((path for path in read if path in seen.damaged), "")
+    others -= {save.path for save in saves if spoilt(save)} | set(fault_run.damaged)
+    return "" if others else next((path for path in read if path in fault_run.damaged), "")
 
 
-def loaded_in_part(path: str, seen: FaultRun) -> Discovery:
-    """The restarted script trains on with what it could read of a file that is cut off."""
-    said = f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
+def loaded_in_part(path: str, fault_run: FaultRun) -> Discovery:
+    """Return the finding for a script that trains on with a part of the damaged file ``path``."""
+    message = (
+        f"{os.path.basename(path)} is cut off, and the restarted script trains on with what it read of it"
+    )
     remedy = "write each checkpoint under a name of its own, which it gets once it is whole; where loading "
     remedy += "fails, load an older one whole, or end"
-    return Discovery(Cause.TORN, said, remedy, (*seen.reads([path]), *seen.writes(path)))
+    return Discovery(Cause.TORN, message, remedy, (*fault_run.reads([path]), *fault_run.writes(path)))
 
 
 def _unfinished(damaged: Sequence[str], text: str) -> str:
-    """The folder of a checkpoint that was not written to its end, where an exception speaks of it."""
+    """Return the name of an unfinished checkpoint folder that the exception's text names; else ''."""
     names = (os.path.basename(os.path.dirname(path)) for path in damaged)
     return next((name for name in names if re.search(r"\d", name) and name in text), "")
 
 
-def _whole_copy(seen: FaultRun) -> SavedFile | None:
+def _whole_copy(fault_run: FaultRun) -> SavedFile | None:
     """Return the newest whole file that the script could have loaded instead of the damaged one.
 
     It is an older file of the same kind, or one of a kind that holds the same at the same step.
     """
-    life, spoilt = seen.lives[0], _spoilt(seen)
-    damaged_kinds = {seen.kind(path) for path in seen.damaged}
-    temporary = _temporary_kinds(seen, life.saves)
+    life, spoilt = fault_run.lives[0], _spoilt(fault_run)
+    damaged_kinds = {fault_run.kind(path) for path in fault_run.damaged}
+    temporary = _temporary_kinds(fault_run, life.saves)
     copies = []
     for save in life.saves:
-        kind = seen.kind(save.path)
-        if life.dropped(save.path) or save.path in seen.damaged or save.gone or kind in temporary:
+        kind = fault_run.kind(save.path)
+        if life.dropped(save.path) or save.path in fault_run.damaged or save.gone or kind in temporary:
             continue
-        if kind in seen.twins or (kind in damaged_kinds and not spoilt(save)):
+        if kind in fault_run.twins or (kind in damaged_kinds and not spoilt(save)):
             copies.append(save)
     return max(copies, key=lambda save: save.step, default=None)
 
 
-def _temporary_kinds(seen: FaultRun, saves: Sequence[SavedFile]) -> set[str]:
-    return {seen.kind(save.temp) for save in saves if save.temp}
+def _temporary_kinds(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[str]:
+    return {fault_run.kind(save.temp) for save in saves if save.temp}
 
 
-def _spoilt(seen: FaultRun) -> Callable[[SavedFile], bool]:
-    """Whether a file is of no whole checkpoint: damaged, or in the folder or of the step of one that is.
+def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
+    """Return a predicate: whether a file belongs to a checkpoint that is not whole.
+
+    Such a file is damaged, or in the folder or of the step of a damaged one.
 
     So is one of a save that was cut off before the last of its files had its name.
     """
-    saves = [save for life in seen.lives[:1] for save in life.saves]
+    saves = [save for life in fault_run.lives[:1] for save in life.saves]
     newest = {save.path: save.step for save in saves}  # these are in the order of steps
-    steps = {newest[path] for path in seen.damaged if path in newest}
-    if seen.damaged_step:
-        steps = {seen.damaged_step}
-    temporary = _temporary_kinds(seen, saves)
-    if seen.fault in ("mid-save", "disk-full"):
-        steps |= _incomplete(seen, [save for save in saves if seen.kind(save.path) not in temporary])
-    folders = {os.path.dirname(path) for path in seen.damaged}
-    folders = {one for one in folders if re.search(r"\d", os.path.basename(one))}
+    steps = {newest[path] for path in fault_run.damaged if path in newest}
+    if fault_run.damaged_step:
+        steps = {fault_run.damaged_step}
+    temporary = _temporary_kinds(fault_run, saves)
+    if fault_run.fault in ("mid-save", "disk-full"):
+        steps |= _incomplete(
+            fault_run, [save for save in saves if fault_run.kind(save.path) not in temporary]
+        )
+    folders = {os.path.dirname(path) for path in fault_run.damaged}
+    folders = {folder for folder in folders if re.search(r"\d", os.path.basename(folder))}
 
     def spoilt(save: SavedFile) -> bool:
-        if save.gone or seen.kind(save.path) in temporary:
+        if save.gone or fault_run.kind(save.path) in temporary:
             return True  # or it never got its name
-        return save.path in seen.damaged or save.step in steps or os.path.dirname(save.path) in folders
+        return save.path in fault_run.damaged or save.step in steps or os.path.dirname(save.path) in folders
 
     return spoilt
 
 
-def _incomplete(seen: FaultRun, saves: Sequence[SavedFile]) -> set[int]:
-    """Steps whose save has fewer files of a kind than every other save has."""
+def _incomplete(fault_run: FaultRun, saves: Sequence[SavedFile]) -> set[int]:
+    """Return the steps whose save has fewer files of a kind than every other save."""
     files: dict[int, Counter[str]] = {}
     for path, step in {(save.path, save.step) for save in saves}:
-        files.setdefault(step, Counter())[seen.kind(path)] += 1
-    kinds = {kind for one in files.values() for kind in one}
+        files.setdefault(step, Counter())[fault_run.kind(path)] += 1
+    kinds = {kind for count_by_kind in files.values() for kind in count_by_kind}
     return {
         step
         for step, mine in files.items()
         for kind in kinds
-        if mine[kind] < min((one[kind] for other, one in files.items() if other != step), default=0)
+        if mine[kind]
+        < min((count_by_kind[kind] for other, count_by_kind in files.items() if other != step), default=0)
     }
 
 
-def newest_whole(seen: FaultRun) -> SavedFile | None:
-    """The newest whole save, of the kind that the restarted script loads, before it was restarted."""
-    read = {path for path, _ in seen.restarted.loaded}
-    saves = [save for life in seen.lives[:1] for save in life.saves]
+def newest_whole(fault_run: FaultRun) -> SavedFile | None:
+    """Return the newest whole file of the kind that the restarted script loads."""
+    read = {path for path, _ in fault_run.restarted.loaded}
+    saves = [save for life in fault_run.lives[:1] for save in life.saves]
     loaded = [save for save in saves if save.path in read]
-    kinds = {seen.kind(path) for path in read} & {seen.kind(save.path) for save in saves}
-    kinds |= {seen.kind(save.path) for save in saves if any(_alike(save, one) for one in loaded)}
-    several = len({seen.kind(save.path) for save in saves}) > 1
-    if seen.fault in ("mid-save", "disk-full") and not kinds and several:
+    kinds = {fault_run.kind(path) for path in read} & {fault_run.kind(save.path) for save in saves}
+    kinds |= {
+        fault_run.kind(save.path)
+        for save in saves
+        if any(_alike(save, loaded_save) for loaded_save in loaded)
+    }
+    several = len({fault_run.kind(save.path) for save in saves}) > 1
+    if fault_run.fault in ("mid-save", "disk-full") and not kinds and several:
         return None  # the one to be loaded may be the one that was cut off
-    spoilt = _spoilt(seen)
-    whole = (s for s in saves if not spoilt(s) and (not kinds or seen.kind(s.path) in kinds))
+    spoilt = _spoilt(fault_run)
+    whole = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
     return max(whole, key=lambda save: save.step, default=None)
 
 
-def _alike(one: SavedFile, other: SavedFile) -> bool:
-    """Whether two files hold the same, under different names: written by one line, of one size."""
-    return bool(one.line) and one.line == other.line and abs(one.size - other.size) <= ALIKE * other.size
+def _alike(save: SavedFile, other: SavedFile) -> bool:
+    """Whether two files hold the same under different names: written by one line, of one size."""
+    return bool(save.line) and save.line == other.line and abs(save.size - other.size) <= ALIKE * other.size

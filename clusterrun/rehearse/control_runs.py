@@ -1,4 +1,4 @@
-"""What the undisturbed runs say of a script: whether it steps, repeats itself, and how it saves; pure."""
+"""Judge the undisturbed runs: whether the script steps, repeats itself, and how it saves; pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from clusterrun.rehearse.rank_files import two_writers
 from clusterrun.rehearse.rank_trace import SavedFile, Start, pattern
 from clusterrun.rehearse.resumption import PARTS, FirstDifference, differences, reference
 
+# Report checkpoints that are never removed from this many of one kind on.
 MANY_KEPT = 4
-"""Checkpoints of one kind, none ever removed, from which on it is said."""
+# Names of the exceptions of libraries that download something.
 NO_NETWORK = (
     *("URLError", "HTTPError", "gaierror", "ConnectionError", "ConnectTimeout", "ConnectError"),
     *("MaxRetryError", "LocalEntryNotFoundError", "OfflineModeIsEnabled"),
 )
-"""Exceptions of scripts that load something from a network, by the names that libraries give them."""
 
 
 def control(first: Start, second: Start) -> tuple[Discovery, ...]:
-    """What two undisturbed runs say: whether they are the same, and how checkpoints are written."""
+    """Return whether two undisturbed runs are equal, and what is wrong with how checkpoints are written."""
     differs = divergence(first, second)
     n = first.last
     if differs is None:
         same = Discovery(Cause.NONE, f"2 runs of {n} steps, equal to the last bit")
     else:
         what = ARITHMETIC if differs.part == "parameters" else PARTS[differs.part]
-        said = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
-        said += f"{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
-        said += " losses after it by the spread of these two runs"
+        message = f"2 undisturbed runs differ from step {differs.step} on, rank {differs.rank}: {what}"
+        message += f"{': ' if differs.detail else ''}{differs.detail}; what is restored is compared by bits,"
+        message += " losses after it by the spread of these two runs"
         remedy = _to_repeat(differs, first, second)
-        same = Discovery(Cause.NOT_DETERMINISTIC, said, remedy, step=differs.step)
+        same = Discovery(Cause.NOT_DETERMINISTIC, message, remedy, step=differs.step)
     return (same, *files(first))
 
 
@@ -42,7 +42,7 @@ ARITHMETIC = "the arithmetic (samples and random numbers are the same, the weigh
 
 
 def _to_repeat(differs: FirstDifference, first: Start, second: Start) -> str:
-    """What makes two undisturbed runs equal. A seed helps only if a generator differs."""
+    """Return what would make two undisturbed runs equal. A seed helps only if a generator differs."""
     if differs.detail == INITIAL_WEIGHTS:
         return "call torch.manual_seed(…) before the model is made"
     if differs.part in ("parameters", "rounding"):
@@ -68,21 +68,21 @@ def _to_repeat(differs: FirstDifference, first: Start, second: Start) -> str:
 
 
 def divergence(first: Start, second: Start) -> FirstDifference | None:
-    known = reference(first)
+    first_reference = reference(first)
     for rank, trace in sorted(second.ranks.items()):
         leads = trace.leads
-        if trace.before.get(leads, (0, 0))[0] != known.initial.get(rank, {}).get(leads, (0, 0))[0]:
+        if trace.before.get(leads, (0, 0))[0] != first_reference.initial.get(rank, {}).get(leads, (0, 0))[0]:
             return FirstDifference("parameters", 1, rank, INITIAL_WEIGHTS)
-    found = differences(known, second, 0)
-    return found[0] if found else None
+    found_differences = differences(first_reference, second, 0)
+    return found_differences[0] if found_differences else None
 
 
 def files(life: Start) -> tuple[Discovery, ...]:
     saves = [save for save in life.saves if save.size]
     if not saves:
-        said = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
+        message = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
         remedy = "save more often (an option of the script?), or rehearse more steps with --steps"
-        return (Discovery(Cause.NO_CHECKPOINT, said, remedy),)
+        return (Discovery(Cause.NO_CHECKPOINT, message, remedy),)
     return tuple(finding for finding in (two_writers(life), _never_dropped(life, saves)) if finding)
 
 
@@ -94,11 +94,11 @@ def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:
     for kind, paths in kinds.items():
         if len(paths) >= MANY_KEPT and not any(map(life.dropped, paths)):
             size = sum(sizes[path] for path in paths) / len(paths)
-            said = f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was "
-            said += f"removed: 1000 of them take {amount(1000 * size)}"
+            message = f"{len(paths)} checkpoints {os.path.basename(kind)} of {amount(size)} each, none was "
+            message += f"removed: 1000 of them take {amount(1000 * size)}"
             lines = tuple({save.line for save in saves if save.path in paths})
             remedy = "remove all but the newest two or three after each save"
-            return Discovery(Cause.NEVER_DROPPED, said, remedy, lines)
+            return Discovery(Cause.NEVER_DROPPED, message, remedy, lines)
     return None
 
 
@@ -111,35 +111,35 @@ def amount(size: float) -> str:
 
 
 def no_steps(life: Start, status: RunStatus) -> tuple[str, str]:
-    """Why nothing can be rehearsed: what was seen, and what to do."""
+    """Return why nothing can be rehearsed, and what to do."""
     if life.errors:
-        line, kind, said = life.errors[0]
+        line, kind, message = life.errors[0]
         place = f" at {line}" if line else ""
-        first = said.splitlines()[0] if said else ""
-        gpus = "CUDA" in said or "cuda" in said or "NCCL" in said
+        first = message.splitlines()[0] if message else ""
+        gpus = "CUDA" in message or "cuda" in message or "NCCL" in message
         remedy = "rehearse it with --gpus where there are some, or tell it to use the CPU" if gpus else ""
         if kind in NO_NETWORK:
             remedy = "what it downloads must lie here before: load it once, and give the script its path"
         when = f"after {life.last} steps" if life.last else "before its first step"
         return f"the script ends {when}{place}: {kind}: {first}", remedy
     if not life.ranks:
-        said = f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?"
-        return said, "see what the ranks printed: --keep, then clusterrun logs"
+        message = f"no rank was seen ({status.state.value}: {status.reason}): is the command a Python script?"
+        return message, "see what the ranks printed: --keep, then clusterrun logs"
     if status.state is State.FAILED:
         remedy = "see what it printed: --keep FOLDER, then cat FOLDER/home/runs/*/attempts/000/*.err"
         return f"the script ends before its first step: {status.reason}", remedy
-    said = "no step of a torch optimizer was seen: what this script computes cannot be compared"
+    message = "no step of a torch optimizer was seen: what this script computes cannot be compared"
     remedy = "it must train with an optimizer of torch's in the processes that clusterrun starts"
-    return said, f"{remedy} (--ranks-per-node): ranks that the script starts by itself are not seen"
+    return message, f"{remedy} (--ranks-per-node): ranks that the script starts by itself are not seen"
 
 
 def too_slow(life: Start, budget: float) -> Discovery:
-    """What to say of an undisturbed run that the budget ended: no step at all, or how long each takes."""
+    """Return the finding for an undisturbed run that the budget ended."""
     if life.last < 1:
-        said = f"no optimizer step within --budget {budget:g} s"
+        message = f"no optimizer step within --budget {budget:g} s"
         remedy = "see what the ranks printed: --keep, then clusterrun logs; a slow start needs a larger "
         remedy += "--budget"
-        return Discovery(Cause.NO_STEPS, said, remedy)
+        return Discovery(Cause.NO_STEPS, message, remedy)
     steps = life.ranks[min(life.ranks)].steps
     each = (steps[-1].at - steps[0].at) / max(1, len(steps) - 1)
     saved = len({save.step for save in life.saves if save.size})

@@ -1,4 +1,4 @@
-"""What a rehearsal can find, and what one fault did."""
+"""The findings of a rehearsal, and the starts of the ranks under one fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterrun.rehearse.rank_trace import Start, kind_of
 
 
 class Severity(enum.Enum):
-    """How bad it is: a note is worth knowing, and fails nothing."""
+    """How bad a finding is. A note fails nothing."""
 
     OK = "ok"
     NOTE = "note"
@@ -49,18 +49,18 @@ class Cause(enum.Enum):
     UNDETERMINED = "undetermined"
 
 
+# Every other cause fails the rehearsal.
 SEVERITIES = {
     Cause.NONE: Severity.OK,
     Cause.UNDETERMINED: Severity.UNKNOWN,
     **dict.fromkeys((Cause.NOT_DETERMINISTIC, Cause.NEVER_DROPPED), Severity.NOTE),
     **dict.fromkeys((Cause.NOTICE_UNHEARD, Cause.ONLY_ONE), Severity.NOTE),
 }
-"""All others fail."""
 
 
 @frozen
 class Discovery:
-    """One result; ``lines`` are places in the script, ``remedy`` is what to write instead."""
+    """One finding: its cause, what happened (``said``), what to write instead, and places in the script."""
 
     cause: Cause
     said: str
@@ -75,7 +75,7 @@ class Discovery:
 
 @frozen
 class FaultRun:
-    """What one fault did: every start of the ranks, in order, and how the run ended.
+    """All starts of the ranks under one fault, in order, and how the run ended.
 
     ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
     (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
@@ -98,9 +98,9 @@ class FaultRun:
 
     @property
     def restarted(self) -> Start:
-        """The start that is judged: the first after the fault that took a step, or the first that did not."""
+        """The start that is judged: the first after the fault that took a step, else the first after it."""
         after = [life for life in self.lives[1:] if not life.struck]
-        stepped = (life for life in after if any(one.before for one in life.ranks.values()))
+        stepped = (life for life in after if any(trace.before for trace in life.ranks.values()))
         return next(stepped, (after or self.lives)[0])
 
     def kind(self, path: str) -> str:
@@ -121,6 +121,6 @@ class FaultRun:
         return (*self.writes(), *self.reads([save.path for save in self.lives[0].saves]))
 
 
-def unknown(said: str, remedy: str = "", lines: tuple[str, ...] = ()) -> Discovery:
-    """What cannot be said; the remedy is what to look at."""
-    return Discovery(Cause.UNDETERMINED, said, remedy, lines)
+def unknown(message: str, remedy: str = "", lines: tuple[str, ...] = ()) -> Discovery:
+    """Return a finding that names no cause; the remedy says what to look at."""
+    return Discovery(Cause.UNDETERMINED, message, remedy, lines)

@@ -1,4 +1,4 @@
-"""The faults of a rehearsal: when each is injected, as the control run showed, and by whom; pure."""
+"""Plan the faults of a rehearsal: when each is injected, and by whom; pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.rehearse.rank_trace import SavedFile, Start, kind_of
 
+# Seconds between the notice and the end at a preemption.
 SHORT_NOTICE = 2.0
-"""Seconds of a preemption that comes almost without notice."""
+# Steps after a notice within which a script that reacts to it has ended.
 AFTER_NOTICE = 24
-"""Steps after a notice within which a script that reacts to it has ended."""
+# Steps of a restart after which it is killed again at the latest.
 LATEST = 8
-"""Steps of a restart after which it is killed again at the latest."""
+# The ranks inject these. In this order a restart repeats steps of the start before it; with more than two
+# ranks only repeated steps can be compared by bits.
 INSIDE = ("after-save", "kill", "twice", "mid-save", "disk-full")
-"""Injected by the ranks. In this order a restart takes steps again that the start before it took:
-with more than two ranks only these can be compared by bits."""
+# Faults that cut off a file. Each kind of file of a save is damaged in turn.
 DAMAGING = ("mid-save", "disk-full", "damaged")
-"""Faults that cut off a file. Each kind of file of a save is damaged in turn."""
+# Kinds of files that are damaged in turn; a Trainer's checkpoint has five. Each takes a start per fault.
 MOST_TARGETS = 6
-"""Kinds of files that are damaged in turn; a Trainer's checkpoint has five. Each takes a start per fault."""
+# Faults that are injected from outside while all ranks wait. Nothing disturbs the run before the first.
 OUTSIDE = ("time-limit", "preemption", "node")
-"""Faults injected from outside while all ranks wait; before the first, nothing has disturbed the run."""
 
 
 @frozen
@@ -66,7 +66,7 @@ ELASTIC = (
 
 @frozen
 class Schedule:
-    """What the control showed that faults need: how long it was, when it saved, and what.
+    """The facts about the control that place the faults: its length, and its saves by step.
 
     ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
     ``root``: the working directory of the control.
@@ -90,7 +90,7 @@ class Schedule:
         return tuple(sorted(size_by_kind, key=lambda kind: (-size_by_kind[kind], kind)))
 
     def around(self, target: str) -> Schedule:
-        """The same schedule around a save that writes a file of the kind ``target``, rather a later one."""
+        """The schedule around a save with a file of the kind ``target``, preferably a later save."""
         numbers = [*range(self.group, len(self.saves) + 1), *range(self.group - 1, 0, -1)]
         for number in numbers:
             if any(kind_of(save.path, self.root) == target for save in self.saves[number - 1][1]):
@@ -105,9 +105,9 @@ class Schedule:
 
     @property
     def later(self) -> Schedule | None:
-        """The same around the next save, where there is one with steps enough after it."""
-        there = len(self.saves) > self.group and self.following + LATEST <= self.steps
-        return replace(self, group=self.group + 1) if there else None
+        """The schedule around the next save; None if too few steps follow it."""
+        has_later_save = len(self.saves) > self.group and self.following + LATEST <= self.steps
+        return replace(self, group=self.group + 1) if has_later_save else None
 
     @property
     def saved_at(self) -> int:
@@ -115,18 +115,18 @@ class Schedule:
 
     @property
     def following(self) -> int:
-        """After how many steps the next save comes, or the end."""
+        """The step of the next save, or of the end."""
         return self.saves[self.group][0] if len(self.saves) > self.group else self.steps
 
     @property
     def between(self) -> int:
-        """Between that save and the next, nearer to the first."""
+        """A step between that save and the next, nearer to the first."""
         third = max(1, (self.following - self.saved_at) // 3)
         return max(self.saved_at + 1, min(self.steps - 2, self.saved_at + third))
 
     @property
     def second_kill_step(self) -> int:
-        """After how many steps the second kill comes, soon after the restart: before its first save."""
+        """The step of the second kill: soon after the restart, before its first save."""
         return self.saved_at + min(LATEST, max(1, self.following - self.saved_at - 1))
 
 
@@ -138,29 +138,29 @@ def schedule(control: Start, limit: int, root: str = "") -> Schedule:
     natural = all(trace.end == "exit" for trace in control.ranks.values())
     steps = control.last if natural or not limit else min(control.last, limit)
     before_end = {step: saves for step, saves in groups.items() if step < steps}
-    found = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
-    return Schedule(steps, len(control.ranks), natural, found, min(2, len(found)), root)
+    saves_by_step = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
+    return Schedule(steps, len(control.ranks), natural, saves_by_step, min(2, len(saves_by_step)), root)
 
 
 def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
-    """The fault once, or once for each kind of file that it is to damage."""
+    """Return the fault once, or once for each kind of file that it damages."""
     if fault.name not in DAMAGING:
         return (fault,)
     return tuple(replace(fault, target=target) for target in plan.targets[:MOST_TARGETS]) or (fault,)
 
 
-def runs_of(wanted: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
-    """Which faults follow each other in one run: a restart proves one and is hit by the next."""
+def runs_of(cases: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
+    """Group the faults that follow each other in one run: a restart proves one and meets the next."""
     parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
     shared = {name for part in parts for name in part}
-    parts += [(name,) for name in dict.fromkeys(fault.name for fault in wanted) if name not in shared]
-    runs = [tuple(fault for name in part for fault in wanted if fault.name == name) for part in parts]
+    parts += [(name,) for name in dict.fromkeys(case.name for case in cases) if name not in shared]
+    runs = [tuple(case for name in part for case in cases if case.name == name) for part in parts]
     return tuple(filter(None, runs))
 
 
 @frozen
 class ScheduledFault:
-    """A fault in a run that has several; its ranks inject it in the starts ``first`` to ``last``."""
+    """A fault in a run with several faults; the ranks inject it in the starts ``first`` to ``last``."""
 
     fault: FaultCase
     first: int
@@ -170,31 +170,31 @@ class ScheduledFault:
 
 
 def schedule_faults(faults: Sequence[FaultCase], plan: Schedule) -> tuple[ScheduledFault, ...]:
-    """Where each of these faults comes, in a run that all of them share."""
-    found: list[ScheduledFault] = []
+    """Place each of these faults in a run that all of them share."""
+    scheduled: list[ScheduledFault] = []
     start = 0
     for fault in faults:
-        before = {one.fault.name for one in found}
+        before = {item.fault.name for item in scheduled}
         late = fault.name in INSIDE[3:] and before & set(INSIDE[:3])
-        here = plan.later if late and plan.later else plan
-        here = here.around(fault.target) if fault.target else here
-        orders = rank_orders(fault, here)
+        own_plan = plan.later if late and plan.later else plan
+        own_plan = own_plan.around(fault.target) if fault.target else own_plan
+        orders = rank_orders(fault, own_plan)
         if fault.name == "twice" and "kill" in before:
             orders = [{**orders[1], "attempt": 0}]
-        moved = tuple({**one, "attempt": one["attempt"] + start} for one in orders)
-        found.append(ScheduledFault(fault, start, moved[-1]["attempt"], here, moved))
-        start = found[-1].last + 1
-    return tuple(found)
+        moved = tuple({**item, "attempt": item["attempt"] + start} for item in orders)
+        scheduled.append(ScheduledFault(fault, start, moved[-1]["attempt"], own_plan, moved))
+        start = scheduled[-1].last + 1
+    return tuple(scheduled)
 
 
 def select_faults(names: Sequence[str], elastic: bool) -> tuple[FaultCase, ...]:
-    """The faults by these names, all where there are none."""
-    known = (*FAULTS, *(ELASTIC if elastic else ()))
-    return tuple(fault for fault in known if not names or fault.name in names)
+    """Return the faults by name; all if there are no names."""
+    all_faults = (*FAULTS, *(ELASTIC if elastic else ()))
+    return tuple(fault for fault in all_faults if not names or fault.name in names)
 
 
 def rank_orders(fault: FaultCase, plan: Schedule) -> list[dict[str, Any]]:
-    """What the ranks themselves are to do, or where they are to wait for the fault."""
+    """Return the orders for the ranks: what they do themselves, or where they wait for the fault."""
     kill = {"attempt": 0, "kind": "kill", "rank": plan.ranks - 1, "step": plan.between}
     if fault.name == "kill":
         return [kill]

@@ -1,4 +1,4 @@
-"""A rehearsal through Slurm: every run starts in the allocation around us, one after the other."""
+"""Run a rehearsal through Slurm: every run starts in the current allocation, one after the other."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from clusterrun.operations.exec_in_job import ExecTarget, exec_argv
 from clusterrun.operations.interactive import allocation, begin
 from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
 
+# Seconds for the step that kills a node's processes. Slurm may take a minute to grant it.
 KILL_SECONDS = 90.0
-"""For the step that kills a node's processes: Slurm may take a minute to grant it."""
+# This runs on the node. Processes that the nodes of a lab share stay. slurmd and slurmstepd belong to root.
+#
+# It prints first, because the shim that loses its agent ends every process of the run, this one too.
 KILL = """
 import os, signal, sys
 run, mine, parent = os.fsencode(sys.argv[1]), set(), os.getpid()
@@ -39,10 +42,6 @@ for pid in agents + ranks:
     except ProcessLookupError:
         pass
 """
-"""Runs on the node: what it shares with other nodes of a lab stays. slurmd and slurmstepd are root's.
-
-It prints first: the shim that loses its agent ends every process of the run, this one too.
-"""
 
 
 class AllocationRuns(RehearsedRuns):
@@ -50,10 +49,10 @@ class AllocationRuns(RehearsedRuns):
 
     def fit(self, nodes: int) -> None:
         """Raises ``BadInput`` if the allocation has too few nodes for the largest run."""
-        there = allocation(self._context)
-        if len(there.nodes) < nodes:
+        own_allocation = allocation(self._context)
+        if len(own_allocation.nodes) < nodes:
             raise BadInput(
-                f"{nodes} nodes are wanted; job {there.job_id} has {len(there.nodes)}",
+                f"{nodes} nodes are wanted; job {own_allocation.job_id} has {len(own_allocation.nodes)}",
                 "give a smaller --nodes, or leave the allocation: rehearse asks for one by itself",
             )
 
@@ -64,9 +63,9 @@ class AllocationRuns(RehearsedRuns):
         name = expand(run.record.spec.nodelist)[node]
         command = (self.spec.python or "python3", "-c", KILL, run.run_dir, str(node))
         argv = exec_argv(self._context, run.run_id, ExecTarget(node=name), command, False, quiet)
-        done = system.run(argv, KILL_SECONDS, env=dict(self._context.environ))
-        if done.out.split()[:1] in ([], ["0"]):
+        answer = system.run(argv, KILL_SECONDS, env=dict(self._context.environ))
+        if answer.out.split()[:1] in ([], ["0"]):
             raise SchedulerError(
-                f"the processes on {name} could not be killed: {done.err.strip() or done.out.strip()}",
+                f"the processes on {name} could not be killed: {answer.err.strip() or answer.out.strip()}",
                 "see whether a step starts there: srun --overlap",
             )

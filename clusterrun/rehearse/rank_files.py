@@ -28,12 +28,12 @@ def two_writers(life: Start) -> Discovery | None:
         name = os.path.basename(file.path)
         under = f" as {os.path.basename(file.temp)}" if file.temp else ""
         writers = " and ".join(map(str, sorted(ranks)))
-        said = f"ranks {writers} write the same file {name}{under} at step {file.step}"
-        said += ": what is in it is a matter of luck"
+        message = f"ranks {writers} write the same file {name}{under} at step {file.step}"
+        message += ": what is in it is a matter of luck"
         losers = sorted({other.rank for other in lost if _written_as(other) == _written_as(file)})
         if losers:
-            said += f", and rank {losers[0]} found it moved by the other"
-        return Discovery(Cause.TWO_WRITERS, said, ONE_WRITER, (file.line,) if file.line else (), file.step)
+            message += f", and rank {losers[0]} found it moved by the other"
+        return Discovery(Cause.TWO_WRITERS, message, ONE_WRITER, (file.line,) if file.line else (), file.step)
     return None
 
 
@@ -41,23 +41,25 @@ def _written_as(file: SavedFile) -> tuple[str, int]:
     return (file.temp or file.path, file.step)
 
 
-def file_of_another_rank(seen: FaultRun, head: str) -> Discovery | None:
+def file_of_another_rank(fault_run: FaultRun, head: str) -> Discovery | None:
     """Report ranks that read a file of another rank, and none of those that they wrote themselves.
 
     ``head`` says what differs after that. A file of a kind that only one rank writes is for all ranks.
     """
-    saves = seen.lives[0].saves
+    saves = fault_run.lives[0].saves
     writers: dict[str, set[int]] = {}
     for save in saves:
         writers.setdefault(save.path, set()).add(save.rank)
     facts, lines = [], []
-    for rank, trace in sorted(seen.restarted.ranks.items()):
-        own_by_kind = {seen.kind(save.path): save.path for save in saves if save.rank == rank}
-        reads = [read for read in trace.loads if read[0] in writers and seen.kind(read[0]) in own_by_kind]
+    for rank, trace in sorted(fault_run.restarted.ranks.items()):
+        own_by_kind = {fault_run.kind(save.path): save.path for save in saves if save.rank == rank}
+        reads = [
+            read for read in trace.loads if read[0] in writers and fault_run.kind(read[0]) in own_by_kind
+        ]
         if not reads or any(rank in writers[path] for path, _ in reads):
             continue
         path, line = reads[-1]
-        own = os.path.basename(own_by_kind[seen.kind(path)])
+        own = os.path.basename(own_by_kind[fault_run.kind(path)])
         writer = min(writers[path])
         facts.append(
             f"rank {rank} read {os.path.basename(path)}, which rank {writer} wrote, not its own {own}"
@@ -65,5 +67,5 @@ def file_of_another_rank(seen: FaultRun, head: str) -> Discovery | None:
         lines.append(f"{line} reads it")
     if not facts:
         return None
-    places = tuple(dict.fromkeys((*lines, *seen.writes())))
+    places = tuple(dict.fromkeys((*lines, *fault_run.writes())))
     return Discovery(Cause.OTHER_RANK, f"{head}; {'; '.join(facts)}", OWN_FILE, places)

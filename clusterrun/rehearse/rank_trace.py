@@ -1,4 +1,4 @@
-"""What the ranks of a rehearsed run said about each of their steps, read from their traces."""
+"""Read the traces that the ranks of a rehearsed run wrote about each of their steps."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from clusterrun.model.frozen import frozen
 
+# Events that may occur more than once. Of every other event the last one counts.
 MANY = ("before", "step", "save", "lost", "load", "remove", "call", "moved")
-"""What a trace may tell more than once; of all else the last counts."""
+# Checksums, or indices, of samples.
 Rows = tuple[int, ...]
-"""Checksums, or indices, of samples."""
 NO_ERROR = {"line": "", "what": "", "text": "", "at": 0.0}
 NO_PART = {"line": "", "missing": 0, "unknown": 0, "name": ""}
 
 
 @frozen
 class Step:
-    """One optimizer step of one rank: checksums of all that can be seen after it.
+    """One optimizer step of one rank: checksums of the visible state after it.
 
     ``rows`` are the samples that the model was given, ``batches`` what left the DataLoader meanwhile, each as
     (loader, rows, indices).
@@ -59,10 +59,10 @@ class SavedFile:
     seconds: float
     line: str
     nth: int = 1
+    # Whether its name, its content or its writer shows that it is a checkpoint. Else it is a binary file.
     sure: bool = True
-    """A checkpoint by its name or by what wrote it; else a file of bytes, which may be one."""
+    # Whether its writer has removed it and has not written it again.
     gone: bool = False
-    """Whether the rank that wrote it has removed it, and not written it again."""
 
 
 @frozen
@@ -70,7 +70,7 @@ class RankTrace:
     """One rank in one start of the ranks.
 
     ``before``: parameters and state of each optimizer before its first step, in the order of these;
-    ``stepped_at`` are their lines, ``shared`` those that train what another one has trained before.
+    ``stepped_at`` are their lines, ``shared`` the optimizers that train weights of an earlier optimizer.
     ``end`` is "limit", "exit" or '' where it was ended from outside; ``error`` is (line, kind, text) of the
     exception that ended it.
     """
@@ -89,15 +89,15 @@ class RankTrace:
     blind: str = ""
     shared: tuple[int, ...] = ()
     stepped_at: Mapping[int, str] = {}
+    # The last incomplete loading of a model: line, count of missing and of unknown names, one unknown name.
     partial: tuple[str, int, int, str] = ("", 0, 0, "")
-    """The last loading of a model that left something out: line, names missing and unknown, one of them."""
+    # Changes of the weights by the script itself after a step: the step, the optimizer, the new weights.
     moved: tuple[tuple[int, int, int], ...] = ()
-    """Where the script changed weights by itself after a step: the step, the optimizer, the weights then."""
+    # Files that another process moved or removed before this rank had finished them.
     lost: tuple[SavedFile, ...] = ()
-    """Files that another process moved or removed before this rank had finished them."""
 
     def set_anew(self, name: str) -> str:
-        """The line that set the state of a generator ("python", "numpy", "torch"); '' where nobody did."""
+        """The line that set the state of a generator ("python", "numpy", "torch"); '' if no line did."""
         return next((line for what, method, line in self.calls if (what, method) == (name, "set")), "")
 
     @property
@@ -111,7 +111,7 @@ class RankTrace:
 
     @property
     def drawn_by_hand(self) -> bool:
-        """Whether the model was given samples that came out of no DataLoader."""
+        """Whether the model's samples come from no DataLoader."""
         return bool(self.steps and self.steps[0].rows) and not any(step.batches for step in self.steps)
 
 
@@ -133,16 +133,16 @@ class Start:
 
     @property
     def saves(self) -> tuple[SavedFile, ...]:
-        """What all ranks wrote from the first step on, in the order of steps."""
-        found = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
-        found = [save for save in found if save.sure] or found
-        return tuple(sorted(found, key=lambda save: (save.step, save.rank)))
+        """The files that all ranks wrote from the first step on, in the order of steps."""
+        saves = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
+        saves = [save for save in saves if save.sure] or saves
+        return tuple(sorted(saves, key=lambda save: (save.step, save.rank)))
 
     @property
     def errors(self) -> tuple[tuple[str, str, str], ...]:
         """The exceptions that ended ranks, the first in time first: line, kind, text.
 
-        Those after it may only say that a peer has gone.
+        Later ones may only report that a peer has gone.
         """
         failed = sorted(self.ranks.values(), key=lambda rank: rank.failed_at)
         return tuple(rank.error for rank in failed if rank.error[1])
@@ -152,13 +152,13 @@ class Start:
         return tuple(dict.fromkeys(load for rank in self.ranks.values() for load in rank.loads))
 
     def dropped(self, path: str) -> bool:
-        gone = [one for rank in self.ranks.values() for one in rank.removes]
-        return any(is_below(path, one) for one in gone)
+        removed = [place for rank in self.ranks.values() for place in rank.removes]
+        return any(is_below(path, place) for place in removed)
 
     def called(self, what: str, name: str) -> str:
-        """The line that took, or loaded, the state of ``what``; '' where nobody did."""
+        """The line that took or loaded the state of ``what``; '' if no line did."""
         calls = [call for rank in self.ranks.values() for call in rank.calls]
-        return next((line for one, method, line in calls if (one, method) == (what, name)), "")
+        return next((line for kind, method, line in calls if (kind, method) == (what, name)), "")
 
 
 def is_below(path: str, place: str) -> bool:
@@ -171,57 +171,57 @@ def kind_of(path: str, root: str = "") -> str:
 
 
 def pattern(path: str) -> str:
-    """A path without its numbers and checksums: what all checkpoints of one kind have in common."""
+    """Return a path without its numbers and checksums: equal for all checkpoints of one kind."""
     folder, name = os.path.split(path)
     return os.path.join(re.sub(r"\d+", "#", folder), re.sub(r"[0-9a-f]{8,}|\d+", "#", name))
 
 
 def parsed(rank: int, lines: Iterable[str]) -> RankTrace:
-    """One rank's trace; a line that was cut off by its end is left out."""
-    found: dict[str, list[Any]] = {kind: [] for kind in MANY}
+    """Parse one rank's trace. An incomplete last line is skipped."""
+    events_by_kind: dict[str, list[Any]] = {kind: [] for kind in MANY}
     last: dict[str, Any] = {"error": NO_ERROR, "partial": NO_PART}
     for line in lines:
         try:
-            said = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             continue
-        kind = said["t"]
-        if kind in found:
-            found[kind].append(said)
-            for save in found["save"] if kind == "remove" else ():
-                save["gone"] = save.get("gone") or is_below(save["path"], said["path"])
+        kind = event["t"]
+        if kind in events_by_kind:
+            events_by_kind[kind].append(event)
+            for save in events_by_kind["save"] if kind == "remove" else ():
+                save["gone"] = save.get("gone") or is_below(save["path"], event["path"])
         else:
-            last[kind] = said
-    end, error, partial, before = last.get("end"), last["error"], last["partial"], found["before"]
+            last[kind] = event
+    end, error, partial, before = last.get("end"), last["error"], last["partial"], events_by_kind["before"]
     return RankTrace(
         rank,
-        {said["o"]: (said["p"], said["s"]) for said in before},
-        tuple(map(_step, found["step"])),
-        tuple(_save(rank, said) for said in found["save"]),
-        tuple((said["path"], said["line"]) for said in found["load"]),
-        tuple(said["path"] for said in found["remove"]),
-        tuple((said["what"], said["name"], said["line"]) for said in found["call"]),
+        {event["o"]: (event["p"], event["s"]) for event in before},
+        tuple(map(_step, events_by_kind["step"])),
+        tuple(_save(rank, event) for event in events_by_kind["save"]),
+        tuple((event["path"], event["line"]) for event in events_by_kind["load"]),
+        tuple(event["path"] for event in events_by_kind["remove"]),
+        tuple((event["what"], event["name"], event["line"]) for event in events_by_kind["call"]),
         (error["line"], error["what"], error["text"]),
         error["at"],
         "" if end is None else "limit" if end["limit"] else "exit",
         "strike" in last,
         last.get("blind", {}).get("why", ""),
-        tuple(said["o"] for said in before if said.get("shared")),
-        {said["o"]: said["line"] for said in before},
+        tuple(event["o"] for event in before if event.get("shared")),
+        {event["o"]: event["line"] for event in before},
         (partial["line"], partial["missing"], partial["unknown"], partial["name"]),
-        tuple((said["n"], said["o"], said["p"]) for said in found["moved"]),
-        tuple(_lost(rank, said) for said in found["lost"]),
+        tuple((event["n"], event["o"], event["p"]) for event in events_by_kind["moved"]),
+        tuple(_lost(rank, event) for event in events_by_kind["lost"]),
     )
 
 
-def _step(said: Mapping[str, Any]) -> Step:
+def _step(event: Mapping[str, Any]) -> Step:
     fields = [
-        *(said[key] for key in ("n", "o", "p", "s", "b")),
-        tuple(said["ema"]),
-        *(said[key] for key in ("lr", "sched", "scale", "rng")),
-        tuple(row for rows in said["x"] for row in _rows(rows)),
-        tuple((name, _rows(rows), tuple(order or ())) for name, rows, order in said["d"]),
-        *(said[key] for key in ("loss", "hears", "at")),
+        *(event[key] for key in ("n", "o", "p", "s", "b")),
+        tuple(event["ema"]),
+        *(event[key] for key in ("lr", "sched", "scale", "rng")),
+        tuple(row for rows in event["x"] for row in _rows(rows)),
+        tuple((name, _rows(rows), tuple(order or ())) for name, rows, order in event["d"]),
+        *(event[key] for key in ("loss", "hears", "at")),
     ]
     return Step(*fields)
 
@@ -231,9 +231,9 @@ def _rows(text: str) -> Rows:
     return tuple(memoryview(bytes.fromhex(text)).cast("I"))
 
 
-def _save(rank: int, said: Mapping[str, Any]) -> SavedFile:
-    named = (said[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
-    fields = [said["n"], rank, *named, bool(said.get("gone"))]
+def _save(rank: int, event: Mapping[str, Any]) -> SavedFile:
+    named = (event[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
+    fields = [event["n"], rank, *named, bool(event.get("gone"))]
     return SavedFile(*fields)
 
 

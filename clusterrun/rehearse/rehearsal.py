@@ -1,4 +1,4 @@
-"""Runs a rehearsal: several faults in each of a few runs, each run in a copy of the working directory."""
+"""Run a rehearsal: several faults in each of a few runs, each run in a copy of the working directory."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ from clusterrun.rehearse.rehearsed_runs import LOOK_EVERY, BudgetSpent, Rehearse
 from clusterrun.rehearse.resumption import begins, joined
 from clusterrun.rehearse.working_copy import made, moved
 
+# Checkpoints that the control must write before it may end.
 SAVES_WANTED = 3
-"""Checkpoints that the control is to write before it may end."""
 LEAST_STEPS = 20
 SEVERITY_ORDER = (Severity.OK, Severity.NOTE, Severity.UNKNOWN, Severity.FAIL)
+# A run takes this many steps beyond the end of the run with a notice, which shows that it did not end there
+# by itself.
 BEYOND = 3
-"""Steps that a run takes beyond the end of the one that had notice: so that was not the natural end."""
 
 
 @frozen
 class Result:
-    """One row: a fault (or the control), what was found, how long it took."""
+    """One row of the table: a fault or the control, its findings and its seconds."""
 
     name: str
     title: str
     findings: tuple[Discovery, ...]
     seconds: float
+    # For rank 0 and each start: the step from which it continued, and the losses after it.
     curves: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    """Of rank 0, per start: the step from which it went on, and the losses after it."""
 
     @property
     def level(self) -> Severity:
@@ -62,7 +63,7 @@ class Result:
 
 
 class Rehearsal:
-    """One rehearsal: ``steps`` of a run (0: found out), ``notice`` of a time limit in seconds."""
+    """One rehearsal: ``steps`` of a run (0: the control decides), ``notice`` of a time limit in seconds."""
 
     def __init__(
         self, runs: RehearsedRuns, tell: Callable[[str], None], steps: int = 0, notice: float = 120.0
@@ -76,11 +77,11 @@ class Rehearsal:
         self._base: _DamageBase | None = None
 
     def progress(self) -> str:
-        """What runs now, in one line."""
+        """Describe the live runs in one line."""
         return self._runs.progress()
 
     def rehearse(self, names: Sequence[str], elastic: bool) -> Iterator[Result]:
-        """The control, then each fault, in the order of the table; each result as soon as it is there."""
+        """Yield the result of the control, then of each fault, in the order of the table."""
         try:
             yield from self._all(names, elastic)
         finally:
@@ -91,8 +92,8 @@ class Rehearsal:
         try:
             result = self._control(began)
         except BudgetSpent:
-            seen = read(self._first_run.paths.attempt(0).folder) if self._first_run else Start({})
-            late = control_runs.too_slow(seen, self._runs.budget)
+            trace = read(self._first_run.paths.attempt(0).folder) if self._first_run else Start({})
+            late = control_runs.too_slow(trace, self._runs.budget)
             yield Result("control", "control", (late,), time.monotonic() - began)
             return
         yield result
@@ -136,20 +137,20 @@ class Rehearsal:
         seconds = time.monotonic() - began
         failed = status.state is State.FAILED and bool(first.errors)
         if failed or not first.ranks or first.last < 1:
-            said, remedy = control_runs.no_steps(first, status)
+            message, remedy = control_runs.no_steps(first, status)
             cause = Cause.SCRIPT_FAILS if failed and first.last else Cause.NO_STEPS
-            findings = [Discovery(cause, said, remedy)]
+            findings = [Discovery(cause, message, remedy)]
             writers = two_writers(first) if failed else None
             if writers:
                 findings.insert(0, writers)
             return Result("control", "control", tuple(findings), seconds)
-        blind = next((one.blind for one in first.ranks.values() if one.blind), "")
+        blind = next((trace.blind for trace in first.ranks.values() if trace.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
         self._refuse_escapes(first)
         for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
-            here = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
-            self._tell(f"{here}, and so does each run: quicker if it lies here before")
+            notice = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
+            self._tell(f"{notice}, and so does each run: quicker if it lies here before")
         plan = schedule(first, self._steps or first.last, os.path.join(self._runs.folder, "control-1"))
         limit = 0 if plan.natural else plan.steps
         again = self._runs.begin("control-2", self._runs.copy("control-2"), {"steps": limit}, restarts=0)
@@ -163,14 +164,14 @@ class Rehearsal:
         return Result("control", "control", control_runs.control(cut, second), took, curves)
 
     def _first(self, folder: str) -> tuple[Start, RunStatus]:
-        """Runs until some checkpoints are written, or --steps are done, or it ends by itself."""
+        """Run until some checkpoints are written, or --steps are done, or the script ends by itself."""
         run = self._first_run = self._runs.begin("control-1", folder, {"steps": self._steps}, restarts=0)
         attempt = run.paths.attempt(0).folder
         while not self._runs.over(run):
             self._runs.check_time(run)
             life = read(attempt)
-            kept = {save.step for save in life.saves if save.size}
-            if not self._steps and len(kept) > SAVES_WANTED and life.last >= LEAST_STEPS:
+            saved_steps = {save.step for save in life.saves if save.size}
+            if not self._steps and len(saved_steps) > SAVES_WANTED and life.last >= LEAST_STEPS:
                 self._runs.end(run)
                 break
             time.sleep(3 * LOOK_EVERY)
@@ -178,7 +179,7 @@ class Rehearsal:
         return read(attempt), run.status()
 
     def _refuse_escapes(self, life: Start) -> None:
-        """Files outside of the copy would be shared by all runs. Raises ``BadInput``."""
+        """Refuse files outside of the copy, which all runs would share. Raises ``BadInput``."""
         inside = os.path.realpath(self._runs.folder) + os.sep
         for save in life.saves:
             if not os.path.realpath(save.path).startswith(inside):
@@ -191,7 +192,7 @@ class Rehearsal:
     # --- a fault ---
 
     def _faults(self, together: Sequence[FaultCase], plan: Schedule) -> Iterator[tuple[FaultCase, Result]]:
-        """The results of faults that follow each other in one run.
+        """Yield the results of faults that follow each other in one run.
 
         A fault that is not well there begins a run of its own, so that no fault before it explains that.
         """
@@ -212,8 +213,8 @@ class Rehearsal:
                     if not is_well and not is_independent:
                         break
             except BudgetSpent:
-                said = f"not done within --budget {self._runs.budget:g} s"
-                late = unknown(said, f"give more: --budget {2 * self._runs.budget:g}s")
+                message = f"not done within --budget {self._runs.budget:g} s"
+                late = unknown(message, f"give more: --budget {2 * self._runs.budget:g}s")
                 took = time.monotonic() - began
                 yield from ((case, Result(case.name, case.title, (late,), took)) for case in cases)
                 return
@@ -225,17 +226,19 @@ class Rehearsal:
             finally:
                 chain.close()
 
-    def _judged(self, fault: FaultCase, seen: FaultRun, began: float) -> Result:
+    def _judged(self, fault: FaultCase, fault_run: FaultRun, began: float) -> Result:
         first, second = self.control
         different = control_runs.divergence(first, second)
         differs = different.part if different else ""
-        known = causes.expected(first, differs, seen.lives[0])
-        findings = causes.judge(first, differs, seen, second, known)
-        curves = tuple(curve(life, begins(known, life)) for life in seen.lives)
+        reference = causes.expected(first, differs, fault_run.lives[0])
+        findings = causes.judge(first, differs, fault_run, second, reference)
+        curves = tuple(curve(life, begins(reference, life)) for life in fault_run.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
     def _chain(self, faults: Sequence[FaultCase], plan: Schedule) -> Generator[FaultRun, None, None]:
-        """What each of these faults did, the first at least: the start after it has met the next one."""
+        """Yield the run of each of these faults, at least of the first.
+
+        The start after a fault meets the next fault."""
         if self._runs.is_late():
             raise BudgetSpent
         if faults[0].name == "damaged":
@@ -246,9 +249,9 @@ class Rehearsal:
             yield from self._outside(faults, plan)
 
     def _inside(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
-        """Faults that the ranks bring about: each start after one of them is struck by the next."""
+        """Run faults that the ranks inject: each start after a fault meets the next one."""
         folder, places = self._runs.copy(faults[0].name), schedule_faults(faults, plan)
-        strikes = [one for place in places for one in place.orders]
+        strikes = [order for place in places for order in place.orders]
         starts = places[-1].last + 2
         orders = {"steps": 0 if plan.natural else plan.steps, "strikes": strikes}
         run = self._runs.begin(faults[0].name, folder, orders, restarts=starts + 1)
@@ -263,13 +266,13 @@ class Rehearsal:
                 after = lives[place.first + 1 :] if ends else lives[place.first + 1 : place.last + 2]
                 if not ends:
                     after = (*after[:-1], *map(unstruck, after[-1:]))
-                seen = (past, *(life for life in after if life.ranks))
-                yield self._seen(place.fault, place.plan, seen, run, folder)
+                starts_of_fault = (past, *(life for life in after if life.ranks))
+                yield self._seen(place.fault, place.plan, starts_of_fault, run, folder)
         finally:
             self._runs.end(run)
 
     def _outside(self, faults: Sequence[FaultCase], plan: Schedule) -> Iterator[FaultRun]:
-        """Faults that come from outside, while all ranks wait; then a further run goes on in that folder."""
+        """Inject faults from outside while all ranks wait; then another run continues in that folder."""
         folder = self._runs.copy(faults[0].name)
         past: tuple[Start, ...] = ()
         runs: list[Run] = []
@@ -299,9 +302,9 @@ class Rehearsal:
                 if not any(life.last for life in goes_on):
                     run = self._gone_on(fault, plan, past[0].last, folder, runs, nodes)
                     goes_on = self._runs.lives(run)
-                seen = self._seen(fault, plan, (*past, *goes_on), run, folder)
+                fault_run = self._seen(fault, plan, (*past, *goes_on), run, folder)
                 elastic = nodes != self._runs.spec.nodes
-                yield replace(seen, struck_at=at, until=until, took=took, elastic=elastic)
+                yield replace(fault_run, struck_at=at, until=until, took=took, elastic=elastic)
                 if self._runs.over(run):
                     return
                 at = after_it
@@ -309,9 +312,9 @@ class Rehearsal:
             self._runs.end(run)
 
     def _held(self, fault: FaultCase, plan: Schedule, at: int, folder: str, before: Sequence[Run]) -> Run:
-        """A run whose ranks wait after step ``at``; it is over where they did not come that far."""
-        told = fault.name in ("time-limit", "preemption")
-        limit = at + AFTER_NOTICE if told else max(plan.steps, at + BEYOND)
+        """Start a run whose ranks wait after step ``at``. It has ended if they did not come that far."""
+        has_notice = fault.name in ("time-limit", "preemption")
+        limit = at + AFTER_NOTICE if has_notice else max(plan.steps, at + BEYOND)
         orders = {
             "steps": 0 if plan.natural else limit,
             "strikes": [{"attempt": 0, "kind": "hold", "step": at}],
@@ -322,10 +325,16 @@ class Rehearsal:
         return run
 
     def _gone_on(
-        self, fault: FaultCase, plan: Schedule, done: int, folder: str, before: Sequence[Run], nodes: int = 0
+        self,
+        fault: FaultCase,
+        plan: Schedule,
+        steps_done: int,
+        folder: str,
+        before: Sequence[Run],
+        nodes: int = 0,
     ) -> Run:
-        """A further run where others have ended, to its end."""
-        limit = max(plan.steps, done + BEYOND)
+        """Continue in a folder where other runs have ended, up to the end."""
+        limit = max(plan.steps, steps_done + BEYOND)
         orders = {"steps": 0 if plan.natural else limit, "past": [run.paths.attempts for run in before]}
         run = self._runs.begin(fault.name, folder, orders, nodes=nodes)
         self._runs.finish(run)
@@ -349,9 +358,9 @@ class Rehearsal:
             if newest:
                 os.truncate(newest.path, newest.size // 2)
             run = self._gone_on(fault, plan, base.past.last, base.folder, [base.run])
-            seen = self._seen(fault, plan, (base.past, *self._runs.lives(run)), run, base.folder)
+            fault_run = self._seen(fault, plan, (base.past, *self._runs.lives(run)), run, base.folder)
             yield replace(
-                seen,
+                fault_run,
                 struck_at=base.struck_at,
                 damaged=(newest.path,) if newest else (),
                 damaged_step=newest.step if newest else 0,
@@ -378,19 +387,19 @@ class Rehearsal:
     ) -> FaultRun:
         status = run.status()
         tail = f"{status.state.value}: {status.reason}"
-        seen = FaultRun(fault.name, lives, lives[0].last if lives else 0, tail=tail, folder=folder)
+        fault_run = FaultRun(fault.name, lives, lives[0].last if lives else 0, tail=tail, folder=folder)
         if fault.name not in ("mid-save", "disk-full") or not plan.saves:
-            return seen
+            return fault_run
         file = plan.struck_file(fault.target)
         # A temporary file is cut off too, but never gets the name of a checkpoint.
         path = "" if file.temp else moved(file.path, plan.root, folder)
         twins = self._twins_of(path, folder)
-        return replace(seen, damaged=(path,) if path else (), damaged_step=file.step, twins=twins)
+        return replace(fault_run, damaged=(path,) if path else (), damaged_step=file.step, twins=twins)
 
 
 @frozen
 class _DamageBase:
-    """A run that was ended between two steps, and what it left: files of it are damaged in turn."""
+    """A run that was ended between two steps, with its folder. Its files are damaged in turn."""
 
     run: Run
     folder: str
@@ -404,7 +413,7 @@ class _DamageBase:
 
 
 def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Result]) -> Result:
-    """One row of the table for all files that a fault damaged in turn."""
+    """Return one row of the table for all files that a fault damaged in turn."""
     if len(results) == 1:
         return results[0]
     worst = max(results, key=lambda result: SEVERITY_ORDER.index(result.level))
@@ -419,19 +428,19 @@ def combined(fault: FaultCase, cases: Sequence[FaultCase], results: Sequence[Res
     findings = []
     for key, finding in first_findings.items():
         others = ", ".join(dict.fromkeys(targets[key][1:]))
-        said = f"{finding.said}; the same with {others}" if others else finding.said
-        findings.append(replace(finding, said=said))
+        message = f"{finding.said}; the same with {others}" if others else finding.said
+        findings.append(replace(finding, said=message))
     seconds = sum(result.seconds for result in results)
     return Result(fault.name, fault.title, tuple(findings), seconds, worst.curves)
 
 
 def unstruck(life: Start) -> Start:
-    """The same start, as what proves the fault before the one that it met."""
+    """Return the start without the mark of the fault that it met: it proves the fault before."""
     return Start({rank: replace(trace, struck=False) for rank, trace in life.ranks.items()})
 
 
 def cut_to(life: Start, steps: int) -> Start:
-    """The same life, as if it had ended after so many steps."""
+    """Return the start as if it had ended after this many steps."""
     ranks = {}
     for rank, trace in life.ranks.items():
         saves = tuple(save for save in trace.saves if save.step <= steps)
@@ -441,7 +450,7 @@ def cut_to(life: Start, steps: int) -> Start:
 
 
 def curve(life: Start, begin: int | None) -> tuple[int, tuple[float, ...]]:
-    """The losses of the lowest rank, and after which step they begin."""
+    """Return the step before the first loss, and the losses of the lowest rank."""
     trace = life.ranks[min(life.ranks)] if life.ranks else None
     losses = tuple(step.loss for step in trace.steps if step.loss is not None) if trace else ()
     return begin or 0, losses

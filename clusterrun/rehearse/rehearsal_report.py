@@ -1,4 +1,4 @@
-"""A rehearsal as one self-contained HTML page, as JUnit XML and as a document for ``--json``; pure."""
+"""Show a rehearsal as a self-contained HTML page, as JUnit XML and as a document for ``--json``; pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from clusterrun.reports.page import whole
 
 CLASS = {Severity.OK: "pass", Severity.NOTE: "warn", Severity.FAIL: "fail", Severity.UNKNOWN: "undetermined"}
 WIDTH, HEIGHT = 640, 180
+# The curve of the control, then of each start of the disturbed run.
 COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
-"""Of the control, then of each start of the disturbed run."""
 
 
 def well(results: Sequence[Result]) -> bool:
@@ -34,7 +34,9 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
                 "fault": result.name,
                 "level": result.level.value.lower(),
                 "seconds": round(result.seconds, 1),
-                "findings": [{"level": one.level.value.lower(), **encode(one)} for one in result.findings],
+                "findings": [
+                    {"level": finding.level.value.lower(), **encode(finding)} for finding in result.findings
+                ],
             }
             for result in results
         ],
@@ -42,7 +44,7 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
 
 
 def junit(results: Sequence[Result], name: str) -> str:
-    """The results as CI systems read them: a failure for FAIL, an error for what is unknown."""
+    """Return the results for CI systems: a failure for FAIL, an error for UNKNOWN."""
     failed = sum(result.level is Severity.FAIL for result in results)
     unknown = sum(result.level is Severity.UNKNOWN for result in results)
     head = f'tests="{len(results)}" failures="{failed}" errors="{unknown}"'
@@ -55,23 +57,23 @@ def junit(results: Sequence[Result], name: str) -> str:
         kind = {Severity.FAIL: "failure", Severity.UNKNOWN: "error"}.get(result.level)
         body = escape("\n".join(map(visible, words(result.findings))))
         first = quoteattr(visible(result.findings[0].said if result.findings else ""))
-        said = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
-        lines += [said, "</testcase>"]
+        text = f"<{kind} message={first}>{body}</{kind}>" if kind else f"<system-out>{body}</system-out>"
+        lines += [text, "</testcase>"]
     return "\n".join([*lines, "</testsuite>", ""])
 
 
 def words(findings: Sequence[Discovery]) -> Iterator[str]:
-    """Every finding in lines: what was seen, then places in the script, then what to write instead."""
-    for one in findings:
-        yield one.said
-        if one.lines:
-            yield f"  {', '.join(one.lines)}"
-        if one.remedy:
-            yield f"  {one.remedy}"
+    """Yield the lines of every finding: what happened, places in the script, what to write instead."""
+    for finding in findings:
+        yield finding.said
+        if finding.lines:
+            yield f"  {', '.join(finding.lines)}"
+        if finding.remedy:
+            yield f"  {finding.remedy}"
 
 
 def page(results: Sequence[Result], command: str) -> str:
-    """The page; it loads nothing and runs nothing."""
+    """Return the page. It loads nothing and runs no script."""
     good = sum(result.level in (Severity.OK, Severity.NOTE) for result in results)
     grade = "pass" if well(results) else "fail"
     title = tag("h1", f"Rehearsal: {good} of {len(results)} are well")
@@ -81,20 +83,22 @@ def page(results: Sequence[Result], command: str) -> str:
 
 
 def _section(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
-    found = []
-    for one in result.findings:
-        lines = [tag("li", line, class_="check") for line in one.lines]
-        more = [tag("li", one.remedy, class_="remedy")] if one.remedy else []
+    parts = []
+    for finding in result.findings:
+        lines = [tag("li", line, class_="check") for line in finding.lines]
+        more = [tag("li", finding.remedy, class_="remedy")] if finding.remedy else []
         listed = [tag("ul", *lines, *more)] if lines or more else []
-        title = tag("h3", one.said, " ", tag("span", one.level.value, class_="chip"))
-        found.append(tag("div", title, *listed, class_=f"finding {CLASS[one.level]}"))
-    step = next((one.step for one in result.findings if one.level is Severity.FAIL and one.step), 0)
+        title = tag("h3", finding.said, " ", tag("span", finding.level.value, class_="chip"))
+        parts.append(tag("div", title, *listed, class_=f"finding {CLASS[finding.level]}"))
+    step = next(
+        (finding.step for finding in result.findings if finding.level is Severity.FAIL and finding.step), 0
+    )
     curves = _curves([*control, *result.curves] if result.name != "control" else result.curves, step)
-    return tag("section", tag("h2", f"{result.title} ({result.seconds:.0f} s)"), *found, *curves)
+    return tag("section", tag("h2", f"{result.title} ({result.seconds:.0f} s)"), *parts, *curves)
 
 
 def _curves(curves: Sequence[tuple[int, tuple[float, ...]]], step: int) -> list[Markup]:
-    """The losses over the steps, the control first; a mark where they part."""
+    """Draw the losses over the steps, the control first, and mark the first step that differs."""
     finite = [loss for _, losses in curves for loss in losses if math.isfinite(loss)]
     if not finite:
         return []
@@ -120,6 +124,6 @@ def _curves(curves: Sequence[tuple[int, tuple[float, ...]]], step: int) -> list[
     drawn.append(tag("text", number(low) if low > 0 else f"{low:.3g}", x=2, y=HEIGHT - 20, **style))
     drawn.append(tag("text", f"step {most}", x=WIDTH - 60, y=HEIGHT - 5, **style))
     picture = Markup(tag("svg", joined(drawn), viewBox=f"0 0 {WIDTH} {HEIGHT}", width="100%"))
-    said = "Loss of rank 0: the control (thick), then each start of the disturbed run"
+    caption = "Loss of rank 0: the control (thick), then each start of the disturbed run"
     where = f"; the dashed line is step {step}, the first that differs." if step else "."
-    return [picture, tag("p", said + where, class_="soft")]
+    return [picture, tag("p", caption + where, class_="soft")]

@@ -1,4 +1,4 @@
-"""The runs of a rehearsal: each starts here in a copy of the working directory, and is waited for."""
+"""Start the runs of a rehearsal on this machine, each in a copy of the working directory, and await them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from clusterrun.runs.private_files import names_in
 from clusterrun.system import text_of
 
 STEP = re.compile(rb'"t": "step", "n": (\d+)')
-# Of a trace: a step's line is shorter unless its batch is very large.
+# Bytes at the end of a trace. The line of a step is shorter unless its batch is very large.
 TAIL_BYTES = 16384
 LOOK_EVERY = 0.1
 END_SECONDS = 20.0
+# Seconds for a save that a notice started.
 WAIT_FOR_END = 300.0
-"""Seconds for a save to end that a notice began."""
 
 
 class BudgetSpent(Exception):
@@ -39,10 +39,10 @@ class BudgetSpent(Exception):
 
 
 class RehearsedRuns:
-    """``spec`` is the run as the user means it, ``folder`` takes all copies; no wait outlasts the budget."""
+    """``spec`` is the user's run, ``folder`` takes all copies. No wait outlasts the budget."""
 
+    # Runs at the same time. A fault consists of waiting in part.
     at_once = 2
-    """How many runs at once: part of a fault is waiting."""
 
     def __init__(self, spec: JobSpec, folder: str, environ: dict[str, str], budget: float) -> None:
         # Ranks report the real paths of their files.
@@ -56,16 +56,16 @@ class RehearsedRuns:
         return time.monotonic() > self._until
 
     def stop_waiting(self) -> None:
-        """Whoever waits for a run ends it."""
+        """End every wait for a run, and the run with it."""
         self._until = 0.0
 
     def fit(self, nodes: int) -> None:
-        """Refuse what there is no place for, before anything is copied. Raises ``BadInput``."""
-        wanted = nodes * self.spec.gpus
-        there = count_gpus(self._context.environ) if wanted else 0
-        if wanted > there:
+        """Refuse a rehearsal with too few GPUs before anything is copied. Raises ``BadInput``."""
+        required = nodes * self.spec.gpus
+        available = count_gpus(self._context.environ) if required else 0
+        if required > available:
             raise BadInput(
-                f"{nodes} nodes of {self.spec.gpus} GPUs are wanted; this machine has {there} GPUs",
+                f"{nodes} nodes of {self.spec.gpus} GPUs are wanted; this machine has {available} GPUs",
                 "leave --gpus out for ranks on the CPU, or rehearse where GPUs are: --cluster slurm",
             )
 
@@ -84,7 +84,7 @@ class RehearsedRuns:
         return run
 
     def progress(self) -> str:
-        """What runs now: each run with its start and the last step of its first rank, then the time used."""
+        """Describe each live run with its start and the last step of its first rank, then the time used."""
         parts = []
         for name, run in list(self._live.values()):
             attempts = sorted(names_in(run.paths.attempts))
@@ -100,18 +100,18 @@ class RehearsedRuns:
         return launch(spec, self._context)
 
     def _process(self, run: Run) -> str:
-        """The process of its coordinator, which is on this machine."""
+        """Return the process of its coordinator, which is on this machine."""
         return run.record.coordinator
 
     def kill_node(self, run: Run, node: int) -> None:
         """Kill every process of one simulated node, its agent first; the node's ranks carry its number."""
         job = int(run.job_id.partition(".")[0])
-        for agent in [one for one in proc.descendants(job) if is_agent(one.pid)]:
+        for agent in [process for process in proc.descendants(job) if is_agent(process.pid)]:
             below = proc.descendants(agent.pid)
-            if any(proc.environment(one.pid).get("NODE_RANK") == str(node) for one in below):
-                for one in (agent, *below):
+            if any(proc.environment(process.pid).get("NODE_RANK") == str(node) for process in below):
+                for process in (agent, *below):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(one.pid, signal.SIGKILL)
+                        os.kill(process.pid, signal.SIGKILL)
                 return
 
     def copy(self, name: str) -> str:
@@ -133,10 +133,10 @@ class RehearsedRuns:
         """
         while not self.over(run):
             self.check_time(run)
-            there = len(os.listdir(run.paths.attempts)) if os.path.isdir(run.paths.attempts) else 0
-            if there > starts + 1:
+            start_count = len(os.listdir(run.paths.attempts)) if os.path.isdir(run.paths.attempts) else 0
+            if start_count > starts + 1:
                 self.end(run)
-            if there > next_start > 0:
+            if start_count > next_start > 0:
                 return
             time.sleep(LOOK_EVERY)
         self._live.pop(self._process(run), None)
@@ -152,19 +152,19 @@ class RehearsedRuns:
             time.sleep(LOOK_EVERY)
 
     def notified(self, run: Run, seconds: float) -> float | None:
-        """Give notice; seconds until the run has ended by itself, or None if it had to be ended."""
+        """Give notice. Return the seconds until the run ended by itself, or None if it had to be ended."""
         folder = run.paths.attempt(0)
         self._give_notice(run)
         began = time.monotonic()
         while not os.path.exists(folder.notice) and time.monotonic() - began < END_SECONDS:
             time.sleep(LOOK_EVERY / 4)
-        told = time.monotonic()
+        noticed_at = time.monotonic()
         with open(folder.beside("rehearsal.go"), "w"):
             pass
-        while not self.over(run) and time.monotonic() - told < min(seconds, WAIT_FOR_END):
+        while not self.over(run) and time.monotonic() - noticed_at < min(seconds, WAIT_FOR_END):
             self.check_time(run)
             time.sleep(LOOK_EVERY / 4)
-        took = time.monotonic() - told
+        took = time.monotonic() - noticed_at
         if not self.over(run):
             self.end(run)
             return None
@@ -172,7 +172,7 @@ class RehearsedRuns:
         return took if all(trace.end == "exit" for trace in life.ranks.values()) else None
 
     def _give_notice(self, run: Run) -> None:
-        """As Slurm gives it: a signal to the coordinator."""
+        """Give notice as Slurm does, with a signal to the coordinator."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(self._process(run).partition(".")[0]), signal.SIGUSR2)
 
@@ -183,7 +183,7 @@ class RehearsedRuns:
         self._live.pop(self._process(run), None)
 
     def check_time(self, run: Run) -> None:
-        """End the run where the budget is used up. Raises ``BudgetSpent``."""
+        """End the run if the budget is used up. Raises ``BudgetSpent``."""
         if self.is_late():
             self.end(run)
             raise BudgetSpent
@@ -193,16 +193,16 @@ class RehearsedRuns:
         return tuple(read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
 
     def lives(self, run: Run) -> tuple[Start, ...]:
-        """The starts in which a rank was seen."""
+        """Return the starts in which at least one rank wrote a trace."""
         return tuple(life for life in self.starts(run) if life.ranks)
 
     def end_all(self) -> None:
-        """End all that was begun; whoever still waits stops waiting."""
+        """End every run, and every wait for one."""
         self.stop_waiting()
         for process in list(self._live):
             processes.end(process, self._context.clock, END_SECONDS)
 
 
 def is_agent(pid: int) -> bool:
-    words = text_of(f"/proc/{pid}/cmdline").split("\0")
-    return "agent" in words[:7] and any(word.endswith("agent.pyz") for word in words)
+    arguments = text_of(f"/proc/{pid}/cmdline").split("\0")
+    return "agent" in arguments[:7] and any(word.endswith("agent.pyz") for word in arguments)

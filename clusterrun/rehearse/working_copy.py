@@ -1,4 +1,4 @@
-"""The copy of the working directory that each run has: what goes into it, and what a run makes there."""
+"""Copy the working directory for each run, and list large files that a run makes in its copy."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from collections.abc import Iterator, Sequence
 from clusterrun.model.errors import BadInput
 from clusterrun.rehearse.rank_trace import Start
 
+# Larger files are linked to, not copied.
 LINKED_BYTES = 32 << 20
-"""A larger file is linked to, not copied."""
+# Largest total size of the files that are copied.
 MOST_BYTES = 2 << 30
-"""Of a working directory that is copied."""
 LEFT_OUT = (".git", "__pycache__", ".hg", "node_modules", ".tox", ".mypy_cache", ".pytest_cache")
+# A file of at least this size that is not a checkpoint was probably downloaded.
 MADE_BYTES = 10 << 20
-"""A file as large as that, which is not a checkpoint, was probably downloaded."""
 
 
 def moved(word: str, root: str, folder: str) -> str:
-    """A word of the command, a path inside the working directory led into the copy."""
+    """Return a word of the command; a path inside the working directory becomes one inside the copy."""
     return folder + word[len(root) :] if word == root or word.startswith(root + os.sep) else word
 
 
 def outside(command: Sequence[str], root: str) -> tuple[str, ...]:
-    """The words of a command that name places outside of the working directory, which all runs share."""
-    words = [part for word in command for part in word.split("=") if os.path.isabs(part)]
-    return tuple(word for word in words if not (word + os.sep).startswith(root + os.sep))
+    """Return the paths in a command that lie outside of the working directory, which all runs share."""
+    paths = [part for word in command for part in word.split("=") if os.path.isabs(part)]
+    return tuple(word for word in paths if not (word + os.sep).startswith(root + os.sep))
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a working directory; large files are linked to. Raises ``BadInput`` if it is too large."""
+    """Copy a working directory with links to large files. Raises ``BadInput`` if it is too large."""
     total = 0
     for folder, names, files in os.walk(source):
         venvs = [name for name in names if os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))]
         names[:] = [name for name in names if name not in LEFT_OUT and name not in venvs]
-        here = os.path.join(target, os.path.relpath(folder, source))
-        os.makedirs(here, 0o700, exist_ok=True)
+        target_folder = os.path.join(target, os.path.relpath(folder, source))
+        os.makedirs(target_folder, 0o700, exist_ok=True)
         for name in files:
             path = os.path.join(folder, name)
             if os.path.islink(path) or not os.path.isfile(path):
                 if os.path.exists(path):
-                    os.symlink(os.path.realpath(path), os.path.join(here, name))
+                    os.symlink(os.path.realpath(path), os.path.join(target_folder, name))
                 continue
             size = os.path.getsize(path)
             total += size if size < LINKED_BYTES else 0
@@ -51,13 +51,13 @@ def copy_folder(source: str, target: str) -> None:
                     "start in a folder that holds the script and little else",
                 )
             if size >= LINKED_BYTES:
-                os.symlink(path, os.path.join(here, name))
+                os.symlink(path, os.path.join(target_folder, name))
             else:
-                shutil.copy2(path, os.path.join(here, name))
+                shutil.copy2(path, os.path.join(target_folder, name))
 
 
 def made(source: str, copy: str, life: Start) -> Iterator[tuple[str, int]]:
-    """The large files that a run made in its copy and that are no checkpoints, with their sizes."""
+    """Yield name and size of the large files that a run made in its copy and that are no checkpoints."""
     saved = {os.path.dirname(save.path) for save in life.saves}
     for folder, _, files in os.walk(copy):
         for name in files:
