@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 
 from clusterrun.model.spec import JobSpec
 
@@ -12,31 +13,50 @@ _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$
 _PATH = re.compile(r"[\w.+-]*[/.][\w./+-]*")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
+# Words that are looked up as files: a network file system may need a millisecond for each.
+_MAX_WORDS = 500
 
 
 def opens_own_output(spec: JobSpec) -> bool:
     """Return whether the command names its own output, itself or in a script that it runs.
 
-    Scripts that are named in a script are read too, at most ``_MAX_FILES`` in all.
+    Scripts that are named in a shell script are read too; modules that Python imports are not.
     """
-    texts = ["\n".join(spec.command)]
-    words = list(spec.command)
+    if _NAMES.search("\n".join(spec.command)):
+        return True
+    waiting = list(_command_files(spec.command))
     seen: set[str] = set()
-    while texts:
-        text = texts.pop()
+    read = 0
+    while waiting and len(seen) < _MAX_WORDS and read < _MAX_FILES:
+        path = os.path.join(spec.cwd, waiting.pop())
+        if path in seen:
+            continue
+        seen.add(path)
+        text = _text(path)
+        read += bool(text)
         if _NAMES.search(text):
             return True
-        for word in (*words, *_PATH.findall(text)):
-            path = os.path.join(spec.cwd, word)
-            if path not in seen and len(seen) < _MAX_FILES and os.path.isfile(path):
-                seen.add(path)
-                texts.append(_text(path))
-        words.clear()
+        if not path.endswith(".py"):
+            waiting += _PATH.findall(text)
     return False
 
 
+def _command_files(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words that may be files; for ``-m MODULE`` the files that Python would run."""
+    for option, word in zip(("", *command), command):
+        if option == "-m":
+            yield word.replace(".", "/") + ".py"
+            yield word.replace(".", "/") + "/__main__.py"
+        else:
+            # The words of one argument, as in ``bash -c './run.sh --lr 1'``.
+            yield word
+            yield from _PATH.findall(word)
+
+
 def _text(path: str) -> str:
-    """Return the content of a text file; '' for a binary or large file."""
+    """Return the content of a text file; '' for anything else and for a large file."""
+    if not os.path.isfile(path):
+        return ""
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_SIZE + 1)

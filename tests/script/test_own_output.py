@@ -24,7 +24,7 @@ def test_a_name_of_the_own_output_is_found(tmp_path: Path, line: str) -> None:
     (tmp_path / "helper.sh").write_text("cat data >/dev/stdout\n")
     (tmp_path / "helper.py").write_text("open('/dev/stderr', 'w').write('x')\n")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\n")
-    for command in (("./run.sh",), ("bash", "-e", "run.sh"), ("sh", "-c", line)):
+    for command in (("./run.sh",), ("bash", "-e", "run.sh"), ("sh", "-c", line), ("sh", "-c", "./run.sh 1")):
         assert opens_own_output(JobSpec(command, cwd=str(tmp_path)))
 
 
@@ -34,3 +34,21 @@ def test_other_commands_write_straight_to_their_logs(tmp_path: Path, line: str) 
     (tmp_path / "binary").write_bytes(b"\0/dev/stderr")
     (tmp_path / "run.sh").write_text(f"#!/bin/sh\n{line}\n")
     assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
+
+
+def test_the_file_of_a_module_is_read(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text("open('/dev/stderr', 'w')\n")
+    assert opens_own_output(JobSpec(("-m", "package.train"), cwd=str(tmp_path)))
+    assert opens_own_output(JobSpec(("python", "-u", "-m", "package.train"), cwd=str(tmp_path)))
+    assert not opens_own_output(JobSpec(("-m", "package"), cwd=str(tmp_path)))
+
+
+def test_a_script_with_very_many_words_costs_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.sh").write_text("\n".join(f"./part{number}.sh" for number in range(10_000)))
+    looks: list[str] = []
+    monkeypatch.setattr("os.path.isfile", lambda path: looks.append(path) or path.endswith("run.sh"))
+    assert not opens_own_output(JobSpec(("./run.sh",), cwd=str(tmp_path)))
+    assert len(looks) == 500
