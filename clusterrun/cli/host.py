@@ -22,6 +22,7 @@ from clusterrun.remote.client_there import forget, prefix
 from clusterrun.remote.connection import NotConnected, SharedConnection, connect
 from clusterrun.remote.login_shell import GONE, HOME, command, place, runs
 from clusterrun.runs.private_files import write_whole
+from clusterrun.script.input_readers import reads_input
 
 CommandOf = Callable[[str], "click.Command | None"]
 FETCHED = {
@@ -32,6 +33,7 @@ FETCHED = {
     "sweep results": ("--plot",),
 }
 """Options that name a file to be written: it comes here."""
+INPUT_COMMANDS = ("alloc", "exec", "mcp", "run", "shell")
 READABLE = 0o644
 FETCH_SECONDS, LOOK_SECONDS = 600.0, 15.0
 NOT_FOUND = 127
@@ -46,6 +48,11 @@ def run_on_cluster(name: str, words: list[str], command_of: CommandOf) -> int:
     sent = _parsed(words, command_of)  # what cannot be meant is said before a password is asked for
     read = profiles.load(os.getcwd(), os.environ)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if not (sys.stdin.isatty() or _reads_input(words, sent)):
+        # ssh would take the lines of a ``while read`` loop around it.
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
     connection = connect(profiles.host(read, name), os.environ, terminal)
     if not words:
         say(f"the connection to {name} is open")
@@ -63,6 +70,14 @@ def run_on_cluster(name: str, words: list[str], command_of: CommandOf) -> int:
     if fetched:
         return _fetching(connection, words, folder, fetched, _own(words, command_of))
     return _session(connection, shlex.join(words), folder)
+
+
+def _reads_input(words: list[str], parsed: dict[str, object]) -> bool:
+    """Return whether the command there may read standard input; ``parsed``: options of a submission."""
+    submitted = parsed.get("command")
+    if isinstance(submitted, tuple) and submitted and reads_input(submitted):
+        return True
+    return parsed.get("input") == "-" or bool(words and words[0] in INPUT_COMMANDS)
 
 
 def _parsed(words: list[str], command_of: CommandOf) -> dict[str, object]:

@@ -16,7 +16,7 @@ import pytest
 
 from clusterrun.cli.host import FETCHED, _own
 from clusterrun.cli.main import root
-from tests.sshd_fixture import LIMIT, free_port, wait_until
+from tests.sshd_fixture import CLUSTERRUN, LIMIT, free_port, wait_until
 
 
 def test_a_command_there_has_its_output_and_its_exit_code(far):
@@ -83,6 +83,26 @@ def test_without_a_snapshot_the_command_runs_in_the_folder_there(far, project):
 def test_a_program_beside_a_run_has_our_streams(far, live):
     done = far.there("exec", live, "--", "sh", "-c", "cat; echo oops >&2; exit 7", stdin="through\n")
     assert (done.returncode, done.stdout, "oops" in done.stderr) == (7, "through\n", True), done.stderr
+
+
+def test_a_command_there_takes_standard_input_only_if_it_reads_it(far, project):
+    done = far.there("submit", "--wait", "--json", "sh", stdin="echo from here\n", cwd=project)
+    assert done.returncode == 0, done.stderr
+    printed = far.there("logs", "--raw", json.loads(done.stdout)["run_id"])
+    assert printed.stdout == "from here\n"
+    refused = far.there("submit", "sh", stdin="", cwd=project)
+    assert (refused.returncode, "standard input is empty" in refused.stderr) == (2, True), refused.stderr
+    (project / "names").write_text("a\nb\n")
+    loop = 'while read -r name; do "$@" && echo $name; done < names'
+    done = subprocess.run(
+        ("sh", "-c", loop, "sh", *CLUSTERRUN, "--host", "cluster", "status"),
+        env=far.environment,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert [line for line in done.stdout.splitlines() if line in ("a", "b")] == ["a", "b"], done.stderr
 
 
 def test_a_terminal_there_has_our_size_and_our_keys(far, live):
