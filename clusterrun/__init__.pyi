@@ -53,6 +53,7 @@ def submit(
     container_runtime: Literal["pyxis", "apptainer", "charliecloud", "podman", "slurm"] | None = None,
     preflight_budget: float | str | timedelta | None = None,
     preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
+    check_command: str | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
     bad_since: float | str | timedelta | None = None,
     shapes: str | None = None,
@@ -117,6 +118,8 @@ def submit(
             the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
+        check_command: A check of your own: a shell command for every node; not 0: unfit, its last
+            line says why.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         shapes: Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).
@@ -180,6 +183,7 @@ def check(
     container_runtime: Literal["pyxis", "apptainer", "charliecloud", "podman", "slurm"] | None = None,
     preflight_budget: float | str | timedelta | None = None,
     preflight_limit: Mapping[str, float] | Iterable[str] | None = None,
+    check_command: str | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
     bad_since: float | str | timedelta | None = None,
     preflight: Literal["full", "quick", "off"] | None = None,
@@ -226,6 +230,8 @@ def check(
             the image)
         preflight_budget: Time that the pre-flight check may take. (default: 60s)
         preflight_limit: A limit of the pre-flight check, as clusterrun help preflight names them.
+        check_command: A check of your own: a shell command for every node; not 0: unfit, its last
+            line says why.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         preflight: Check the nodes first: full, quick or off. One of "full", "quick", "off". (default:

@@ -228,6 +228,11 @@ PREFLIGHT = _of(
         "A limit of the pre-flight check, as clusterrun help preflight names them.",
         "NAME=NUMBER",
     ),
+    _list(
+        "check-command",
+        "A check of your own: a shell command for every node; not 0: unfit, its last line says why.",
+        "CMD",
+    ),
     _switch("avoid-bad", "Exclude nodes that were lately found unfit.", queued=True, here=IGNORED),
     _seconds("bad-since", "How old a finding may be to count for --avoid-bad.", "7d", queued=True),
 )

@@ -24,7 +24,7 @@ class Preflight:
     ``findings`` is the folder that keeps findings of this cluster (empty: none are kept), ``python``
     the ranks' interpreter (empty: the ranks are no Python program). ``resubmit`` is the argument
     list that queues this run once more, with ``{excluded}`` where the host list of unfit nodes goes;
-    empty: a run without enough fit nodes ends.
+    empty: a run without enough fit nodes ends. ``check_commands`` are the user's own checks, for a shell.
     """
 
     level: Level = Level.OFF
@@ -37,6 +37,7 @@ class Preflight:
     findings: str = ""
     python: str = ""
     resubmit: tuple[str, ...] = ()
+    check_commands: tuple[str, ...] = ()
 
 
 @frozen

@@ -109,6 +109,7 @@ class JobSpec:
     preflight: str = ""
     preflight_budget: int = 60
     preflight_limit: tuple[tuple[str, float], ...] = ()
+    check_command: tuple[str, ...] = ()
     on_unfit: OnUnfit = OnUnfit.FAIL
     avoid_bad: bool = False
     bad_since: int = 7 * 86400
@@ -170,6 +171,9 @@ class JobSpec:
             container.mount(said)
 
     def _check_preflight(self) -> None:
+        for command in self.check_command:
+            if not command.strip() or "\0" in command:
+                raise BadInput(f"--check-command {command!r} is no command", "give a line for a shell")
         if self.alone and self.preflight == Level.OFF.value:
             raise BadInput("a check with --preflight off checks nothing", "say full or quick")
         try:

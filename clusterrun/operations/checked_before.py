@@ -49,7 +49,14 @@ def key(plan: Plan, environ: Mapping[str, str]) -> str:
     known = (
         (plan.allocation, orders.preflight.python, [os.stat(path).st_mtime_ns for path in packages]),
         (orders.gpus_per_node, orders.ranks_per_node, orders.hide_gpus, spec.per_node, spec.cpus_per_rank),
-        (orders.preflight.limits, repr(orders.container), spec.setup, spec.srun, variables),
+        (
+            orders.preflight.limits,
+            orders.preflight.check_commands,
+            repr(orders.container),
+            spec.setup,
+            spec.srun,
+            variables,
+        ),
     )
     return hashlib.sha256(json.dumps(known).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -8,6 +8,7 @@ from clusterrun.model.document import encode
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import (
     amd_gpus,
+    check_command,
     cpus,
     environment,
     folders,
@@ -75,6 +76,7 @@ CHECKS: tuple[Check, ...] = (
     folders.HOME,
     environment,
     versions,
+    check_command,
 )
 """One line is one check."""
 
@@ -96,7 +98,12 @@ ALL = ""
 
 def names(request: RunNeeds) -> tuple[str, ...]:
     """The checks to be made for this run: what ``LocalTask.checks`` holds."""
-    return tuple(check.NAME for check in CHECKS if request.gpus or check not in _OF_GPUS)
+    skipped: list[Check] = []
+    if not request.gpus:
+        skipped += _OF_GPUS
+    if not request.check_commands:
+        skipped.append(check_command)
+    return tuple(check.NAME for check in CHECKS if check not in skipped)
 
 
 _OF_GPUS: tuple[Check, ...] = (gpus, amd_gpus, intel_gpus, xid, nvlink)

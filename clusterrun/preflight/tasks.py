@@ -28,7 +28,8 @@ class RunNeeds:
     """What the run was promised on every node, and where its files are; what checks judge against.
 
     ``gpus`` and ``ranks`` are per node. ``python`` is the ranks' interpreter, empty where the ranks
-    are no Python program. ``limits`` are the user's numbers by name (see ``limits.py``).
+    are no Python program. ``limits`` are the user's numbers by name (see ``limits.py``). ``check_commands``
+    are shell commands of the user that check a node.
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class RunNeeds:
     ranks: int
     cpus_per_rank: int
     limits: tuple[tuple[str, float], ...] = ()
+    check_commands: tuple[str, ...] = ()
 
 
 @frozen

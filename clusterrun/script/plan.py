@@ -114,9 +114,10 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
 
 
 def _idle(spec: JobSpec) -> tuple[str, ...]:
-    """Notices: what was asked for and hangs on a check that is not made."""
+    """Return notices about options that have no effect because no check is made."""
     spares = ["--spares"] if spec.spares and not spec.restarts else []
     idle = [*spares, *(["--on-unfit"] if spec.on_unfit is OnUnfit.RESUBMIT else [])]
+    idle += ["--check-command"] if spec.check_command else []
     return requeue_options.ignored(idle, f"with --preflight off{' and no restarts' if spares else ''}")
 
 
@@ -287,6 +288,7 @@ def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) ->
         alone=spec.alone,
         all_pairs=spec.all_pairs,
         limits=spec.preflight_limit,
+        check_commands=spec.check_command,
         cluster=site.cluster,
         findings=site.findings,
         python=interpreter(spec),

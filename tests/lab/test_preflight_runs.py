@@ -55,6 +55,25 @@ def test_an_unfit_node_is_swapped_for_a_spare_and_the_run_has_the_size_that_was_
     assert ("--exclude" in needed.out, "n0002 would be excluded too" in needed.err) == (False, True)
 
 
+def test_a_node_that_fails_the_users_own_check_is_swapped_for_a_spare(on_slurm: Site) -> None:
+    """srun gives the command the same exit code and words on the same node."""
+    command = "case $(hostname) in n0002) echo scratch is not mounted; exit 9;; esac"
+    plain = on_slurm.lab.exec(["srun", "--nodelist=n0002", "sh", "-c", command])
+    assert (plain.code, plain.out) == (9, "scratch is not mounted\n")
+    size = ("--nodes", "1", "--spares", "1", "--nodelist", "n[0002-0003]")
+    done = on_slurm.run(
+        "submit", "--json", "--wait", *BUDGET, *size, "--check-command", command, "tell.py", limit=240
+    )
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
+    assert nodes_of_ranks(on_slurm, answer) == ["n0003"]
+    findings = report(answer)["nodes"]["n0002"]["findings"]
+    finding = next(finding for finding in findings if finding["check"] == "check-command")
+    assert finding["verdict"] == "fail"
+    assert "scratch is not mounted (exit code 9 of: " in finding["said"]
+    on_slurm.run("nodes", "--forget", "n0002")
+
+
 def test_without_a_spare_the_run_ends_with_what_was_found_and_how_to_go_on(on_slurm: Site) -> None:
     done = on_slurm.run("submit", "--json", "--wait", *BUDGET, "--nodes", "3", *UNFIT, "tell.py", limit=240)
     assert done.code == 3, done.err

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from clusterrun import shipped
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, WatchOrders
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import environment as environment_module
-from clusterrun.script import shipped
 from clusterrun.script.plan import MachineFacts, Plan, default_name, plan, rank_command
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -434,6 +434,7 @@ def test_the_orders_of_a_check_are_what_was_asked() -> None:
         spares=2,
         preflight_budget=90,
         preflight_limit=(("slow_fail", 0.4),),
+        check_command=("/opt/check", "exit 1"),
         on_unfit=OnUnfit.RESUBMIT,
         exclude="n[3-4]",
     )
@@ -442,6 +443,7 @@ def test_the_orders_of_a_check_are_what_was_asked() -> None:
         Level.FULL,
         budget=90.0,
         limits=(("slow_fail", 0.4),),
+        check_commands=("/opt/check", "exit 1"),
         cluster="alps",
         findings="/h/findings/alps",
         python=PYTHON,
@@ -485,6 +487,7 @@ def test_a_run_that_is_queued_again_waits_for_nothing_that_is_over(more: dict[st
         ({"preflight": "off", "alone": True}, "checks nothing"),
         ({"preflight_limit": (("slow", 1.0),)}, "no limit is named slow"),
         ({"preflight_limit": (("z", -1.0),)}, "limit z must be a number from 0 on, not -1.0"),
+        ({"check_command": (" ",)}, "--check-command ' ' is no command"),
         ({"on_hang": "pray"}, "--on-hang must not be 'pray'"),
         ({"spares": -1}, "--spares must be at least 0, not -1"),
     ],

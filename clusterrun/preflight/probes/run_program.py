@@ -18,8 +18,8 @@ class ProgramAnswer:
     err: str
 
 
-def answer(*argv: str, seconds: float) -> ProgramAnswer:
-    """What ``argv`` prints within ``seconds``; it has no input, and speaks the C locale's English.
+def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
+    """Return what ``argv`` prints within ``seconds``, without input and in the C locale.
 
     A program that hangs in the kernel cannot be ended by its limit: the probe's own limit is for that.
     """
@@ -27,7 +27,11 @@ def answer(*argv: str, seconds: float) -> ProgramAnswer:
 
     try:
         done = subprocess.run(
-            ["env", "LC_ALL=C", *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds
+            ["env", "LC_ALL=C", *argv],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            cwd=cwd,
         )
     except subprocess.TimeoutExpired:
         return ProgramAnswer(-9, "", f"no answer within {seconds:g} s")

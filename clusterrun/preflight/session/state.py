@@ -302,4 +302,5 @@ def _needs(orders: Orders, run_dir: str, limits: tuple[tuple[str, float], ...]) 
         ranks=orders.ranks_per_node,
         cpus_per_rank=orders.cpus_per_rank,
         limits=limits,
+        check_commands=orders.preflight.check_commands,
     )
