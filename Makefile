@@ -19,7 +19,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test test-hydra test-submitit unit lint bench test-slurm-versions slurm recordings stub docs dist bundle clean
+.PHONY: help demo test test-hydra test-submitit unit lint bench test-slurm-versions slurm recordings schemas stub docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -71,6 +71,10 @@ recordings: $(VENV)/.installed-dev slurm
 
 slurm: $(VENV)/.installed-dev
 	@sh tests/install_slurm.sh $(BIN)/clusterrun
+
+# docs/schemas, from the views that the JSON documents are made from.
+schemas: $(VENV)/.installed
+	$(BIN)/python -m clusterrun.cli.json_schemas
 
 # A warning ends it, so does a link that leads nowhere. docs/ has the pages, website/ what makes a site of them.
 docs: $(VENV)/.installed-dev

@@ -31,6 +31,7 @@ LAYERS = {
     "coordinator": (NODES, 4),
     "node": (NODES, 5),
     "system": (CLIENT, 1.5),
+    "shipped": (CLIENT, 1.5),
     "config": (CLIENT, 2),
     "reports": (CLIENT, 2),
     "runs": (CLIENT, 2),
@@ -84,7 +85,7 @@ ON_NODES = (
 ONE_IMPORTER = {
     "click": ("cli/",),
     "rich": ("cli/",),
-    "jinja2": ("script/render.py",),
+    "jinja2": ("script/render.py", "reports/html.py"),
     "submitit": ("local/start_run.py", "executor.py", "training/function.py"),
     "cloudpickle": ("executor.py",),
     "torch": ("training/", "preflight/torch_worker/"),

@@ -89,10 +89,10 @@ def test_the_source_archive_holds_all_that_is_tracked(built):
 
 def test_from_the_wheel_alone_the_templates_and_jobs_are_found(built, tmp_path):
     """The wheel is laid out in a folder, as pip would, and asked from elsewhere."""
-    if not (ROOT / "clusterrun/script/shipped.py").exists():
-        pytest.skip("clusterrun/script/shipped.py is not in this build")
+    if not (ROOT / "clusterrun/shipped.py").exists():
+        pytest.skip("clusterrun/shipped.py is not in this build")
     zipfile.ZipFile(only(built, "*.whl")).extractall(tmp_path)
-    code = "from clusterrun.script.shipped import folder as f; print(f('docs'), f('templates'), f('jobs'))"
+    code = "from clusterrun.shipped import folder as f; print(f('docs'), f('templates'), f('jobs'))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
     expected = [str(tmp_path / "clusterrun" / name) for name in ("docs", "templates", "jobs")]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clusterrun import __version__
+from clusterrun import __version__, shipped
 from clusterrun.api import Run, launch
 from clusterrun.bench.runner import rank0_output
 from clusterrun.local.gpus import count_gpus
@@ -20,7 +20,6 @@ from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.wait import RunWait
 from clusterrun.reports.json_document import document
 from clusterrun.reports.selftest_findings import FORMAT
-from clusterrun.script import shipped
 from clusterrun.slurm import partition_limits
 
 NAME = "selftest-gpu"

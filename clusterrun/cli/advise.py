@@ -9,7 +9,47 @@ from typing import Any
 import click
 
 from clusterrun.cli.terminal import table
+from clusterrun.model.document import encode
 from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import fields
+from clusterrun.reports.view import BOOLEAN, INTEGER, NUMBER, TEXT, Kind, View, ViewField, many
+
+ADVICE = View(
+    "What `bench advise --json` prints.",
+    ViewField(
+        "asked", "The question, with all numbers that were filled in.", Kind({"type": "object"}, encode)
+    ),
+    ViewField("take", "The strategy to take; empty where nothing fits."),
+    ViewField("because", "Why."),
+    ViewField(
+        "fits",
+        "Every strategy.",
+        many(
+            View(
+                "A strategy and the memory of one GPU.",
+                ViewField("strategy", "The strategy."),
+                ViewField("needs", "Bytes.", NUMBER),
+                ViewField("fits", "Whether they fit.", BOOLEAN),
+                ViewField("lines", "The arithmetic.", many(TEXT, "A line.")),
+            )
+        ),
+    ),
+    ViewField(
+        "expected",
+        "The scaling of those that fit.",
+        many(
+            View(
+                "What to expect.",
+                ViewField("strategy", "The strategy."),
+                ViewField("gpus", "GPUs.", INTEGER),
+                ViewField("sending", "Seconds of sending in a step.", NUMBER),
+                ViewField("step", "Seconds of a step.", NUMBER),
+                ViewField("efficiency", "Speed-up per GPU.", NUMBER),
+            )
+        ),
+    ),
+    ViewField("lines", "The arithmetic of the time.", many(TEXT, "A line.")),
+)
 
 
 @click.command()
@@ -43,12 +83,11 @@ def advise(as_json: bool, **given: Any) -> None:
       clusterrun bench advise --parameters 70e9 --precision bf16 --nodes 4 --json
     """
     from clusterrun.bench.advice import advise as answer
-    from clusterrun.model.document import encode
 
     asked = _question(given)
     advice = answer(asked)
     if as_json:
-        print(json.dumps({"asked": encode(asked), **encode(advice)}))
+        print(json.dumps(ADVICE.document({"asked": asked, **fields(advice)})))
     else:
         _show(asked, advice)
 

@@ -32,7 +32,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.operations.context import Context, Tell
 from clusterrun.runs.store import file_name
-from clusterrun.script.shipped import folder
+from clusterrun.shipped import folder
 
 ON_SLURM = (1, 2, 4, 8)
 """Worlds where nothing says how large a node is."""

@@ -8,6 +8,17 @@ from clusterrun.bench.result import ResultRow, Table
 from clusterrun.bench.study_results import MachineInfo
 from clusterrun.cli.bench_study import Study
 from clusterrun.cli.terminal import table as print_table
+from clusterrun.reports.view import (
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    View,
+    ViewField,
+    any_of,
+    many,
+    optional,
+)
 
 HEADS = (
     *("CONFIGURATION", "TIME", "SPEED-UP", "PREDICTED", "EFFICIENCY", "STEPS/S", "RATE", "SPREAD", "RUNS"),
@@ -130,7 +141,7 @@ def caption(study: Study, table: Table) -> str:
 def document(study: Study, table: Table) -> dict[str, Any]:
     """The whole study as JSON; seconds, work per second, shares."""
     probed, elapsed, spent = table.probed, study.runner.elapsed, study.runner.spent
-    return {
+    members = {
         "name": study.name,
         "file": study.path,
         "subject": study.runner.results.subject,
@@ -146,6 +157,7 @@ def document(study: Study, table: Table) -> dict[str, Any]:
         "rows": [_row(row, study, probed) for row in table.rows],
         "seconds": {"elapsed": elapsed, "runs": spent, "overhead": elapsed - spent},
     }
+    return STUDY.document(members)
 
 
 def _row(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
@@ -175,3 +187,64 @@ def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dic
         "torch": known.torch or None,
         "backend": known.backend or None,
     }
+
+
+STUDY = View(
+    "What `bench scaling --json` prints: seconds, work per second, shares.",
+    ViewField("name", "The study."),
+    ViewField("file", "Where it is kept."),
+    ViewField("subject", "What was measured.", TEXT),
+    ViewField("growth", "`strong` or `weak`."),
+    ViewField("unit", "Of rates."),
+    ViewField("steps", "Steps that counted.", any_of("integer", "number", "null")),
+    ViewField("parameters", "Size of the model.", optional(NUMBER)),
+    ViewField("baseline", "The first configuration.", optional(TEXT)),
+    ViewField(
+        "all_reduce",
+        "What the all-reduce job measured.",
+        many(
+            View(
+                "An all-reduce.",
+                ViewField("ranks", "Ranks.", INTEGER),
+                ViewField("latency", "Seconds.", NUMBER),
+                ViewField("bandwidth", "Bytes per second.", NUMBER),
+            )
+        ),
+    ),
+    ViewField(
+        "rows",
+        "One for each configuration.",
+        many(
+            View(
+                "A configuration.",
+                ViewField("configuration", "Its name."),
+                ViewField("strategy", "The strategy.", optional(TEXT)),
+                ViewField("world", "Devices.", INTEGER),
+                ViewField("runs", "Runs that counted.", INTEGER),
+                ViewField("time", "Seconds for the baseline's work.", optional(NUMBER)),
+                ViewField("rate", "Work per second.", optional(NUMBER)),
+                ViewField("steps_per_second", "Steps per second.", optional(NUMBER)),
+                ViewField("samples_per_second", "Samples per second.", optional(NUMBER)),
+                ViewField("speed_up", "Against the baseline.", optional(NUMBER)),
+                ViewField("predicted", "The speed-up to expect.", optional(NUMBER)),
+                ViewField("efficiency", "Speed-up per device.", optional(NUMBER)),
+                ViewField(
+                    "spread", "Largest less smallest of the repeats, over their median.", optional(NUMBER)
+                ),
+                ViewField("notes", "What should be known.", many(TEXT, "A sentence.")),
+                ViewField("failed", "Why there is no figure.", optional(TEXT)),
+                ViewField("environment", "On what it was measured; null where it is not known.", OBJECT),
+            )
+        ),
+    ),
+    ViewField(
+        "seconds",
+        "Where the time went.",
+        View(
+            "Where the time went.",
+            ViewField("elapsed", "In all.", NUMBER),
+            ViewField("runs", "In runs.", NUMBER),
+            ViewField("overhead", "The rest.", NUMBER),
+        ),
+    ),
+)

@@ -11,14 +11,16 @@ import click
 
 from clusterrun.cli.error_output import confirmed, say
 from clusterrun.cli.shell_complete import STATE, runs
-from clusterrun.cli.terminal import iso, table
+from clusterrun.cli.terminal import show
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
 from clusterrun.model.size import parse_size, sized
+from clusterrun.model.states import State
 from clusterrun.operations.clean import CleanChoice, CleanPlan, Ended, Removed, plan, remove
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import since, states
+from clusterrun.reports.view import BOOLEAN, INTEGER, TEXT, TIME, View, ViewField, many, one_of, optional
 
 OLD = "30d"
 DAY = 86400
@@ -101,13 +103,8 @@ def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
 
 
 def _show(going: tuple[Ended, ...], now: float) -> None:
-    rows = []
-    for one in going:
-        size = "?" if one.frees is None else sized(one.frees)
-        ended = f"{spoken(max(0.0, now - one.at))} ago"
-        rows.append((one.status.run_id, one.status.state.value, ended, size))
-    if rows:
-        table(("RUN", "STATE", "ENDED", "SIZE"), rows)
+    if going:
+        show(REMOVED, going, now)
 
 
 def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool, default: str) -> None:
@@ -147,25 +144,72 @@ def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
 
 
 def _document(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool) -> dict[str, Any]:
-    return {
+    members = {
         "home": context.store.home,
         "holds_bytes": planned.holds - removed.left_by,
         "runs": planned.runs - len(removed.gone),
         "unmeasured": planned.unmeasured,
         "dry_run": dry_run,
         "frees_bytes": planned.frees if dry_run else removed.freed,
-        "removed": [_entry(one) for one in (planned.going if dry_run else removed.runs)],
+        "removed": planned.going if dry_run else removed.runs,
         "kept": [{"run_id": run_id, "why": why} for run_id, why in planned.kept],
         "failures": [error.seen for error in removed.failures],
     }
+    return CLEAN.document(members)
 
 
-def _entry(one: Ended) -> dict[str, Any]:
-    status = one.status
-    return {
-        "run_id": status.run_id,
-        "name": status.name,
-        "state": status.state.value,
-        "ended_at": iso(status.ended_at),
-        "bytes": one.frees,
-    }
+REMOVED = View(
+    "A run.",
+    ViewField("run_id", "The run.", read=lambda ended: ended.status.run_id, header="RUN"),
+    ViewField("name", "Its name.", read=lambda ended: ended.status.name),
+    ViewField(
+        "state",
+        "How it ended.",
+        one_of(state for state in State if state.ended),
+        lambda ended: ended.status.state,
+        header="STATE",
+        cell=lambda ended, now: ended.status.state.value,
+    ),
+    ViewField(
+        "ended_at",
+        "When it ended.",
+        optional(TIME),
+        lambda ended: ended.status.ended_at,
+        header="ENDED",
+        cell=lambda ended, now: f"{spoken(max(0.0, now - ended.at))} ago",
+    ),
+    ViewField(
+        "bytes",
+        "What its removal frees; null where it was not measured in time.",
+        optional(INTEGER),
+        lambda ended: ended.frees,
+        header="SIZE",
+        cell=lambda ended, now: "?" if ended.frees is None else sized(ended.frees),
+    ),
+)
+CLEAN = View(
+    "What `clean --json` prints.",
+    ViewField("home", "The home of the runs."),
+    ViewField("holds_bytes", "What it takes on its disk, afterwards.", INTEGER),
+    ViewField("runs", "The runs in it, afterwards.", INTEGER),
+    ViewField("unmeasured", "Folders that could not be measured in time: the home holds more.", INTEGER),
+    ViewField("dry_run", "Whether nothing was removed.", BOOLEAN),
+    ViewField("frees_bytes", "What was freed, or would be.", INTEGER),
+    ViewField("removed", "The runs that are gone, or would be; the largest first.", many(REMOVED)),
+    ViewField(
+        "kept",
+        "Runs that were wanted and stay.",
+        many(
+            View(
+                "A run.",
+                ViewField("run_id", "The run."),
+                ViewField("why", "Why it stays."),
+            )
+        ),
+    ),
+    ViewField(
+        "failures",
+        "What is left of removed runs; the next clean tries again.",
+        many(TEXT, "What could not be removed, and why."),
+    ),
+)

@@ -9,11 +9,12 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.submit_options import profile_option, settled
-from clusterrun.cli.terminal import table
+from clusterrun.cli.terminal import show as show_table
 from clusterrun.config import profiles, settings
 from clusterrun.config.settings import Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import HOME_VARIABLE
+from clusterrun.reports.view import TEXT, View, ViewField, any_of, many
 
 
 @click.group()
@@ -47,10 +48,9 @@ def show(profile: str | None, as_json: bool) -> None:
     found = [*settled({}, profile, quiet=True).values(), home]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
-        entries = [{"name": s.name, "value": s.value, "origin": s.origin} for s in found]
-        print(json.dumps({"options": entries, "files": files}))
+        print(json.dumps(CONFIGURATION.document({"options": found, "files": files})))
         return
-    table(("OPTION", "VALUE", "FROM"), [[s.name, _shown(s), s.origin] for s in found])
+    show_table(OPTION, found)
     say("files read: " + (", ".join(files) or "none"))
     say(*settings.misspelt(os.environ))
 
@@ -64,3 +64,22 @@ def _shown(setting: Setting) -> str:
     if isinstance(setting.value, bool):
         return str(setting.value).lower()
     return ", ".join(setting.value) if isinstance(setting.value, tuple) else str(setting.value)
+
+
+OPTION = View(
+    "An option.",
+    ViewField("name", "Its name.", header="OPTION"),
+    ViewField(
+        "value",
+        "Its value.",
+        any_of("string", "integer", "boolean", "array"),
+        header="VALUE",
+        cell=lambda setting, now: _shown(setting),
+    ),
+    ViewField("origin", "Where the value comes from.", header="FROM"),
+)
+CONFIGURATION = View(
+    "What `config show --json` prints.",
+    ViewField("options", "Every option.", many(OPTION)),
+    ViewField("files", "The configuration files that were read.", many(TEXT, "A path.")),
+)

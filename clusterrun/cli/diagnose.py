@@ -13,15 +13,58 @@ from clusterrun.cli.shell_complete import runs
 from clusterrun.diagnosis.stack_location import is_library, line_of, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
 from clusterrun.model.duration import parse
+from clusterrun.model.frozen import fields
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose import LIMIT
 from clusterrun.operations.diagnose import diagnose as diagnosed
 from clusterrun.operations.find_run import find_run
+from clusterrun.reports.view import INTEGER, TEXT, View, ViewField, any_of, many
 
 FRAMES = 8
 MOST_SOURCE = 4 << 20
 MOST_LINE = 100
+
+
+DIAGNOSIS = View(
+    "What `diagnose --json` prints.",
+    ViewField("run_id", "The run."),
+    ViewField(
+        "verdict",
+        "One of the [verdicts](diagnose.md#the-verdicts).",
+        read=lambda document: document["verdict"].value,
+    ),
+    ViewField("said", "The verdict as a sentence."),
+    ViewField(
+        "culprits",
+        "Empty where nobody is blamed.",
+        many(
+            View(
+                "Who is to blame.",
+                ViewField("rank", "-1 where a node or a link is meant.", INTEGER),
+                ViewField("node", "The node."),
+                ViewField("why", "What it does instead."),
+            )
+        ),
+    ),
+    ViewField(
+        "groups",
+        "All stacks.",
+        many(
+            View(
+                "Ranks in the same place.",
+                ViewField(
+                    "ranks", "Their ranks.", many(INTEGER, "A rank."), lambda stacks: unfolded(stacks.ranks)
+                ),
+                ViewField(
+                    "stack", "Innermost first.", many(any_of("string", "object", "array"), "One frame.")
+                ),
+            )
+        ),
+    ),
+    ViewField("evidence", "What was seen.", many(TEXT, "A sentence.")),
+    ViewField("remedy", "What to type, or to ask for."),
+)
 
 
 @click.command()
@@ -49,15 +92,7 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> None:
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
-    return {
-        "run_id": run_id,
-        "verdict": diagnosis.verdict.value,
-        "said": diagnosis.said,
-        "culprits": [{"rank": c.rank, "node": c.node, "why": c.why} for c in diagnosis.culprits],
-        "groups": [{"ranks": list(unfolded(g.ranks)), "stack": list(g.stack)} for g in diagnosis.groups],
-        "evidence": list(diagnosis.evidence),
-        "remedy": diagnosis.remedy,
-    }
+    return DIAGNOSIS.document({"run_id": run_id, **fields(diagnosis)})
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:

@@ -17,10 +17,21 @@ from clusterrun.model.frozen import fields
 from clusterrun.operations.context import Context
 from clusterrun.operations.find_run import find_run
 from clusterrun.operations.forward import carries_on, node_port, relay_argv
+from clusterrun.reports.view import BOOLEAN, INTEGER, View, ViewField
 from clusterrun.script.environment import scrubbed
 
 LOOK_SECONDS = 10.0
 _PORT = click.IntRange(1, 65535)
+
+
+FORWARD = View(
+    "What `forward --json` prints.",
+    ViewField("run_id", "the run"),
+    ViewField("node", "its node, as the login node reaches it"),
+    ViewField("port", "the port there", INTEGER),
+    ViewField("answers", "whether something listens there for other machines", BOOLEAN),
+    ViewField("local", "the port wanted on the user's own machine", INTEGER),
+)
 
 
 @click.command()
@@ -56,7 +67,7 @@ def forward(
         return system.attended(argv, scrubbed(context.environ), lives, LOOK_SECONDS)
     found = node_port(context, chosen, wish, port, say)
     if as_json:
-        print(json.dumps({**fields(found), "local": local or port}))
+        print(json.dumps(FORWARD.document({**fields(found), "local": local or port})))
         return ExitCode.DONE
     print(f"{found.node}:{port}")
     here = f"on your own machine: clusterrun --host NAME forward {found.run_id} {port}"

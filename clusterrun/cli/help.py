@@ -14,7 +14,7 @@ from clusterrun.cli.main import COMMANDS, root
 from clusterrun.cli.reference import expanded
 from clusterrun.cli.terminal import table
 from clusterrun.model.errors import BadInput
-from clusterrun.script.shipped import folder
+from clusterrun.shipped import folder
 
 _NOT_FOR_A_TERMINAL = re.compile(r"^```\{toctree\}.*?^```\n|^!\[.*?\]\(.*?\)\n", re.MULTILINE | re.DOTALL)
 

@@ -20,6 +20,7 @@ from clusterrun.lab.place import LabState
 from clusterrun.lab.spec import LOGIN, LabSpec, Preempt, Proctrack
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.hostlist import expand
+from clusterrun.reports.view import INTEGER, TEXT, Kind, View, ViewField, by_name, many
 
 HELP = {"help_option_names": ["-h", "--help"]}
 NAME = click.Option(
@@ -33,6 +34,37 @@ def choice(option: str, words: type[enum.Enum], text: str) -> Callable[[Any], An
     values = [word.value for word in words]
     chosen = {"default": values[0], "callback": lambda context, parameter, value: words(value)}
     return click.option(option, type=click.Choice(values), show_default=True, help=text, **chosen)
+
+
+_FAULT = View(
+    "A fault; further fields are its details.",
+    ViewField("kind", "The fault."),
+    ViewField("host", "Where."),
+)
+FAULT = Kind({**_FAULT.schema, "additionalProperties": True}, dict)
+LAB_STATUS = View(
+    "What `lab status --json` prints.",
+    ViewField(
+        "labs",
+        "All that are up, or the one named.",
+        many(
+            View(
+                "A lab.",
+                ViewField("name", "Its name."),
+                ViewField("slurm", "The release of Slurm."),
+                ViewField("slurm_conf", "For SLURM_CONF."),
+                ViewField("hosts", "Addresses by host.", by_name(TEXT)),
+                ViewField("nodes", "Slurm's state by node.", by_name(TEXT)),
+                ViewField("gpus_per_node", "GPUs that Slurm hands out on each.", INTEGER),
+                ViewField(
+                    "faults",
+                    "Those in force.",
+                    many(FAULT),
+                ),
+            )
+        ),
+    ),
+)
 
 
 @click.group(context_settings=HELP)
@@ -117,7 +149,7 @@ def status(name: str, as_json: bool) -> None:
             reason = error.seen if isinstance(error, ClusterrunError) else str(error)
             say(f"the lab {lab.name!r} is broken: {reason}; end it: {command(lab.name, 'down')}")
     if as_json:
-        click.echo(json.dumps({"labs": [_document(*row) for row in shown]}))
+        click.echo(json.dumps(LAB_STATUS.document({"labs": [_document(*row) for row in shown]})))
         return
     if not labs and (around := lab_around()):
         raise BadInput(*outside_of(around))

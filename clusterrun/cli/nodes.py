@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
 import click
 
 from clusterrun.cli.error_output import say
-from clusterrun.cli.terminal import iso, table
-from clusterrun.model.document import encode
+from clusterrun.cli.terminal import show
 from clusterrun.model.duration import parse, spoken
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
 from clusterrun.operations.context import Context
-from clusterrun.operations.node_history import Offender, links, offenders, unknown
+from clusterrun.operations.node_history import links, offenders, unknown
+from clusterrun.reports.json_document import FINDING
+from clusterrun.reports.view import INTEGER, TIME, View, ViewField, many
 from clusterrun.runs.node_records import clusters, findings_folder, forget, recall
+
+OFFENDER = View(
+    "A node or a link.",
+    ViewField("name", "The node, or `a - b`.", read=lambda offender: offender.node, header="NODE OR LINK"),
+    ViewField("fails", "How often it was unfit.", INTEGER, header="UNFIT"),
+    ViewField("warnings", "How often it was warned about.", INTEGER, header="WARNED", spare=2),
+    ViewField(
+        "first",
+        "The first time.",
+        TIME,
+        header="FIRST",
+        cell=lambda offender, now: _ago(offender.first, now),
+        spare=1,
+    ),
+    ViewField(
+        "last", "The last time.", TIME, header="LAST", cell=lambda offender, now: _ago(offender.last, now)
+    ),
+    ViewField("run_id", "The run of the last finding."),
+    ViewField(
+        "finding",
+        "The worst of the newest report.",
+        FINDING,
+        header="LAST FINDING",
+        cell=lambda offender, now: f"{offender.finding.check}: {offender.finding.said}",
+    ),
+)
+NODES = View(
+    "What `nodes --json` prints.",
+    ViewField("cluster", "The cluster's name."),
+    ViewField("nodes", "Nodes, the most frequent first.", many(OFFENDER)),
+    ViewField("links", "Links.", many(OFFENDER)),
+)
 
 
 @click.command()
@@ -44,10 +76,9 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
         say(f"left out: {sentence}")
     found, between = offenders(known), links(known)
     if as_json:
-        entries = {"nodes": [_entry(one) for one in found], "links": [_entry(one) for one in between]}
-        print(json.dumps({"cluster": name, **entries}))
+        print(json.dumps(NODES.document({"cluster": name, "nodes": found, "links": between})))
     elif found or between:
-        _show(found + between, now)
+        show(OFFENDER, found + between, now)
     else:
         _nothing(context, name, since)
 
@@ -61,21 +92,6 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> None:
     for node in names:
         forget(folder, node, now)
     say(f"forgot what was found on {fold(names)}")
-
-
-def _entry(one: Offender) -> dict[str, Any]:
-    known = encode(one)
-    return {"name": known.pop("node"), **known, "first": iso(one.first), "last": iso(one.last)}
-
-
-def _show(found: list[Offender], now: float) -> None:
-    rows = []
-    for one in found:
-        times = (_ago(one.first, now), _ago(one.last, now))
-        said = f"{one.finding.check}: {one.finding.said}"
-        rows.append((one.node, str(one.fails), str(one.warnings), *times, said))
-    heads = ("NODE OR LINK", "UNFIT", "WARNED", "FIRST", "LAST", "LAST FINDING")
-    table(heads, rows, spare=("FIRST", "WARNED"))
 
 
 def _ago(at: float, now: float) -> str:

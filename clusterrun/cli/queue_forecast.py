@@ -11,9 +11,10 @@ from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import options, profile_option, settled, to_spec
-from clusterrun.cli.terminal import iso, table
+from clusterrun.cli.terminal import show
 from clusterrun.model import option_table
 from clusterrun.model.duration import clock_time, spoken
+from clusterrun.reports.view import INTEGER, NUMBER, TIME, View, ViewField, many, optional
 
 if TYPE_CHECKING:
     from clusterrun.operations.queue_forecast import ShapeForecast, Waits
@@ -42,25 +43,25 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
     spec = to_spec(command or ("train.py",), settled(given, profile, quiet=as_json))
     found, now = forecasts(spec, context), context.clock.now()
     if as_json:
-        print(json.dumps({"asked_at": iso(now), "shapes": [_entry(one) for one in found]}))
+        print(json.dumps(PLAN.document({"asked_at": now, "shapes": found})))
         return
-    heads = ("SHAPE", "FOR", "STARTS", "IN", "NODES", "RUNS LIKE IT WAITED", "FORECASTS WERE")
-    table(heads, [_row(one, now) for one in found], spare=("FOR", "NODES"))
+    show(SHAPE, found, now)
     say(*dict.fromkeys(sentence for one in found for sentence in _doubts(one)))
 
 
-def _row(one: ShapeForecast, now: float) -> list[str]:
-    known = one.starts_at is not None
-    wait = max(0.0, (one.starts_at or now) - now)
-    return [
-        one.shape,
-        spoken(one.seconds),
-        clock_time(one.starts_at or now, now) if known else "not known",
-        (spoken(wait) if wait >= 1 else "now") if known else "",
-        str(one.nodes_then) if known else "",
-        _waited(one.waited),
-        _off(one.off),
-    ]
+def _starts(forecast: ShapeForecast, now: float) -> str:
+    return "not known" if forecast.starts_at is None else clock_time(forecast.starts_at, now)
+
+
+def _wait(forecast: ShapeForecast, now: float) -> str:
+    if forecast.starts_at is None:
+        return ""
+    wait = max(0.0, forecast.starts_at - now)
+    return spoken(wait) if wait >= 1 else "now"
+
+
+def _nodes(forecast: ShapeForecast, now: float) -> str:
+    return "" if forecast.starts_at is None else str(forecast.nodes_then)
 
 
 def _waited(waits: Waits | None) -> str:
@@ -96,7 +97,55 @@ def _doubts(one: ShapeForecast) -> list[str]:
     return said
 
 
-def _entry(one: ShapeForecast) -> dict[str, Any]:
-    from clusterrun.model.document import encode
-
-    return {**encode(one), "starts_at": iso(one.starts_at)}
+WAITS = View(
+    "Some times in three numbers; null where there are none.",
+    ViewField("count", "How many.", INTEGER),
+    ViewField("middle", "Their median, in seconds.", NUMBER),
+    ViewField("most", "The largest; early is negative.", NUMBER),
+)
+SHAPE = View(
+    "One shape.",
+    ViewField("shape", "As it was written, or its nodes and GPUs.", header="SHAPE"),
+    ViewField("nodes", "The most nodes that train.", INTEGER),
+    ViewField("least", "The fewest that will do.", INTEGER),
+    ViewField("gpus", "GPUs of each node.", INTEGER),
+    ViewField(
+        "seconds",
+        "For how long they must be free.",
+        NUMBER,
+        header="FOR",
+        cell=lambda forecast, now: spoken(forecast.seconds),
+        spare=1,
+    ),
+    ViewField("partition", "Where it goes."),
+    ViewField(
+        "starts_at",
+        "When it is expected to start; null where nobody can say.",
+        optional(TIME),
+        header="STARTS",
+        cell=_starts,
+    ),
+    ViewField("in", kind=None, header="IN", cell=_wait),
+    ViewField("nodes_then", "How many would train then.", INTEGER, header="NODES", cell=_nodes, spare=2),
+    ViewField("hidden", "Nodes left out, with jobs that you are not shown.", INTEGER),
+    ViewField("unplanned", "Jobs that wait and have no planned start.", INTEGER),
+    ViewField(
+        "waited",
+        "How long your runs of about that size waited.",
+        optional(WAITS),
+        header="RUNS LIKE IT WAITED",
+        cell=lambda forecast, now: _waited(forecast.waited),
+    ),
+    ViewField(
+        "off",
+        "How much later than forecast the runs started that followed a forecast.",
+        optional(WAITS),
+        header="FORECASTS WERE",
+        cell=lambda forecast, now: _off(forecast.off),
+    ),
+)
+PLAN = View(
+    "What `plan --json` prints.",
+    ViewField("asked_at", "When Slurm was asked.", TIME),
+    ViewField("shapes", "Each shape, in the order in which it was asked for.", many(SHAPE)),
+)

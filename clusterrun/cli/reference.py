@@ -16,7 +16,7 @@ import click
 
 from clusterrun.cli.main import COMMANDS, root
 from clusterrun.model import option_table
-from clusterrun.script.shipped import folder
+from clusterrun.shipped import folder
 
 _MARK = re.compile(r"^<!-- table: (\w+) ?(.*?) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: .* -->\n", re.MULTILINE)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from clusterrun.cli import runs_table
+from clusterrun.cli import status_view
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import STATE, runs
 from clusterrun.model.contract import ExitCode
@@ -60,9 +60,7 @@ def status(
     found = listing.look(inquiry)
     say(*inquiry.notices)
     if as_json:
-        from clusterrun.cli.status_json import document
-
-        print(json.dumps(document(found, context if listing.named else None)))
+        print(json.dumps(status_view.document(found, context if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.run_detail import show
 
@@ -79,7 +77,7 @@ def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Fi
 
         found = folded(found, context.store)
     if found:
-        runs_table.show(found, context.clock.now())
+        status_view.show(found, context.clock.now())
     elif chosen == EVERYTHING:
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:

@@ -7,8 +7,8 @@ import sys
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.fullscreen import other_screen, picture
-from clusterrun.cli.runs_table import fitted, plain, show
-from clusterrun.cli.terminal import coloured
+from clusterrun.cli.status_view import drawn, plain, show
+from clusterrun.cli.terminal import coloured, left_out_line
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import clock_time
 from clusterrun.model.record import RunStatus
@@ -121,7 +121,10 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
 def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
     now = context.clock.now()
     foot = [*watching.notices, f"{clock_time(now, now)}  q stops watching, the runs continue"]
-    lines = fitted(watching.found, now, columns, paint) if watching.found else ["no runs"]
+    lines = ["no runs"]
+    if watching.found:  # the end of a long list is cut: live runs stand first
+        drawing = drawn(sorted(watching.found, key=lambda status: status.state.ended), now, columns, paint)
+        lines = [*drawing.lines, *([left_out_line(drawing.left_out)] if drawing.left_out else [])]
     room = max(1, rows - len(foot) - 1)
     if len(lines) > room:
         hidden = len(lines) - room + 1

@@ -15,6 +15,7 @@ from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
+from clusterrun.cli.submit_view import SUBMISSION
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
 from clusterrun.model import option_table
@@ -151,7 +152,7 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     if as_json:
         rows = [{"shape": word, "script": one.script, "argv": one.argv} for word, one in zip(words, plans)]
         shapes = {"shapes": rows} if words else {}
-        print(json.dumps({**_document(first, ""), **_planned(first), **shapes}))
+        print(json.dumps(SUBMISSION.document({**_document(first, ""), **_planned(first), **shapes})))
         return ExitCode.DONE
     say(f"would submit {_what(first.spec)}\nrun directory {first.run_dir}")
     say(*(() if words else _details(first)))
@@ -196,7 +197,7 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
     say(f"submitted {_what(run.record.spec)}: {job}")
     if as_json:
-        put(json.dumps(_document(run, run.job_id)))
+        put(json.dumps(SUBMISSION.document(_document(run, run.job_id))))
     elif not follow:
         put(run.run_id)
     if follow:

@@ -17,7 +17,8 @@ from clusterrun.cli.lazy_group import meant
 from clusterrun.cli.shell_complete import FILE, files, sweeps
 from clusterrun.cli.submit import Submit
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.cli.terminal import iso, table
+from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEP, SWEEPS
+from clusterrun.cli.terminal import show, table
 from clusterrun.config import settings
 from clusterrun.config.sweep_points import MOST_POINTS
 from clusterrun.model import option_table
@@ -179,7 +180,7 @@ def _announce(made: SweepRecord, as_json: bool) -> int:
     if as_json:
         rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
         known = {"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id}
-        put(json.dumps({**known, "points": rows}))
+        put(json.dumps(STARTED.document({**known, "points": rows})))
     else:
         put(made.sweep_id)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
@@ -228,7 +229,7 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
         draw_sweep(found, made.name, plot)
         say(f"drawn: {plot}")
     if as_json:
-        print(json.dumps(found.document(), allow_nan=False))
+        print(json.dumps(RESULTS.document(found.document()), allow_nan=False))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([found.heads, *found.rows()])
     else:
@@ -304,17 +305,16 @@ def show_all(as_json: bool) -> None:
     context = Context(tell=say)
     known = Sweeps(context.store)
     inquiry, now = context.inquiry(say), context.clock.now()
-    listed, rows = [], []
+    rows = []
     for one in filter(None, map(known.find, known.ids())):
         told = tally(inquiry.statuses(one.run_ids, gone=True))
         more = f"{len(one.waiting)} not queued" if one.waiting else ""
         runs, points = ", ".join(filter(None, (told, more))), len(one.points)
-        about = {"sweep_id": one.sweep_id, "name": one.name, "submitted_at": iso(one.submitted_at)}
-        listed.append({**about, "points": points, "runs": runs})
-        rows.append([one.sweep_id, age(one, now), str(points), runs])
+        about = {"sweep_id": one.sweep_id, "name": one.name, "submitted_at": one.submitted_at}
+        rows.append({**about, "age": age(one, now), "points": points, "runs": runs})
     if as_json:
-        print(json.dumps({"sweeps": listed}))
+        print(json.dumps(SWEEPS.document({"sweeps": rows})))
     elif rows:
-        table(("SWEEP", "AGE", "POINTS", "RUNS"), rows)
+        show(SWEEP, rows)
     else:
         say("there are no sweeps yet: clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}' starts one")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TextIO
 
 from clusterrun.model import node_range
+from clusterrun.model.frozen import frozen
 from clusterrun.model.visible import visible
+from clusterrun.reports.view import View
 
 ROOM = 30
 """Columns of a terminal that the last column of a table should have beside the rest; else it stands below."""
 INDENT = "    "
+# Columns between two columns of a table.
+GAP = 2
 
 
 def coloured(stream: TextIO) -> bool:
@@ -72,18 +76,43 @@ def folded(text: str, width: int) -> list[str]:
     return [*lines, line]
 
 
+@frozen
+class Drawing:
+    """A table as lines for a terminal, and the headers of the columns that it has no room for."""
+
+    lines: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print ``rows`` on stdout: plain aligned lines in a pipe, fitted to the width of a terminal.
 
     ``spare`` names the columns that a narrow terminal does without, so that the last one has ``ROOM``.
     """
-    cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
-    if not sys.stdout.isatty():
+    _print([list(heads), *([visible(cell) for cell in row] for row in rows)], spare)
+
+
+def show(view: View, values: Iterable[object], now: float = 0.0) -> None:
+    """Print the table of a view, as ``table`` does."""
+    _print(view.cells(values, now), view.spare)
+
+
+def _print(cells: list[list[str]], spare: Sequence[str]) -> None:
+    if sys.stdout.isatty():
+        put(drawn(cells, spare, columns(), coloured(sys.stdout)))
+    else:
         print("\n".join(aligned(cells)))
-        return
-    width = columns()
-    styles = ["bold" if coloured(sys.stdout) else ""]
-    print("\n".join(fitted(narrowed(cells, spare, width, ROOM), width, styles)))
+
+
+def put(drawing: Drawing) -> None:
+    """Print a table on a terminal, and below it which columns it does not show."""
+    print("\n".join(drawing.lines))
+    if drawing.left_out:
+        print(left_out_line(drawing.left_out), file=sys.stderr)
+
+
+def left_out_line(heads: Sequence[str]) -> str:
+    return f"no room for {', '.join(heads)}: a wider terminal shows more"
 
 
 def columns() -> int:
@@ -95,51 +124,72 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 
+def drawn(
+    cells: list[list[str]],
+    spare: Sequence[str],
+    width: int,
+    has_colours: bool,
+    styles: Mapping[str, Sequence[str]] | None = None,
+    is_last_below: bool = False,
+    silent: Collection[int] = (),
+) -> Drawing:
+    """Draw a table, headers first, for a terminal that is ``width`` columns wide.
+
+    Columns of ``spare`` are left out, in that order, until the last one has ``ROOM``, or until the others fit
+    if ``is_last_below``. The last column stands below its row if it has too little room beside it, but not
+    for the ``silent`` rows. ``styles`` holds the style of each row by the header of its column.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    kept = narrowed(cells, spare, width, -GAP if is_last_below else ROOM)
+    left_out = tuple(head for head in cells[0] if head not in kept[0])
+    *widths, last = _widths(kept)
+    room = width - sum(widths) - GAP * len(widths)
+    is_beside = room >= min(ROOM, last)
+    heads, *rows = kept if is_beside else [row[:-1] for row in kept]
+    grid = Table.grid(padding=(0, GAP, 0, 0))
+    for place in range(len(heads)):
+        is_last = is_beside and place == len(widths)
+        grid.add_column(no_wrap=not is_last, overflow="fold", width=room if is_last else widths[place])
+    grid.add_row(*(Text(head, "bold") for head in heads))
+    for number, row in enumerate(rows):
+        row_styles = [styles[head][number] if styles and head in styles else "" for head in heads]
+        grid.add_row(*map(Text, row, row_styles))
+    console = Console(
+        width=max(width, sum(widths) + GAP * len(widths)) + GAP,
+        color_system="standard" if has_colours else None,
+        force_terminal=True,
+        highlight=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        console.print(grid)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    if is_beside:
+        return Drawing(tuple(lines), left_out)
+    with_reasons = lines[:1]
+    for number, line in enumerate(lines[1:]):
+        with_reasons.append(line)
+        if number not in silent:
+            parts = folded(kept[number + 1][-1], width - len(INDENT))
+            with_reasons += [INDENT + part for part in parts if part]
+    return Drawing(tuple(with_reasons), left_out)
+
+
 def narrowed(rows: list[list[str]], spare: Sequence[str], width: int, room: int) -> list[list[str]]:
-    """``rows`` without as many of the spare columns as it takes to leave so much room for the last one."""
+    """``rows`` without as many of the spare columns as it takes to leave ``room`` for the last one."""
     for head in spare:
-        if sum(_widths(rows)[:-1]) + 2 * (len(rows[0]) - 1) + room <= width:
+        if sum(_widths(rows)[:-1]) + GAP * (len(rows[0]) - 1) + room <= width:
             break
         place = rows[0].index(head)
         rows = [row[:place] + row[place + 1 :] for row in rows]
     return rows
 
 
-def fitted(rows: Sequence[Sequence[str]], width: int, styles: Sequence[str], of: str = "") -> list[str]:
-    """A table for ``width`` columns; its last one folds, or stands below where there is no room for it.
-
-    Of the styles the first is for the heads, the others are for what stands below the head ``of``.
-    """
-    *widths, last = _widths(rows)
-    left = width - sum(widths) - 2 * len(widths)
-    lines = []
-    for number, row in enumerate(rows):
-        style = styles[number] if number < len(styles) else ""
-        shown = [
-            painted(padded(cell, wide), style if not number or head == of else "")
-            for cell, wide, head in zip(row, widths, rows[0])
-        ]
-        if left >= min(ROOM, last):
-            first, *more = folded(row[-1], left)
-            lines.append("  ".join([*shown, painted(first, "" if number else style)]).rstrip())
-            lines += [" " * (width - left) + part for part in more]
-        else:
-            lines.append("  ".join(shown).rstrip())
-            lines += [INDENT + part for part in folded(row[-1], width - len(INDENT)) if number and part]
-    return lines
-
-
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(width_of, column)) for column in zip(*rows)]
-
-
-def iso(moment: float | None) -> str | None:
-    """Seconds since the epoch as ISO 8601 with zone (UTC), to the millisecond."""
-    if moment is None:
-        return None
-    milliseconds = round(moment * 1000)
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
-    return f"{seconds}.{milliseconds % 1000:03d}+00:00"
 
 
 def local_time(moment: float | None) -> str:

@@ -12,8 +12,7 @@ import click
 
 from clusterrun.cli.fullscreen import other_screen, picture
 from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.terminal import aligned, coloured, iso, painted
-from clusterrun.model.document import encode
+from clusterrun.cli.terminal import aligned, coloured, left_out_line, painted
 from clusterrun.model.duration import clock_time
 from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
@@ -21,11 +20,71 @@ from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.find_run import find_run
 from clusterrun.operations.live_usage import LiveUsage, refuse_absent
+from clusterrun.reports.view import INTEGER, NUMBER, TIME, View, ViewField, many, optional
 from clusterrun.system import Clock
 
 HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMORY", "WATTS", "°C")
+# Columns that a narrow terminal does without, in this order.
+SPARE = ("°C", "WATTS", "SENT", "RECEIVED", "GPU MEMORY", "CORES")
 STALE_SECONDS = 30.0
 """A sample this old says that the node is silent, not that it uses little."""
+
+
+RANK_USE = View(
+    "A rank, with all that it has started.",
+    ViewField("rank", "The rank.", INTEGER),
+    ViewField("cores", "Cores in use.", NUMBER),
+    ViewField("memory", "Bytes of its own.", INTEGER),
+)
+GPU_USE = View(
+    "A GPU; -1 where it does not say.",
+    ViewField("index", "Its number on the node.", INTEGER),
+    ViewField("busy", "Per cent of the time.", NUMBER),
+    ViewField("memory", "Bytes in use.", NUMBER),
+    ViewField("memory_total", "Bytes.", NUMBER),
+    ViewField("watts", "Power.", NUMBER),
+    ViewField("celsius", "Temperature.", NUMBER),
+    ViewField("uuid", "The driver's name for it.", is_required=False),
+)
+MEANS = View(
+    "Means since the ranks were started.",
+    ViewField("seconds", "Since when.", NUMBER),
+    ViewField("cores", "Cores of all ranks.", NUMBER),
+    ViewField("busy", "Per cent of all GPUs.", NUMBER),
+    ViewField("most_cores", "The most cores that its ranks used in one sample; -1: not measured.", NUMBER),
+    ViewField("most_memory", "The most bytes that its ranks had at once; -1: not measured.", NUMBER),
+    ViewField(
+        "most_busy", "The highest per cent that its GPUs were busy in one sample; -1: not measured.", NUMBER
+    ),
+    ViewField(
+        "most_gpu_memory", "The share of its memory that the fullest GPU had taken; -1: not measured.", NUMBER
+    ),
+    ViewField("gpus", "GPUs that were looked at.", INTEGER),
+    ViewField("idle", "Those that were never busy; -1: not measured.", INTEGER),
+    ViewField("joules", "What the GPUs drew, as they say; -1: not measured.", NUMBER),
+)
+NODE_USE = View(
+    "A node, over the newest sample.",
+    ViewField("node", "Its name."),
+    ViewField("at", "Seconds since the epoch, by the node's clock.", NUMBER),
+    ViewField("seconds", "The length of the sample.", NUMBER),
+    ViewField("cores", "Cores in use, by anybody.", NUMBER),
+    ViewField("cores_total", "Cores of the node.", INTEGER),
+    ViewField("memory", "Bytes in use.", INTEGER),
+    ViewField("memory_total", "Bytes of the node.", INTEGER),
+    ViewField("received", "Bytes per second, all networks.", NUMBER),
+    ViewField("sent", "Bytes per second, all networks.", NUMBER),
+    ViewField("ranks", "Its ranks.", many(RANK_USE), is_required=False),
+    ViewField("gpus", "Its GPUs.", many(GPU_USE), is_required=False),
+    ViewField("gpus_said", "Why there is nothing in `gpus` where there should be.", is_required=False),
+    ViewField("whole", "Means since the ranks were started.", optional(MEANS), is_required=False),
+)
+TOP = View(
+    "What `top --json` prints each interval, one document a line.",
+    ViewField("run_id", "The run."),
+    ViewField("at", "When.", TIME),
+    ViewField("nodes", "The nodes that were asked for.", many(NODE_USE)),
+)
 
 
 @click.command()
@@ -81,8 +140,7 @@ def _text(live: LiveUsage, now: float, ranks: bool) -> str:
 
 
 def _document(live: LiveUsage, now: float) -> str:
-    document = {"run_id": live.run_id, "at": iso(now)}
-    return json.dumps({**document, "nodes": [encode(use) for use in live.uses]})
+    return json.dumps(TOP.document({"run_id": live.run_id, "at": now, "nodes": live.uses}))
 
 
 def _on_terminal(live: LiveUsage, clock: Clock, interval: float, ranks: bool | None) -> None:
@@ -124,8 +182,17 @@ def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int =
         return []
     kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
     cells = [[row[place] for place in kept] for row in (HEADS, *rows)]
+    left_out = []
+    for head in SPARE if columns else ():
+        if max(map(len, aligned(cells))) < columns:
+            break
+        if head in cells[0]:
+            place = cells[0].index(head)
+            cells = [row[:place] + row[place + 1 :] for row in cells]
+            left_out.append(head)
     lines = [line[: columns - 1] if columns else line for line in aligned(cells)]
-    return [painted(lines[0], "bold" if paint else ""), *lines[1:]]
+    lines = [painted(lines[0], "bold" if paint else ""), *lines[1:]]
+    return [*lines, left_out_line(left_out)] if left_out else lines
 
 
 def _node(use: NodeUse, now: float) -> tuple[str, ...]:

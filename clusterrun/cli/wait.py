@@ -10,7 +10,7 @@ import click
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.follow_run import detached, exit_code, print_end
 from clusterrun.cli.shell_complete import runs
-from clusterrun.cli.status_json import document
+from clusterrun.cli.status_view import document
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State

@@ -13,6 +13,7 @@ from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
 from clusterrun.reports.markup import Markup, joined, number, tag
 from clusterrun.reports.page import whole
+from clusterrun.reports.view import BOOLEAN, INTEGER, NUMBER, TEXT, View, ViewField, many, one_of
 
 CLASS = {Severity.OK: "pass", Severity.NOTE: "warn", Severity.FAIL: "fail", Severity.UNKNOWN: "undetermined"}
 WIDTH, HEIGHT = 640, 180
@@ -20,12 +21,38 @@ WIDTH, HEIGHT = 640, 180
 COLOURS = ("var(--soft)", "var(--r5)", "var(--r1)", "var(--fail)")
 
 
+_LEVEL = one_of(("ok", "note", "fail", "unknown"))
+_FINDING = View(
+    "One finding.",
+    ViewField("level", "How bad it is.", _LEVEL),
+    ViewField("cause", "Its name, empty where all is well."),
+    ViewField("said", "What was seen."),
+    ViewField("remedy", "What to write instead, where that is known."),
+    ViewField("lines", "Places in the script, `train.py:88`.", many(TEXT)),
+    ViewField("step", "The step that differs first, or after which it continued; 0 for neither.", INTEGER),
+)
+_RESULT = View(
+    "One row of the table.",
+    ViewField("fault", "`control`, or the name of the fault, as in `--list-faults`."),
+    ViewField("level", "The worst of its findings.", _LEVEL),
+    ViewField("seconds", "How long it took.", NUMBER),
+    ViewField("findings", "What was seen, the cause first.", many(_FINDING)),
+)
+REHEARSAL = View(
+    "What `rehearse --json` prints.",
+    ViewField("command", "The script and its arguments.", many(TEXT)),
+    ViewField("steps", "Optimizer steps of an undisturbed run; 0 where there were none.", INTEGER),
+    ViewField("ok", "Whether every result is ok or a note; the exit code says the same.", BOOLEAN),
+    ViewField("results", "The control first, then the faults.", many(_RESULT)),
+)
+
+
 def well(results: Sequence[Result]) -> bool:
     return all(result.level in (Severity.OK, Severity.NOTE) for result in results)
 
 
 def document(results: Sequence[Result], command: Sequence[str], steps: int) -> dict[str, Any]:
-    return {
+    members = {
         "command": list(command),
         "steps": steps,
         "ok": well(results),
@@ -41,6 +68,7 @@ def document(results: Sequence[Result], command: Sequence[str], steps: int) -> d
             for result in results
         ],
     }
+    return REHEARSAL.document(members)
 
 
 def junit(results: Sequence[Result], name: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import jinja2
 
+from clusterrun import shipped
 from clusterrun.model.errors import BadInput
-from clusterrun.script import quoting, shipped
+from clusterrun.script import quoting
 
 SHIPPED = "job.sbatch.j2"
 # What a template may use, with the text of the manual.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli.runs_table import COLUMNS
+from clusterrun.cli.status_view import RUN
 from tests.cli.conftest import CommandLine
 
 ID = r"\d{8}-\d{6}-[0-9a-z]{4}-"
@@ -253,7 +253,7 @@ def test_status_json_has_the_documented_fields_and_times_with_a_zone(ended: Comm
 
 def test_status_in_a_pipe_is_plain_lines(ended: CommandLine) -> None:
     heads, line = ended("status").out.splitlines()
-    assert heads.split() == list(COLUMNS)
+    assert heads.split() == [field.header for field in RUN.columns]
     assert re.match(rf"{ID}train +\d+\.\d+ +COMPLETED +ended +2×3 ", line)
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.cli.run_detail import lineage, progress_text
-from clusterrun.cli.runs_table import reason_of
-from clusterrun.cli.status_json import document
+from clusterrun.cli.status_view import document, reason_of
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Attempt, Failure, RunRecord, RunState
@@ -97,7 +96,7 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: C
         "attempt": 1,
         "cause": "failure",
         "reason": "restart 1 of 3",
-        "nodes": NODES,
+        "nodes": list(NODES),
         "job_id": "41",
         "started_at": "2027-01-15T08:01:00.000+00:00",
         "ended_at": "2027-01-15T08:03:20.000+00:00",

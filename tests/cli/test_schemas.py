@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from clusterrun.cli import json_schemas
 from clusterrun.coordinator import restart_policy
+from clusterrun.reports.view import View, ViewField
 from tests.cli.conftest import CommandLine, Said
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
@@ -44,11 +46,26 @@ def said(done: Said, code: int = 0) -> Any:
 
 def test_every_cause_of_an_attempt_is_in_the_schema_and_in_the_documents() -> None:
     schema = json.loads((SCHEMAS / "status.json").read_text(encoding="utf-8"))
-    causes = schema["$defs"]["attempt"]["properties"]["cause"]["enum"]
+    causes = schema["properties"]["runs"]["items"]["properties"]["attempts"]["items"]["properties"]["cause"][
+        "enum"
+    ]
     made = {*restart_policy.CHARGED, *(cause for cause, _, _ in restart_policy.FREE_RESTARTS.values())}
     assert made <= {*causes}
     document = (SCHEMAS.parent / "status-and-logs.md").read_text(encoding="utf-8")
     assert f"`cause` is one of `{' '.join(causes[1:])}`" in document
+
+
+@pytest.mark.parametrize("name", sorted({*json_schemas.SCHEMAS, *(path.stem for path in SCHEMAS.iterdir())}))
+def test_a_schema_is_what_its_view_says(name: str) -> None:
+    path = SCHEMAS / f"{name}.json"
+    assert path.read_text(encoding="utf-8") == json_schemas.text(name), "run `make schemas`"
+
+
+def test_a_document_without_a_required_member_is_no_document() -> None:
+    view = View("A thing.", ViewField("name", "Its name."), ViewField("more", "More.", is_required=False))
+    assert view.document({"name": "x"}) == {"name": "x"}
+    with pytest.raises(KeyError, match="name"):
+        view.document({"more": "x"})
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
@@ -122,13 +139,12 @@ def test_the_nodes_that_were_unfit(ended: CommandLine) -> None:
 
 
 def test_a_forecast_of_the_queue() -> None:
-    from clusterrun.cli.queue_forecast import _entry
+    from clusterrun.cli.queue_forecast import PLAN
     from clusterrun.operations.queue_forecast import ShapeForecast, Waits
 
     known = ShapeForecast("2x8", 2, 2, 8, 60.0, "big", 9.0, 2, 0, 0, Waits(1, 2.0, 2.0), None)
     unknown = ShapeForecast("4", 4, 1, 0, 60.0, "big", None, 0, 1, 2, None, Waits(2, -3.0, 9.0))
-    shapes = [_entry(known), _entry(unknown)]
-    assert problems("plan", {"asked_at": "2026-11-20T09:28:00+00:00", "shapes": shapes}) == []
+    assert problems("plan", PLAN.document({"asked_at": 1795166880.0, "shapes": [known, unknown]})) == []
 
 
 def test_a_study(clusterrun: CommandLine) -> None:

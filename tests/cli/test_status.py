@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.runs_table import COLUMNS
+from clusterrun.cli.status_view import RUN
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import RunRecord, RunState
@@ -153,11 +153,34 @@ def test_no_column_is_lost_to_a_long_reason_which_stands_below_where_there_is_no
 ) -> None:
     shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(three, "status", columns=columns)).splitlines()
     heads = shown[0].split()
-    assert heads == [head for head in COLUMNS if head in heads] and max(map(len, shown)) <= columns
+    known = [field.header for field in RUN.columns]
+    assert heads == [head for head in known if head in heads] and max(map(len, shown)) <= columns
     assert {"RUN", "STATE"} <= {*heads} and ("REASON" in heads) == (columns > 80)
-    whole = " ".join(line.strip() for line in shown[3:])
+    whole = " ".join(line.strip() for line in shown)
     row = re.compile(r"\d{8}-\d{6}-\w{4}-old-train  1\.1  FAILED .*  4×8 .* 9 s\b")
-    assert row.match(shown[3]) and all(word in whole for word in LONG.split())
+    assert row.match(shown[1]) and all(word in whole for word in LONG.split())
+
+
+def test_on_a_small_terminal_20_runs_fit_and_the_live_and_newest_ones_stand_last(
+    clusterrun: CommandLine,
+) -> None:
+    alive = add(clusterrun, "alive", State.RUNNING, ago=7200)
+    for number in range(19):
+        add(clusterrun, f"run{number:02}", State.COMPLETED, 600 - number, "every rank exited 0")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(clusterrun, "status", columns=80, errors=True))
+    lines = shown.splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80
+    assert [lines[20].split()[0], lines[19].split()[0][-5:]] == [alive, "run18"]
+    in_pipe = clusterrun("status").out.splitlines()
+    assert "every rank exited 0" in in_pipe[1] and in_pipe[20].startswith(alive)
+
+
+def test_a_narrow_terminal_is_told_which_columns_it_does_not_show(three: CommandLine) -> None:
+    shown = on_terminal(three, "status", columns=60, errors=True, NO_COLOR="1").splitlines()
+    left_out = re.fullmatch(r"no room for (.*): a wider terminal shows more", shown[-1])
+    assert left_out
+    known = {field.header for field in RUN.columns} - {"REASON"}
+    assert {*left_out[1].split(", ")} == known - {*shown[0].split()}
 
 
 def test_the_table_says_when_a_run_failed(clusterrun: CommandLine) -> None:

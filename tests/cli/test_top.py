@@ -6,6 +6,9 @@ import json
 import os
 from pathlib import Path
 
+from clusterrun.cli.top import HEADS, SPARE, _table
+from clusterrun.model.usage import GpuUse, NodeUse, RankUse
+
 LIMIT = 90.0
 
 
@@ -45,3 +48,19 @@ def test_status_says_afterwards_what_was_used(live):
 def test_of_a_run_that_has_ended_there_is_nothing_to_see(ended):
     done = ended("top")
     assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True)
+
+
+def test_a_narrow_terminal_is_told_which_columns_are_not_shown():
+    gpus = tuple(GpuUse(number, 90.0, 2.0e10, 8.0e10, 400.0, 60.0) for number in range(2))
+    ranks = (RankUse(0, 1.0, 10**9), RankUse(1, 1.0, 10**9))
+    use = NodeUse("n0001", 0.0, 2.0, 3.5, 16, 10**10, 10**11, 1e9, 1e9, ranks, gpus)
+
+    class Live:
+        uses = (use,)
+
+    wide, narrow = (_table(Live(), 1.0, True, False, columns) for columns in (200, 60))
+    assert set(HEADS[:2]) <= set(wide[0].split()) and "no room" not in wide[-1]
+    assert max(map(len, narrow[:-1])) < 60
+    left_out = narrow[-1].removeprefix("no room for ").split(":")[0].split(", ")
+    assert left_out == [head for head in SPARE if head in left_out]
+    assert all(head not in narrow[0] for head in left_out)

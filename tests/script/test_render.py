@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterrun import shipped
 from clusterrun.model.errors import BadInput
-from clusterrun.script import quoting, render, shipped
+from clusterrun.script import quoting, render
 
 HOSTILE = st.text(
     st.sampled_from("ab$`\"'\\!#%*?~ \t\n;&|<>(){}[]=-@:")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 def folder(name: str) -> str:

@@ -1,0 +1,96 @@
+"""The JSON schemas of all documents, made from the views that the documents are made from.
+
+``python -m clusterrun.cli.json_schemas`` writes them to ``docs/schemas``: ``make schemas``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from clusterrun.cli.advise import ADVICE
+from clusterrun.cli.bench_table import STUDY
+from clusterrun.cli.clean import CLEAN
+from clusterrun.cli.config import CONFIGURATION
+from clusterrun.cli.diagnose import DIAGNOSIS
+from clusterrun.cli.forward import FORWARD
+from clusterrun.cli.lab import LAB_STATUS
+from clusterrun.cli.nodes import NODES
+from clusterrun.cli.queue_forecast import PLAN
+from clusterrun.cli.status_view import STATUS
+from clusterrun.cli.submit_view import SUBMISSION
+from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEPS
+from clusterrun.cli.top import TOP
+from clusterrun.model.states import State
+from clusterrun.rehearse.rehearsal_report import REHEARSAL
+from clusterrun.reports.json_document import REPORT
+from clusterrun.reports.view import INTEGER, NUMBER, TEXT, View, ViewField, many, one_of, optional, schema
+from clusterrun.shipped import folder
+
+# The coordinator writes it, on a node.
+EVENT = View(
+    "What the command of `--on-event` reads on its standard input.",
+    ViewField(
+        "event",
+        "What happened.",
+        one_of(("started", "restarted", "failed", "ended")),
+    ),
+    ViewField("run_id", "The run."),
+    ViewField("name", "Its name."),
+    ViewField("job_id", "The job."),
+    ViewField("attempt", "The attempt.", INTEGER),
+    ViewField("state", "The run's state.", one_of(State)),
+    ViewField("reason", "As in `status`."),
+    ViewField("nodes", "The nodes that train.", many(TEXT, "A node.")),
+    ViewField(
+        "failure",
+        "The first failure of the attempt.",
+        optional(
+            View(
+                "The first failure of the attempt.",
+                ViewField("rank", "The rank; null where a node failed.", optional(INTEGER)),
+                ViewField("node", "The node."),
+                ViewField("why", "What was seen."),
+            )
+        ),
+    ),
+    ViewField("run_dir", "The run directory."),
+    ViewField("at", "Seconds since the epoch.", NUMBER),
+)
+
+SCHEMAS = {
+    "advise": ("clusterrun bench advise --json", ADVICE),
+    "bench": ("clusterrun bench scaling --json", STUDY),
+    "clean": ("clusterrun clean --json", CLEAN),
+    "config": ("clusterrun config show --json", CONFIGURATION),
+    "diagnose": ("clusterrun diagnose --json", DIAGNOSIS),
+    "event": ("an event of --on-event", EVENT),
+    "forward": ("clusterrun forward --json", FORWARD),
+    "lab-status": ("clusterrun lab status --json", LAB_STATUS),
+    "nodes": ("clusterrun nodes --json", NODES),
+    "plan": ("clusterrun plan --json", PLAN),
+    "rehearse": ("clusterrun rehearse --json", REHEARSAL),
+    "report": ("clusterrun report --json, clusterrun check --json", REPORT),
+    "status": ("clusterrun status --json, clusterrun wait --json", STATUS),
+    "submit": ("clusterrun submit --json", SUBMISSION),
+    "sweep": ("clusterrun sweep --json", STARTED),
+    "sweep-list": ("clusterrun sweep list --json", SWEEPS),
+    "sweep-results": ("clusterrun sweep results --json", RESULTS),
+    "top": ("clusterrun top --json", TOP),
+}
+
+
+def text(name: str) -> str:
+    """The file of a schema."""
+    title, view = SCHEMAS[name]
+    return json.dumps(schema(title, view), indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    for name in SCHEMAS:
+        with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), "w", encoding="utf-8") as file:
+            file.write(text(name))
+
+
+if __name__ == "__main__":
+    main()

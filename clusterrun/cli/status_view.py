@@ -1,0 +1,250 @@
+"""What `status` shows of runs: the columns of the table, and the JSON document with its schema."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from clusterrun.cli import terminal
+from clusterrun.model.duration import clock_time, spoken
+from clusterrun.model.errors import ClusterrunError
+from clusterrun.model.frozen import Any, fields
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import Phase, State
+from clusterrun.operations.context import Context
+from clusterrun.reports.view import INTEGER, NUMBER, TEXT, TIME, Kind, View, ViewField, many, one_of, optional
+
+_PAINT = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", State.UNKNOWN: "magenta"}
+# A time that is 0 or None was never told; a count that is negative was never reported.
+MOMENT = optional(TIME, lambda moment: not moment)
+COUNT = optional(INTEGER, lambda count: count < 0)
+ROUNDED = Kind(NUMBER.schema, lambda number: round(number, 4))
+
+
+def _style(status: RunStatus) -> str:
+    return _PAINT.get(status.state, "red")
+
+
+def _size(status: RunStatus, now: float) -> str:
+    return f"{status.nodes}×{status.world_size // status.nodes if status.nodes else 0}"
+
+
+def _time(status: RunStatus, now: float) -> str:
+    began = status.started_at or status.submitted_at
+    ended = status.ended_at or now
+    return spoken(max(0.0, ended - began)) if began else ""
+
+
+def reason_of(status: RunStatus, now: float) -> str:
+    reason = status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
+    step = f"step {status.step}" if status.step >= 0 and status.phase is Phase.TRAINING else ""
+    return "; ".join(filter(None, (status.point, reason, step)))
+
+
+CAUSES = (
+    *("", "first", "failure", "node", "hang", "port", "coordinator", "preemption", "time-limit"),
+    *("requeue", "unfit"),
+)
+FAILURE = View(
+    "Its first failure.",
+    ViewField("rank", "The rank; null where a node failed.", COUNT),
+    ViewField("node", "The node."),
+    ViewField("code", "The exit code; negative for a signal.", INTEGER),
+    ViewField("why", "What was seen, as a sentence."),
+    ViewField("at", "When.", MOMENT),
+)
+ATTEMPT = View(
+    "One start of all ranks.",
+    ViewField("attempt", "Its number, from 0.", INTEGER, lambda attempt: attempt.epoch),
+    ViewField(
+        "cause",
+        "Why it was made, as one word.",
+        one_of(
+            (
+                "",
+                "first",
+                "failure",
+                "node",
+                "hang",
+                "port",
+                "coordinator",
+                "preemption",
+                "time-limit",
+                "requeue",
+                "unfit",
+            )
+        ),
+    ),
+    ViewField("reason", "Why it was made, as a sentence."),
+    ViewField("nodes", "The nodes that train, in rank order.", many(TEXT, "A node.")),
+    ViewField("job_id", "The job it was made in."),
+    ViewField("started_at", "When it began.", MOMENT),
+    ViewField("ended_at", "When it ended; null while it lives.", MOMENT),
+    ViewField("outcome", "How it ended; empty while it lives."),
+    ViewField("step", "The highest step that it reported.", COUNT),
+    ViewField("checkpoint", "The newest checkpoint that it reported.", COUNT),
+    ViewField("failure", "Its first failure.", optional(FAILURE)),
+    ViewField("ranks_at", "When all its ranks ran.", MOMENT),
+)
+TRACKER = View(
+    "A link in a rank's log.",
+    ViewField("tool", "The tracker: `W&B`, `MLflow`, …"),
+    ViewField("url", "The link, as it was printed: foreign text."),
+    ViewField("rank", "The rank that printed it.", INTEGER),
+)
+END_REPORT = View(
+    "Times in seconds, memory in bytes; null: not measured.",
+    ViewField("queue", "Seconds in the queue, before the first job and between jobs.", ROUNDED),
+    ViewField("allocated", "Seconds in which the run had its nodes.", ROUNDED),
+    ViewField("check", "Of these, seconds of pre-flight checks.", ROUNDED),
+    ViewField("between", "Of these, seconds between two attempts in one job.", ROUNDED),
+    ViewField("nodes", "Nodes, spares too.", INTEGER),
+    ViewField("start", "Of the allocated seconds, those in which ranks were started.", optional(ROUNDED)),
+    ViewField("ranks", "Of the allocated seconds, those in which ranks ran.", optional(ROUNDED)),
+    ViewField(
+        "steps",
+        "Of these, seconds between the first and the last step that the script reported.",
+        optional(ROUNDED),
+    ),
+    ViewField(
+        "counted", "Of these, seconds in steps that no later attempt had to repeat.", optional(ROUNDED)
+    ),
+    ViewField("goodput", "`counted` / `allocated`.", optional(ROUNDED)),
+    ViewField("cores_mean", "Cores of a node that its ranks used on average.", optional(ROUNDED)),
+    ViewField("cores_most", "The most in one sample.", optional(ROUNDED)),
+    ViewField("cores_asked", "Cores of a node that were asked for.", optional(INTEGER)),
+    ViewField("memory_most", "The most bytes that the ranks of a node had at once.", optional(ROUNDED)),
+    ViewField("memory_asked", "Bytes of a node that were asked for.", optional(INTEGER)),
+    ViewField("gpus", "GPUs that were looked at.", optional(INTEGER)),
+    ViewField("gpus_idle", "Those that were never busy.", optional(INTEGER)),
+    ViewField("gpu_busy_mean", "The share of the time in which GPUs were busy.", optional(ROUNDED)),
+    ViewField("gpu_busy_most", "The highest of a node in one sample.", optional(ROUNDED)),
+    ViewField(
+        "gpu_memory_most", "The share of its memory that the fullest GPU had taken.", optional(ROUNDED)
+    ),
+    ViewField("gpu_joules", "What the GPUs drew, as they say.", optional(ROUNDED)),
+    ViewField(
+        "node_joules",
+        "What Slurm measured of all nodes (ConsumedEnergy of the accounting).",
+        optional(ROUNDED),
+    ),
+    ViewField("smaller", "Options that would have been enough.", many(TEXT, "An option with its value.")),
+)
+RUN = View(
+    "One run.",
+    ViewField("run_id", "The run.", header="RUN"),
+    ViewField(
+        "job_id",
+        "Slurm's newest job of the run, or the process of a local one; empty while it is being submitted.",
+        header="JOB",
+        spare=2,
+    ),
+    ViewField("name", "Its name."),
+    ViewField(
+        "cluster",
+        "Where it runs.",
+        one_of(("slurm", "local")),
+    ),
+    ViewField(
+        "state",
+        "`UNKNOWN` never means ended.",
+        one_of(State),
+        header="STATE",
+        cell=lambda status, now: status.state.value,
+        style=_style,
+    ),
+    ViewField(
+        "phase",
+        "What it does at the moment.",
+        one_of(Phase),
+        header="PHASE",
+        cell=lambda status, now: status.phase.value,
+        spare=1,
+    ),
+    ViewField("reason", "Why it waits, how it ended, or what is odd, as a sentence."),
+    ViewField("nodes", "Nodes that train.", INTEGER),
+    ViewField("gpus_per_node", "GPUs on each; 0 for CPU ranks.", INTEGER),
+    ViewField("world_size", "Ranks.", INTEGER),
+    ViewField("nodelist", "The nodes, folded as Slurm does; empty until they are known."),
+    ViewField("attempt", "The newest attempt, from 0.", INTEGER),
+    ViewField("submitted_at", "When it was submitted.", MOMENT),
+    ViewField("started_at", "When its first job started.", MOMENT),
+    ViewField("ended_at", "When it ended.", MOMENT),
+    ViewField("exit_code", "Null until it has ended.", optional(INTEGER)),
+    ViewField("run_dir", "The run directory."),
+    ViewField("step", "The highest step that any attempt reported.", COUNT),
+    ViewField("checkpoint", "The newest checkpoint that any attempt reported.", COUNT),
+    ViewField("heard_at", "When the coordinator last wrote: at least every 10 s while it lives.", MOMENT),
+    ViewField("gpu_type", "The type of GPU that was asked for; empty for any."),
+    ViewField("sweep", "The sweep that the run is a point of; empty for none."),
+    ViewField("point", "Its point in words, `lr=0.1 seed=3`; empty without a sweep."),
+    ViewField("attempts", "Only for runs that were named: oldest first.", many(ATTEMPT), is_required=False),
+    ViewField(
+        "trackers",
+        "Only for runs that were named: the links that trackers printed.",
+        many(TRACKER),
+        is_required=False,
+    ),
+    ViewField(
+        "end_report",
+        "Only for runs that were named: what became of the time and resources; null while the run lives.",
+        optional(END_REPORT),
+        is_required=False,
+    ),
+    ViewField("size", kind=None, header="NODES", cell=_size, spare=3),
+    ViewField("time", kind=None, header="TIME", cell=_time, spare=4),
+    ViewField("reason", kind=None, header="REASON", cell=reason_of),
+)
+
+STATUS = View(
+    "What `status --json` and `wait --json` print.",
+    ViewField("runs", "The runs, in the order of the table.", many(RUN)),
+)
+
+
+def document(statuses: Iterable[RunStatus], context: Context | None = None) -> dict[str, Any]:
+    """What ``--json`` prints. With a ``context`` each run has its attempts and its end report too."""
+    runs = [{**fields(status), **(_details(context, status) if context else {})} for status in statuses]
+    return STATUS.document({"runs": runs})
+
+
+def _details(context: Context, status: RunStatus) -> dict[str, Any]:
+    from clusterrun.logs.tracker_links import tracker_links
+    from clusterrun.operations.end_report import end_report
+
+    try:
+        state = context.store.state(status.run_id)
+    except ClusterrunError:  # the reason of the run tells why
+        state = None
+    return {
+        "attempts": state.attempts if state else (),
+        "trackers": tracker_links(context.store.paths(status.run_id)),
+        "end_report": end_report(context, status),
+    }
+
+
+def plain(statuses: Sequence[RunStatus], now: float) -> list[str]:
+    return terminal.aligned(RUN.cells(statuses, now))
+
+
+def drawn(statuses: Sequence[RunStatus], now: float, width: int, has_colours: bool) -> terminal.Drawing:
+    """Draw a table for a terminal. Reasons stand below their runs if they have no room beside them.
+
+    Then the reason of a run that ended well is left out.
+    """
+    styles = {"STATE": list(map(_style, statuses))} if has_colours else {}
+    well = [place for place, status in enumerate(statuses) if status.state is State.COMPLETED]
+    return terminal.drawn(
+        RUN.cells(statuses, now), RUN.spare, width, has_colours, styles, is_last_below=True, silent=well
+    )
+
+
+def show(statuses: Sequence[RunStatus], now: float) -> None:
+    """Print the table. On a terminal live runs and the newest ones stand last, where the eye is."""
+    if not sys.stdout.isatty():
+        print("\n".join(plain(statuses, now)))
+        return
+    oldest_first = statuses[::-1]
+    ended = [status for status in oldest_first if status.state.ended]
+    live = [status for status in oldest_first if not status.state.ended]
+    terminal.put(drawn([*ended, *live], now, terminal.columns(), terminal.coloured(sys.stdout)))

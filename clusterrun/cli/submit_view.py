@@ -1,0 +1,67 @@
+"""What `submit --json` prints."""
+
+from __future__ import annotations
+
+from clusterrun.model.container import RUNTIMES
+from clusterrun.model.spec import Cluster
+from clusterrun.reports.view import BOOLEAN, OBJECT, TEXT, View, ViewField, many, one_of
+
+PYTHON = View(
+    "The ranks' interpreter.",
+    ViewField("path", "Its path; empty where the job finds it."),
+    ViewField("why", "What chose it."),
+    ViewField("by_setup", "The job looks for it after the lines of `--setup`.", BOOLEAN),
+    ViewField("before", "`PATH` is compared with this one.", is_required=False),
+)
+CONTAINER = View(
+    "What ranks run in.",
+    ViewField("image", "The image: a path, or a name."),
+    ViewField("runtime", "What starts it.", one_of(RUNTIMES)),
+    ViewField(
+        "mounts",
+        "What is mounted, what clusterrun adds included.",
+        many(
+            View(
+                "One mount.",
+                ViewField("source", "A path of the host."),
+                ViewField("target", "Where it is inside."),
+                ViewField("read_only", "It cannot be written inside.", BOOLEAN),
+            )
+        ),
+    ),
+)
+SHAPE = View(
+    "One of them.",
+    ViewField("shape", "As it was written."),
+    ViewField("script", "Its batch script."),
+    ViewField("argv", "What queues it.", many(TEXT, "One word.")),
+)
+SUBMISSION = View(
+    "What `submit --json` prints, and with `--dry-run` what would be submitted.",
+    ViewField("run_id", "The run, as every other command takes it."),
+    ViewField("job_id", "Slurm's job, or the process of a local run; empty in a dry run."),
+    ViewField("name", "The run's name."),
+    ViewField("cluster", "Where it runs.", one_of((Cluster.SLURM, Cluster.LOCAL))),
+    ViewField("run_dir", "The run directory."),
+    ViewField("command", "COMMAND as it was typed.", many(TEXT, "One word.")),
+    ViewField("python", "`--dry-run` only. The ranks' interpreter.", PYTHON, is_required=False),
+    ViewField("script", "`--dry-run` only. The batch script; empty for a local run.", is_required=False),
+    ViewField(
+        "argv",
+        "`--dry-run` only. The command that would submit it.",
+        many(TEXT, "One word."),
+        is_required=False,
+    ),
+    ViewField(
+        "survival", "`--dry-run` only. The budgets of restarts, as they will hold.", OBJECT, is_required=False
+    ),
+    ViewField(
+        "container", "`--dry-run` with `--container` only. What ranks run in.", CONTAINER, is_required=False
+    ),
+    ViewField(
+        "shapes",
+        "`--dry-run` with `--shapes` only. A job of each is queued, and the first that starts is kept.",
+        many(SHAPE),
+        is_required=False,
+    ),
+)

@@ -1,0 +1,149 @@
+"""What people and programs see of a value, declared once: table columns, JSON and its schema.
+
+A ``View`` lists the fields of a value. A field with a ``header`` is a column of the table. A field with a
+``kind`` is a member of the JSON document, and its ``doc`` describes it in the schema.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clusterrun.model.frozen import Any, frozen
+from clusterrun.model.visible import visible
+
+
+def iso(moment: float | None) -> str | None:
+    """Seconds since the epoch as ISO 8601 with zone (UTC), to the millisecond."""
+    if moment is None:
+        return None
+    milliseconds = round(moment * 1000)
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    return f"{seconds}.{milliseconds % 1000:03d}+00:00"
+
+
+class Kind:
+    """How a value is written in JSON, and the schema of that."""
+
+    def __init__(self, schema: Mapping[str, Any], encode: Callable[[Any], Any]) -> None:
+        self.schema = schema
+        self.encode = encode
+
+
+def _plain(name: str) -> Kind:
+    return Kind({"type": name}, lambda value: value)
+
+
+TEXT, INTEGER, NUMBER, BOOLEAN, OBJECT = map(_plain, ("string", "integer", "number", "boolean", "object"))
+TIME = Kind({"type": "string", "format": "date-time"}, iso)
+
+
+def any_of(*names: str) -> Kind:
+    """A value of one of these JSON types, as it is."""
+    return Kind({"type": list(names)}, lambda value: value)
+
+
+def one_of(members: Iterable[Any]) -> Kind:
+    """One of these words, or of the members of an enumeration."""
+    return Kind(
+        {"enum": [getattr(member, "value", member) for member in members]},
+        lambda value: getattr(value, "value", value),
+    )
+
+
+def optional(kind: Kind, absent: Callable[[Any], bool] = lambda value: value is None) -> Kind:
+    """``kind``, or null for a value that is ``absent``."""
+    schema = dict(kind.schema)
+    if "enum" in schema:
+        schema["enum"] = [*schema["enum"], None]
+    else:
+        schema["type"] = [schema["type"], "null"]
+    return Kind(schema, lambda value: None if absent(value) else kind.encode(value))
+
+
+def many(kind: Kind, doc: str = "") -> Kind:
+    """A list; ``doc`` describes an item."""
+    items = {**kind.schema, **({"description": doc} if doc else {})}
+    return Kind({"type": "array", "items": items}, lambda values: [kind.encode(value) for value in values])
+
+
+def by_name(kind: Kind) -> Kind:
+    """An object whose members have any names."""
+    return Kind(
+        {"type": "object", "additionalProperties": dict(kind.schema)},
+        lambda values: {name: kind.encode(value) for name, value in values.items()},
+    )
+
+
+# What a field reads if its member is left out of the document.
+ABSENT = object()
+
+
+@frozen
+class ViewField:
+    """A field of a view. It is a column if it has a header, and a member of the document if it has a kind."""
+
+    name: str  # in JSON, and of the attribute that it shows
+    doc: str = ""
+    kind: Kind | None = TEXT
+    read: Callable[[Any], Any] | None = None  # from the value; None: the attribute or key of that name
+    header: str = ""
+    cell: Callable[[Any, float], str] | None = None  # text of the column, from the value and the time now
+    spare: int = 0  # columns with the smallest number are left out first if room is short; 0: never
+    style: Callable[[Any], str] | None = None  # of the column's text, on a terminal with colours
+    is_required: bool = True  # False: the member may be missing
+
+    def value(self, of: Any) -> Any:
+        if self.read is not None:
+            return self.read(of)
+        if isinstance(of, Mapping):
+            return of.get(self.name, ABSENT)
+        return getattr(of, self.name, ABSENT)
+
+    def text(self, of: Any, now: float) -> str:
+        return visible(self.cell(of, now) if self.cell else str(self.value(of)))
+
+
+class View(Kind):
+    """The fields that a command shows of a value. Within another document it is the kind of an object."""
+
+    def __init__(self, doc: str, *fields: ViewField) -> None:
+        self.fields = fields
+        self.columns = [field for field in fields if field.header]
+        members = [field for field in fields if field.kind]
+        properties = {
+            field.name: {**field.kind.schema, "description": field.doc} for field in members if field.kind
+        }
+        required = [field.name for field in members if field.is_required]
+        schema = {"type": "object", "description": doc, "properties": properties, "required": required}
+        super().__init__(schema, self.document)
+
+    def document(self, value: Any) -> dict[str, Any]:
+        """The JSON document of ``value``. Raises ``KeyError`` for a required member that it lacks."""
+        document = {}
+        for field in self.fields:
+            if field.kind is None:
+                continue
+            member = field.value(value)
+            if member is not ABSENT:
+                document[field.name] = field.kind.encode(member)
+            elif field.is_required:
+                raise KeyError(field.name)
+        return document
+
+    def cells(self, values: Iterable[Any], now: float = 0.0) -> list[list[str]]:
+        """The table: the headers, then a row for each value."""
+        rows = [[field.text(value, now) for field in self.columns] for value in values]
+        return [[field.header for field in self.columns], *rows]
+
+    @property
+    def spare(self) -> Sequence[str]:
+        """The headers of the columns that a narrow terminal does without, in the order of leaving out."""
+        spare = sorted((field for field in self.columns if field.spare), key=lambda field: field.spare)
+        return [field.header for field in spare]
+
+
+def schema(title: str, view: View) -> dict[str, Any]:
+    """The JSON schema of a document."""
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": title, **view.schema}
