@@ -11,8 +11,8 @@ from clusterrun.model.document import encode
 from clusterrun.model.visible import visible
 from clusterrun.rehearse.discoveries import Discovery, Severity
 from clusterrun.rehearse.rehearsal import Result
+from clusterrun.reports.html import render
 from clusterrun.reports.markup import Markup, joined, number, tag
-from clusterrun.reports.page import whole
 from clusterrun.reports.view import BOOLEAN, INTEGER, NUMBER, TEXT, View, ViewField, many, one_of
 
 CLASS = {Severity.OK: "pass", Severity.NOTE: "warn", Severity.FAIL: "fail", Severity.UNKNOWN: "undetermined"}
@@ -102,27 +102,21 @@ def words(findings: Sequence[Discovery]) -> Iterator[str]:
 
 def page(results: Sequence[Result], command: str) -> str:
     """Return the page. It loads nothing and runs no script."""
-    good = sum(result.level in (Severity.OK, Severity.NOTE) for result in results)
-    grade = "pass" if well(results) else "fail"
-    title = tag("h1", f"Rehearsal: {good} of {len(results)} are well")
-    top = tag("header", title, tag("p", command, class_="facts"), class_=grade)
     control = results[0].curves[:1] if results else ()
-    return whole(f"Rehearsal of {command}", top, *(_section(result, control) for result in results))
-
-
-def _section(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
-    parts = []
-    for finding in result.findings:
-        lines = [tag("li", line, class_="check") for line in finding.lines]
-        more = [tag("li", finding.remedy, class_="remedy")] if finding.remedy else []
-        listed = [tag("ul", *lines, *more)] if lines or more else []
-        title = tag("h3", finding.said, " ", tag("span", finding.level.value, class_="chip"))
-        parts.append(tag("div", title, *listed, class_=f"finding {CLASS[finding.level]}"))
-    step = next(
-        (finding.step for finding in result.findings if finding.level is Severity.FAIL and finding.step), 0
+    return render(
+        "rehearsal.html.j2",
+        command=command,
+        grade="pass" if well(results) else "fail",
+        good=sum(result.level in (Severity.OK, Severity.NOTE) for result in results),
+        results=[(result, _curves_of(result, control)) for result in results],
+        classes=CLASS,
     )
-    curves = _curves([*control, *result.curves] if result.name != "control" else result.curves, step)
-    return tag("section", tag("h2", f"{result.title} ({result.seconds:.0f} s)"), *parts, *curves)
+
+
+def _curves_of(result: Result, control: tuple[tuple[int, tuple[float, ...]], ...]) -> Markup:
+    failed = (finding.step for finding in result.findings if finding.level is Severity.FAIL and finding.step)
+    curves = result.curves if result.name == "control" else [*control, *result.curves]
+    return joined(_curves(curves, next(failed, 0)))
 
 
 def _curves(curves: Sequence[tuple[int, tuple[float, ...]]], step: int) -> list[Markup]:

@@ -9,9 +9,12 @@ from clusterrun.model.visible import visible
 
 
 class Markup(str):
-    """Text that is markup already, and is not escaped again."""
+    """Text that is markup already, and is not escaped again; templates know it by ``__html__``."""
 
     __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
 
 
 TYPE_CHECKING = False
