@@ -11,7 +11,7 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from clusterrun.script import shipped
+from clusterrun import shipped
 
 
 def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
