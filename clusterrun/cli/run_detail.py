@@ -4,126 +4,38 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
 
+from clusterrun.cli import end_report
 from clusterrun.cli.follow_run import failure_lines
 from clusterrun.cli.main import COMMANDS
 from clusterrun.cli.terminal import local_time, size_words
-from clusterrun.logs.attempt_logs import attempts
-from clusterrun.logs.tracker_links import tracker_links
 from clusterrun.model.duration import clock_time, spoken
-from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import Attempt, RunRecord, RunState, RunStatus
+from clusterrun.model.record import Attempt, RunState, RunStatus
 from clusterrun.model.size import gibibytes
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
-from clusterrun.reports.text_report import headline
-from clusterrun.runs import usage_files
-
-T = TypeVar("T")
+from clusterrun.operations.run_details import RunDetails, run_details
+from clusterrun.reports.view import View, ViewField
 
 
 def show(context: Context, status: RunStatus) -> None:
-    record = _readable(context.store.read, status.run_id)
-    state = _readable(context.store.state, status.run_id)
-    lines = [f"{name:<10} {value}" for name, value in _facts(context, status, record, state) if value]
-    lines += _end_report(context, status)
-    lines += lineage(state.attempts if state else (), partial(_check, context, status.run_id))
-    checked = any("  pre-flight" in line for line in lines)
-    lines += ["", *(f"{what:<10} clusterrun {line} {status.run_id}" for what, line in _next(status, checked))]
-    if record and status.state.ended:
+    details = run_details(context, status)
+    attempts = details.state.attempts if details.state else ()
+    lines = DETAILS.details(details, context.clock.now())
+    if rows := end_report.lines(details.end_report):
+        lines += ["", "end report", *(f"  {head:<10} {text}" for head, text in rows)]
+    checks = {attempt.epoch: check for attempt, check in zip(attempts, details.checks)}
+    lines += lineage(attempts, lambda epoch: checks[epoch])
+    commands = _next(status, any(details.checks))
+    lines += ["", *(f"{purpose:<10} clusterrun {line} {status.run_id}" for purpose, line in commands)]
+    if details.record and status.state.ended:
         from clusterrun.script.submit_again import line as again
 
-        lines.append(f"{'again':<10} {again(record.spec)}")
+        lines.append(f"{'again':<10} {again(details.record.spec)}")
     print("\n".join(visible(line) for line in lines))
-
-
-def _end_report(context: Context, status: RunStatus) -> list[str]:
-    if not status.state.ended:
-        return []
-    from clusterrun.cli import end_report
-    from clusterrun.operations.end_report import end_report as gathered
-
-    told = end_report.lines(gathered(context, status))
-    return ["", "end report", *(f"  {head:<10} {said}" for head, said in told)] if told else []
-
-
-def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
-    """What can be read of a run: why the rest cannot stands in the reason."""
-    try:
-        return read(run_id)
-    except ClusterrunError:
-        return None
-
-
-def _facts(
-    context: Context, status: RunStatus, record: RunRecord | None, state: RunState | None
-) -> list[tuple[str, str]]:
-    return [
-        ("run", status.run_id),
-        ("name", status.name),
-        ("state", f"{status.state.value}, {status.phase.value}"),
-        ("reason", status.reason),
-        ("command", shlex.join(record.spec.command) if record else ""),
-        ("in", record.spec.cwd if record else ""),
-        ("python", state.python if state else ""),
-        ("job", f"{status.job_id} ({status.cluster})" if status.job_id else ""),
-        ("size", _size(status)),
-        ("nodes", status.nodelist),
-        ("progress", progress_text(status.step, status.checkpoint)),
-        *(("tracker", f"{one.tool} {one.url}") for one in tracker_links(context.store.paths(status.run_id))),
-        ("uses", _use(status)),
-        ("used", "" if status.state.ended else _used(context, record, state)),
-        ("submitted", local_time(status.submitted_at or None)),
-        ("started", local_time(status.started_at)),
-        ("ended", local_time(status.ended_at)),
-        ("exit code", "" if status.exit_code is None else str(status.exit_code)),
-        *_coordinator_news(context, status, state),
-        ("files", status.run_dir),
-        ("log files", _logs(context, status.run_id)),
-    ]
-
-
-def _coordinator_news(context: Context, status: RunStatus, state: RunState | None) -> list[tuple[str, str]]:
-    if state is None:
-        return []
-    ago = spoken(max(0.0, context.clock.now() - state.updated_at))
-    heard = f"{ago} ago, from its coordinator on {state.host}"
-    return [
-        ("left out", fold(state.excluded)),
-        ("spares", fold(state.spares)),
-        ("last heartbeat", "" if status.state.ended else heard),
-        *(("warning", one) for one in (*state.warnings, *_ranks_that_trained_alone(context, status, state))),
-    ]
-
-
-def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunState) -> tuple[str, ...]:
-    if status.state is not State.COMPLETED:
-        return ()
-    from clusterrun.operations.postmortem_input import left_alone  # with it comes all that diagnoses
-
-    return left_alone(context.store.paths(status.run_id), state)
-
-
-def _logs(context: Context, run_id: str) -> str:
-    paths = context.store.paths(run_id)
-    try:
-        known = attempts(paths.attempts)
-    except ClusterrunError as error:
-        return error.seen
-    return paths.attempt(known[-1]).folder if known else ""
-
-
-def _check(context: Context, run_id: str, epoch: int) -> str:
-    try:
-        report = context.store.report(run_id, epoch)
-    except ClusterrunError as error:
-        return error.seen
-    return headline(report) if report else ""
 
 
 def _size(status: RunStatus) -> str:
@@ -148,13 +60,6 @@ def _use(status: RunStatus) -> str:
     except psutil.Error:  # one of them ended while we looked, or is not ours to look at
         return ""
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
-
-
-def _used(context: Context, record: RunRecord | None, state: RunState | None) -> str:
-    if record is None or state is None or not state.attempts:
-        return ""
-    attempt = context.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
-    return usage_files.summary(usage_files.newest(attempt, record.spec.nodes + record.spec.spares))
 
 
 def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
@@ -201,3 +106,60 @@ def _times(attempt: Attempt) -> str:
 def progress_text(step: int, checkpoint: int) -> str:
     said = (("step", step), ("checkpoint", checkpoint))
     return ", ".join(f"{name} {number}" for name, number in said if number >= 0)
+
+
+def _state_column(name: str, text: Callable[[RunState], str]) -> ViewField:
+    """A line that the coordinator's state tells, if there is one."""
+    return _line(name, lambda details: text(details.state) if details.state else "")
+
+
+def _line(name: str, text: Callable[[RunDetails], str]) -> ViewField:
+    return ViewField(name, kind=None, header=name, cell=lambda details, now: text(details))
+
+
+def _heartbeat(details: RunDetails, now: float) -> str:
+    if details.state is None or details.status.state.ended:
+        return ""
+    ago = spoken(max(0.0, now - details.state.updated_at))
+    return f"{ago} ago, from its coordinator on {details.state.host}"
+
+
+def _job(status: RunStatus) -> str:
+    return f"{status.job_id} ({status.cluster})" if status.job_id else ""
+
+
+def _exit_code(status: RunStatus) -> str:
+    return "" if status.exit_code is None else str(status.exit_code)
+
+
+def _warnings(details: RunDetails) -> str:
+    return "\n".join((*(details.state.warnings if details.state else ()), *details.trained_alone))
+
+
+DETAILS = View(
+    "One run.",
+    _line("run", lambda details: details.status.run_id),
+    _line("name", lambda details: details.status.name),
+    _line("state", lambda details: f"{details.status.state.value}, {details.status.phase.value}"),
+    _line("reason", lambda details: details.status.reason),
+    _line("command", lambda details: shlex.join(details.record.spec.command) if details.record else ""),
+    _line("in", lambda details: details.record.spec.cwd if details.record else ""),
+    _state_column("python", lambda state: state.python),
+    _line("job", lambda details: _job(details.status)),
+    _line("size", lambda details: _size(details.status)),
+    _line("nodes", lambda details: details.status.nodelist),
+    _line("progress", lambda details: progress_text(details.status.step, details.status.checkpoint)),
+    _line("tracker", lambda details: "\n".join(f"{link.tool} {link.url}" for link in details.trackers)),
+    _line("uses", lambda details: _use(details.status)),
+    _line("used", lambda details: details.used),
+    _line("submitted", lambda details: local_time(details.status.submitted_at or None)),
+    _line("started", lambda details: local_time(details.status.started_at)),
+    _line("ended", lambda details: local_time(details.status.ended_at)),
+    _line("exit code", lambda details: _exit_code(details.status)),
+    _state_column("left out", lambda state: fold(state.excluded)),
+    _state_column("spares", lambda state: fold(state.spares)),
+    ViewField("last heartbeat", kind=None, header="last heartbeat", cell=_heartbeat),
+    _line("warning", _warnings),
+    _line("files", lambda details: details.status.run_dir),
+    _line("log files", lambda details: details.log_folder),
+)

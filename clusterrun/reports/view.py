@@ -136,6 +136,14 @@ class View(Kind):
         rows = [[field.text(value, now) for field in self.columns] for value in values]
         return [[field.header for field in self.columns], *rows]
 
+    def details(self, value: Any, now: float = 0.0) -> list[str]:
+        """A line for each column that has a text, after its header; one for each line of the text."""
+        lines = []
+        for field in self.columns:
+            text = field.cell(value, now) if field.cell else str(field.value(value))
+            lines += [f"{field.header:<10} {visible(line)}" for line in text.split("\n") if line]
+        return lines
+
     @property
     def spare(self) -> Sequence[str]:
         """The headers of the columns that a narrow terminal does without, in the order of leaving out."""
