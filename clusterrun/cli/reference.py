@@ -107,30 +107,22 @@ def _schema(name: str) -> Iterator[str]:
     with open(os.path.join(folder("docs"), "schemas", f"{name}.json"), encoding="utf-8") as file:
         schema = json.load(file)
     yield from (_cell(schema["description"]), "", "| field | type | says |", "|---|---|---|")
-    yield from _fields("", schema, schema)
+    yield from _fields("", schema)
 
 
-def _fields(path: str, part: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
-    for key, raw in part.get("properties", {}).items():
-        field = _followed(raw, whole)
-        here = f"{path}{key}"
-        yield f"| `{here}` | {_type(field)} | {_cell(field.get('description', ''))} |"
-        yield from _below(here, field, whole)
+def _fields(path: str, schema: dict[str, Any]) -> Iterator[str]:
+    for key, field in schema.get("properties", {}).items():
+        yield f"| `{path}{key}` | {_type(field)} | {_cell(field.get('description', ''))} |"
+        yield from _below(f"{path}{key}", field)
 
 
-def _below(here: str, field: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+def _below(path: str, field: dict[str, Any]) -> Iterator[str]:
     """The fields of an object, or of the objects in a list or behind names."""
-    yield from _fields(f"{here}.", field, whole)
+    yield from _fields(f"{path}.", field)
     for key, mark in (("items", "[]"), ("additionalProperties", ".NAME")):
         inner = field.get(key)
         if isinstance(inner, dict):
-            yield from _below(here + mark, _followed(inner, whole), whole)
-
-
-def _followed(part: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    if "$ref" not in part:
-        return part
-    return {**whole["$defs"][part["$ref"].rpartition("/")[2]], **part}
+            yield from _below(path + mark, inner)
 
 
 def _type(field: dict[str, Any]) -> str:
