@@ -254,6 +254,26 @@ def test_the_last_words_of_both_streams_stand_in_the_order_of_time(paths: RunPat
     assert lines == ("warming up", "step 6", "slow", "empty: leaving")
 
 
+def test_a_log_says_once_that_it_was_emptied(paths: RunPaths) -> None:
+    claim_attempt(paths, 0)
+    attempt = paths.attempt(0)
+    log = open_log(attempt.out(0))
+    index = GrowthIndex(attempt, 0, {(0, "o"): log})
+    notices = []
+    for text in ("a long line\n", "short\n", "x\n"):
+        os.truncate(attempt.out(0), 0)
+        os.write(log, text.encode())
+        index.note(1.0)
+        notices.append(Path(attempt.out(0)).read_text().removeprefix(text))
+    index.close()
+    assert [notice.startswith("clusterrun: this log was emptied") for notice in notices] == [
+        False,
+        True,
+        False,
+    ]
+    assert notices[::2] == ["", ""]
+
+
 HEADER = "Traceback (most recent call last):"
 HANDLING = "During handling of the above exception, another exception occurred:"
 PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.3]:4711. This is typically"
