@@ -47,7 +47,7 @@ AGENT_BUGS = (
     Mutant(
         "leftover processes are killed at once",
         "agent/ranks",
-        "        self._actions.append(AwaitLeftovers(self.epoch, filters_only=not self._all_succeeded))\n",
+        "        self._actions.append(AwaitLeftovers(self.epoch, filters_only))\n",
         "        self._sweep()\n",
     ),
     Mutant(

@@ -139,16 +139,19 @@ class Ranks:
     def _finish(self, now: Now) -> None:
         """Let leftover processes finish, within a limit.
 
-        If every rank here exited 0, all of them may: they hold results. Otherwise only filters of the
-        ranks' output may, because a restart waits. A grace time that runs already is not lengthened.
+        If every rank here exited 0, all of them may: they hold results. If this node was told to end its
+        ranks, all of them may until the grace time is over: a shell that a TERM ends leaves the program that
+        it runs. After another failure only filters of the ranks' output may, because a restart waits.
         """
         self.stage = RankStage.FINISHING
-        if not self._all_succeeded:
-            limit = now.steady + contract.DRAIN_SECONDS
-            self.kill_at = limit if self.kill_at is None else min(self.kill_at, limit)
+        filters_only = not (self._all_succeeded or self._ending or self.got_signal)
+        if filters_only:
+            self.kill_at = now.steady + contract.DRAIN_SECONDS
         elif self.kill_at is None:
             self.term_at = now.steady + contract.FINISH_SECONDS
-        self._actions.append(AwaitLeftovers(self.epoch, filters_only=not self._all_succeeded))
+        self._actions.append(AwaitLeftovers(self.epoch, filters_only))
+        if self._ending and not self._all_succeeded:
+            self._actions.append(EndLeftovers(self.epoch))
         self.kill_when_due(now)
 
     def on_leftovers_ended(self, event: LeftoversEnded) -> None:

@@ -190,6 +190,22 @@ def test_leftovers_of_ranks_that_end_well_after_a_term_have_the_rest_of_the_grac
     assert [tape.does(3.9), tape.does(4.0)] == [[], [Sweep(0)]]
 
 
+def test_the_program_of_a_shell_that_a_stop_ended_gets_the_term_and_the_rest_of_the_grace_time() -> None:
+    tape = running()
+    tape.at(2.0, Told(StopRanks(0, 2.0)))
+    ordered = tape.does(2.1, RankExited(0, 0, -15), RankExited(0, 1, -15))
+    assert ordered[-2:] == [AwaitLeftovers(0, False), EndLeftovers(0)]
+    assert [tape.does(3.9), tape.does(4.0)] == [[], [Sweep(0)]]
+
+
+def test_what_slurms_own_term_left_of_ranks_gets_no_second_one_and_the_grace_time() -> None:
+    tape = running()
+    tape.at(2.0, SignalCame(signal.SIGTERM))
+    assert tape.does(2.1, RankExited(0, 0, -15), RankExited(0, 1, -15))[-1] == AwaitLeftovers(0, False)
+    assert tape.does(3.0, Told(StopRanks(0, 4.0))) == []
+    assert [tape.does(6.9)[-1:], tape.does(7.0)] == [[Tell(Beat(1))], [Sweep(0)]]
+
+
 def test_a_lost_lease_sweeps_leftover_processes_at_once() -> None:
     tape = finishing()
     assert Sweep(0) in tape.does(20.0)

@@ -227,6 +227,20 @@ def test_a_daemon_that_a_rank_left_gets_a_term_when_the_run_is_ended(make: Make,
     assert run.left() == []
 
 
+def test_a_program_in_a_shell_script_gets_the_term_that_ends_the_shell_and_may_save(
+    make: Make, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    program = f"trap 'sleep 0.5; touch {saved}; exit' TERM; echo up; while :; do sleep 0.05; done"
+    run = make(["/bin/bash", "-c", '/bin/bash -c "$0"; echo after', program], nodes=1, ranks=1)
+    run.start()
+    run.running(1)
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait()
+    assert (saved.exists(), run.output(0), run.state().state) == (True, b"up\n", State.CANCELLED)
+    assert run.left() == []
+
+
 def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("one\ntwo\n")
     run = make(["/bin/cat"], input=f"{tmp_path}/input")
