@@ -188,9 +188,10 @@ class Ranks:
         if self.stage is RankStage.RUNNING:
             self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
             self.kill_when_due(now)
-        elif self.stage is RankStage.FINISHING and self._all_succeeded:
+        elif self.stage is RankStage.FINISHING:
             self.term_at = None
-            self._actions.append(EndLeftovers(self.epoch))
+            if self._all_succeeded:
+                self._actions.append(EndLeftovers(self.epoch))
 
     def shorten_grace(self, now: Now, by: float) -> None:
         """Kill at ``by`` at the latest, whatever grace runs; no TERM is sent where that is now or past."""

@@ -202,8 +202,11 @@ def test_what_slurms_own_term_left_of_ranks_gets_no_second_one_and_the_grace_tim
     tape = running()
     tape.at(2.0, SignalCame(signal.SIGTERM))
     assert tape.does(2.1, RankExited(0, 0, -15), RankExited(0, 1, -15))[-1] == AwaitLeftovers(0, False)
-    assert tape.does(3.0, Told(StopRanks(0, 4.0))) == []
-    assert [tape.does(6.9)[-1:], tape.does(7.0)] == [[Tell(Beat(1))], [Sweep(0)]]
+    assert tape.does(3.0, Told(StopRanks(0, 90.0))) == []
+    for beat in range(1, 18):
+        tape.at(5.0 * beat - 1.0, Told(Ack(beat - 1, WALL)))
+        assert tape.does(5.0 * beat) == [Tell(Beat(beat))]
+    assert [tape.does(92.9)[-1:], tape.does(93.0)] == [[Tell(Beat(18))], [Sweep(0)]]
 
 
 def test_a_lost_lease_sweeps_leftover_processes_at_once() -> None:
