@@ -28,6 +28,7 @@ from clusterrun.runs.private_files import DiskRefused, empty_file, private_folde
 from clusterrun.runs.store import run_id
 from clusterrun.script import sbatch_options
 from clusterrun.script.checks import check, ranks_python
+from clusterrun.script.command_words import check_words
 from clusterrun.script.containers import runtimes_here
 from clusterrun.script.environment import dropped, not_obeyed, scrubbed
 from clusterrun.script.nested_launchers import check_command
@@ -76,6 +77,7 @@ class SubmitFacts:
         said = (*self.said, *self.of_launch, *about_python(planned, self.site))
         if not planned.spec.alone:
             verb = "run" if self.site.allocation else "submit"
+            said += check_words(self.spec, verb)
             said += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
         said += check(planned, environ=environ)
         partition_limits.check(planned.spec, _partitions(self.offered))

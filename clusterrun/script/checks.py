@@ -16,6 +16,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.script import quoting
+from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
 from clusterrun.script.input_readers import reads_input
 from clusterrun.script.plan import Plan
@@ -40,9 +41,9 @@ def check(
     script = script_of(plan)
     if script and not os.path.exists(script) and _changes_directory(plan.spec.setup):
         return (f"{plan.spec.command[0]} is not here: it is expected where the --setup lines lead",)
-    if script:
-        check_script(script)
-    said = launchers(plan.spec, script)
+    if script and not (contained and os.path.isabs(plan.spec.command[0])):
+        check_script(script, cwd)
+    said = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
     if not contained:
         return (*said, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
@@ -140,10 +141,11 @@ def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[s
     return tuple(word for word in dict.fromkeys(words) if word in own and not known(word))
 
 
-def check_script(path: str) -> None:
+def check_script(path: str, cwd: str) -> None:
     """The script must be a file that can be read, before hours in a queue."""
     if not os.path.exists(path):
-        raise BadInput(f"there is no script {path!r}", "give its path relative to the current directory")
+        remedy = near_file(path, cwd) or "give its path relative to the current directory"
+        raise BadInput(f"there is no script {path!r}", remedy)
     if not os.path.isfile(path):
         raise BadInput(f"{path!r} is not a file", "name a Python script, a program, or -m and a module")
     if not os.access(path, os.R_OK):
@@ -156,7 +158,8 @@ def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
         return _on_path(program, cwd, stays_here)
     path = os.path.normpath(os.path.join(cwd, program))
     if not os.path.isfile(path):
-        raise BadInput(f"there is no program {path!r}", "give its path relative to the current directory")
+        remedy = near_file(path, cwd) or "give its path relative to the current directory"
+        raise BadInput(f"there is no program {path!r}", remedy)
     if not os.access(path, os.X_OK):
         seen = f"{path!r} is not executable"
         raise BadInput(seen, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")

@@ -1,0 +1,253 @@
+"""Checks the words of COMMAND and the files that they name, before the run is queued; runs no user code.
+
+A mistake that fails on every machine is refused. What a ``--setup`` line, a container or another node may
+provide is only warned of.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import glob
+import os
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+
+from clusterrun import system
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
+from clusterrun.script import submit_again
+from clusterrun.script.batch_scripts import script_of
+from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
+from clusterrun.script.launch_commands import SHELLS
+
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+_QUOTES = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f"
+_SPACES = "\u00a0\u2007\u202f"
+_STRAIGHT = str.maketrans(
+    dict.fromkeys(_QUOTES[:4], "'") | dict.fromkeys(_QUOTES[4:], '"') | dict.fromkeys(_SPACES, " ")
+)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+# Options of Python whose value is the next word.
+_VALUED = ("-W", "-X", "--check-hash-based-pycs")
+NEAR = 0.65
+# Bytes. A larger file is data, and takes long to compile.
+MAX_SOURCE = 2 << 20
+_COMPILE = """import sys, warnings
+warnings.simplefilter("ignore")
+try:
+    compile(open(sys.argv[1], "rb").read(), sys.argv[1], "exec", dont_inherit=True)
+except SyntaxError as error:
+    print("%s: line %s: %s" % (type(error).__name__, error.lineno, error.msg))"""
+
+
+def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
+    """Return warnings about characters that a word processor puts in the place of - and quotes.
+
+    Raises ``BadInput`` if the first word cannot be a program: it sets a variable, or begins with such a
+    character.
+    """
+    first = spec.command[0]
+    if not os.path.exists(os.path.join(spec.cwd, first)):
+        assignment = _ASSIGNMENT.fullmatch(first)
+        if assignment:
+            place = 1
+            while place < len(spec.command) and _ASSIGNMENT.fullmatch(spec.command[place]):
+                place += 1
+            pairs = tuple(tuple(word.split("=", 1)) for word in spec.command[:place])
+            rest = spec.command[place:] or ("COMMAND",)
+            meant = replace(spec, command=rest, environment=(*spec.environment, *pairs))
+            line = submit_again.line(meant, verb, with_values=True)
+            raise BadInput(f"{first!r} sets a variable: it is not a program", f"use --env: {line}")
+        if _is_typographic(first) or any(space in first for space in _SPACES):
+            words = ("clusterrun", verb, *(_typed(word) for word in spec.command))
+            seen = f"{first!r} has a dash, quote or space that no keyboard types ({_names(first)})"
+            raise BadInput(seen, f"type it anew: {' '.join(words)}")
+    sentences = []
+    for word in (*spec.command[1:], *spec.setup):
+        marks = _names(word)
+        if word[:1] in tuple(_DASHES) and len(word) > 1:
+            sentences.append(f"{word!r} begins with {marks}, which is no -: did you mean {_typed(word)}")
+        elif _is_typographic(word):
+            sentences.append(f"{word!r} has typographic quotes ({marks}), which no shell knows: type ' or \"")
+    return tuple(sentences)
+
+
+def _is_typographic(word: str) -> bool:
+    """Whether ``word`` begins with a typographic dash, or begins or ends with a typographic quote."""
+    value = word.rpartition("=")[2]
+    edges = word[:1] + word[-1:] + value[:1]
+    has_dash = word[:1] in tuple(_DASHES) and len(word) > 1
+    return has_dash or any(quote in edges for quote in _QUOTES)
+
+
+def _typed(word: str) -> str:
+    """``word`` as a keyboard types it. An editor makes one dash of the two before a long option."""
+    bare = word.lstrip(_DASHES + "-")
+    dashes = word[: len(word) - len(bare)]
+    if any(dash in dashes for dash in _DASHES):
+        dashes = "-" if len(bare.partition("=")[0]) == 1 else "--"
+    return dashes + bare.translate(_STRAIGHT)
+
+
+def _names(word: str) -> str:
+    strange = [letter for letter in word if letter in _DASHES + _QUOTES + _SPACES]
+    return ", ".join(dict.fromkeys(f"U+{ord(letter):04X}" for letter in strange))
+
+
+def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[str, ...]:
+    """Return warnings about the files that COMMAND names.
+
+    ``contained``: ranks run in a container, whose files are not seen here.
+    Raises ``BadInput`` for a script that is missing, that cannot be started, or that does not compile.
+    """
+    command, cwd = spec.command, spec.cwd
+    if command[0] == "-m":
+        return _check_module(spec, contained)
+    is_sure = not (spec.setup or contained)
+    name = argument = command[0]
+    if _PYTHON.fullmatch(os.path.basename(name)):
+        argument = _python_argument(command)
+        if argument.startswith("-m "):
+            module = ("-m", *argument.split(" ", 1)[1:])
+            return _check_module(replace(spec, command=module), contained)
+    elif os.path.basename(name) in SHELLS:
+        argument = script_of(command, SHELLS)
+    if not argument:
+        return ()
+    path = os.path.normpath(os.path.join(cwd, argument))
+    if argument != name and not os.path.exists(path):
+        sentence = f"there is no file {path!r}"
+        remedy = near_file(path, cwd) or "give its path relative to the current directory"
+        if is_sure:
+            raise BadInput(sentence, remedy)
+        return () if contained else (f"{sentence} here ({remedy}): will it be on the nodes?",)
+    if not os.path.isfile(path) or os.path.getsize(path) > MAX_SOURCE:
+        return ()
+    is_python = argument.endswith(".py")
+    if not is_python and (argument != name or "/" in argument):
+        return _check_first_line(path, argument, is_shell_argument=argument != name)
+    python = spec.python if name.endswith(".py") else name
+    return _check_syntax(path, argument, python, is_sure, run) if is_python else ()
+
+
+def _python_argument(command: Sequence[str]) -> str:
+    """What Python runs: a path, ``-m MODULE``, or '' for ``-c``, for standard input, and for no argument."""
+    words = list(command[1:])
+    while words:
+        word = words.pop(0)
+        if word == "-m":
+            return f"-m {words[0]}" if words else ""
+        if word in _VALUED:
+            words = words[1:]
+        elif word in ("-", "-c") or (word.startswith("-c") and not word.startswith("--")):
+            return ""
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:
+    module = spec.command[1]
+    path = os.path.normpath(os.path.join(spec.cwd, module))
+    rest = spec.command[2:]
+    dotted = module.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+    is_script = module.endswith(".py") and os.path.isfile(path)
+    if "/" in module or is_script:
+        ways = [("-m", dotted, *rest)]
+        if is_script:
+            ways.insert(0, (module, *rest))
+        lines = " or ".join(shlex.join(way) for way in ways)
+        raise BadInput(f"-m {module}: this is a path, and -m takes the name of a module", f"give {lines}")
+    if spec.setup or contained:
+        return ()
+    top, *inner = module.split(".")
+    folder = os.path.join(spec.cwd, top)
+    if not os.path.isfile(os.path.join(folder, "__init__.py")):
+        return ()
+    for part in inner:
+        if not (os.path.isdir(os.path.join(folder, part)) or glob.glob(f"{glob.escape(folder)}/{part}.*")):
+            names = [
+                os.path.basename(file).removesuffix(".py")
+                for file in glob.glob(f"{glob.escape(folder)}/*.py")
+            ]
+            near = difflib.get_close_matches(part, names, 1, NEAR)
+            meant = f": did you mean {module.replace(part, near[0])}?" if near else ""
+            return (f"there is no module {module!r} below {os.path.join(spec.cwd, top)}{meant}",)
+        folder = os.path.join(folder, part)
+    return ()
+
+
+def near_file(path: str, cwd: str) -> str:
+    """Return ``did you mean NAME?`` for the file that ``path`` may have meant; '' if there is none."""
+    folder, name = os.path.split(path)
+    stem, suffix = os.path.splitext(name)
+    try:
+        entries = map(os.path.splitext, os.listdir(folder))
+        stems = [other for other, other_suffix in entries if other_suffix == suffix]
+    except OSError:
+        stems = []
+    near = difflib.get_close_matches(stem, stems, 1, NEAR)
+    below = f"{glob.escape(cwd)}/*/{glob.escape(name)}"
+    places = [os.path.join(folder, near[0] + suffix)] if near else glob.glob(below)
+    return f"did you mean {os.path.relpath(places[0], cwd)}?" if len(places) == 1 else ""
+
+
+def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[str, ...]:
+    """Refuse a script that the kernel, or a shell, cannot run for its line ends or its first line."""
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    if b"\0" in start:
+        return ()  # a program, not a script
+    first = start.partition(b"\n")[0]
+    if b"\r\n" in start and (is_shell_argument or first.startswith(b"#!")):
+        seen = f"{name!r} has DOS line ends (CR LF): a shell takes the CR as a part of each last word"
+        raise BadInput(seen, f"convert it: sed -i 's/\\r$//' {shlex.quote(name)}")
+    if is_shell_argument or not start:
+        return ()
+    if not start.startswith(b"#!"):
+        seen = f"{name!r} has no #! line: the kernel cannot start it"
+        raise BadInput(seen, f"write #!/bin/bash as its first line, or submit: bash {shlex.quote(name)}")
+    interpreter = os.fsdecode(first[2:].split()[0]) if first[2:].split() else ""
+    if interpreter and not os.path.exists(interpreter):
+        named = f"{interpreter!r}, which the first line of {name} names"
+        return (f"{named}, is not here: will it be on the nodes?",)
+    return ()
+
+
+def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) -> tuple[str, ...]:
+    """Refuse a script that the ranks' Python cannot compile; warn if that Python cannot be asked here.
+
+    Our own Python is asked first: it takes a few milliseconds. The ranks' one is asked if ours refuses, or if
+    the script needs a newer Python than the oldest that ranks may have.
+    """
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+            if python == sys.executable:
+                return ()
+            ast.parse(source, feature_version=LEAST_PYTHON)
+        return ()
+    except SyntaxError as error:
+        mistake = f"line {error.lineno}: {error.msg}"
+    except (ValueError, RecursionError, MemoryError):
+        return ()
+    if not is_sure:
+        return (f"{name}, {mistake}: can the Python of the ranks compile it?",)
+    try:
+        done = run((python, "-c", _COMPILE, path), ANSWER_SECONDS)
+    except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
+        return (f"{name}, {mistake}: can {python} compile it?",)
+    kind, _, told = done.out.strip().partition(": ")
+    if not kind.endswith("Error"):
+        return ()  # the ranks' Python knows more than ours
+    seen = f"{name} cannot be compiled by {python}: {told}"
+    raise BadInput(seen, f"correct {name}, or name another --python")

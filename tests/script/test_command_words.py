@@ -1,0 +1,186 @@
+"""Mistakes in COMMAND are refused before the run is queued; what a node may provide is warned of at most."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun import system
+from clusterrun.model.errors import BadInput
+from clusterrun.model.spec import JobSpec
+from clusterrun.script.command_words import check_files, check_words, near_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, in which the tests stand."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    files = {
+        "train.py": "print(1)\n",
+        "dos.py": "print(1)\r\n",
+        "wrong.py": "x = 1\ndef f(:\n    pass\n",
+        "escape.py": 'print("\\d")\n',
+        "new.py": "match 3:\n    case 3:\n        print(3)\n",
+        "pkg/__init__.py": "",
+        "pkg/train.py": "def f(:\n",
+        "dos.sh": "#!/bin/bash\r\necho hello\r\n",
+        "run.sh": "#!/bin/bash\necho 'a\r'\n",
+        "nowhere": "#!/no/such/shell\n",
+        "no_first_line": "echo hello\n",
+        "empty": "",
+        "binary": "\x7fELF\0\r\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode())
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def spec(folder: Path, typed: str, **wish: Any) -> JobSpec:
+    return JobSpec(tuple(shlex.split(typed)), str(folder), **{"python": sys.executable, **wish})
+
+
+def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
+    with pytest.raises(BadInput) as caught:
+        asked = spec(folder, typed, **wish)
+        check_words(asked)
+        check_files(asked, contained=False)
+    return caught.value.seen, caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("typed", "seen", "remedy"),
+    [
+        ("python3 missing.py", "there is no file", "relative to the current directory"),
+        ("python3 -u -X dev trian.py", "there is no file", "did you mean train.py?"),
+        ("/usr/bin/python3.11 -Wignore trian.py --lr 1", "there is no file", "did you mean train.py?"),
+        ("bash -x rnu.sh", "there is no file", "did you mean run.sh?"),
+        ("FOO=1 python3 t.py", "'FOO=1' sets a variable", "clusterrun submit --env FOO=1 python3 t.py"),
+        ("A=1 B='x y' ./p -v", "'A=1' sets a variable", "submit --env A=1 --env 'B=x y' ./p -v"),
+        ("A=1", "'A=1' sets a variable", "clusterrun submit --env A=1 COMMAND"),
+        ("-m train.py", "-m train.py: this is a path", "give train.py or -m train"),
+        ("-m pkg/train.py --x", "-m pkg/train.py: this is a path", "pkg/train.py --x or -m pkg.train --x"),
+        ("-m pkg/train", "-m pkg/train: this is a path", "give -m pkg.train"),
+        ("python -m ./train.py", "-m ./train.py: this is a path", "-m train"),
+        ("wrong.py", "wrong.py cannot be compiled", "correct wrong.py"),
+        ("python3 wrong.py", "wrong.py cannot be compiled by python3: line 2", "correct wrong.py"),
+        ("./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
+        ("bash dos.sh", "'dos.sh' has DOS line ends", "sed -i 's/\\r$//' dos.sh"),
+        ("sh -e ./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
+        ("./no_first_line", "has no #! line", "submit: bash ./no_first_line"),
+        ("–nodes 2 train.py", "'–nodes' has a dash", "clusterrun submit --nodes 2 train.py"),
+        ("—n 2 train.py", "U+2014", "clusterrun submit -n 2 train.py"),
+        ("“train.py” –lr=1", "'“train.py”' has a dash, quote or space", '"train.py" --lr=1'),
+    ],
+)
+def test_a_mistake_in_the_command_is_refused_with_the_remedy(
+    folder: Path, typed: str, seen: str, remedy: str
+) -> None:
+    refused = refusal(folder, typed)
+    assert seen in refused[0]
+    assert remedy in refused[1]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "train.py --name don’t 1–2 —",  # marks inside a text; a lone dash means nothing
+        "dos.py",
+        "python3 dos.py",
+        "escape.py",
+        "python3 -c 'def f(:' missing.py",
+        "python3",
+        "python3 - missing.py",
+        "python3 pkg",
+        "-m pkg",
+        "-m torch.distributed.checkpoint",
+        "./run.sh",
+        "bash run.sh",
+        "bash -c 'python3 missing.py'",
+        "bash",
+        "./empty",
+        "./binary",
+        "hostname a=1",
+    ],
+)
+def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
+    asked = spec(folder, typed)
+    assert (check_words(asked), check_files(asked, contained=False)) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("typed", "wish", "told"),
+    [
+        ("python3 trian.py", {"setup": ("cd /data",)}, "did you mean train.py?): will it be on the nodes?"),
+        ("wrong.py", {"setup": ("module load python",)}, "wrong.py, line 2: invalid syntax: can the Python"),
+        ("wrong.py", {"python": "/no/python"}, "can /no/python compile it?"),
+        ("-m pkg.trian", {}, "did you mean pkg.train?"),
+        ("./nowhere", {}, "'/no/such/shell', which the first line of ./nowhere names, is not here"),
+    ],
+)
+def test_what_another_machine_may_have_is_warned_of(
+    folder: Path, typed: str, wish: dict[str, Any], told: str
+) -> None:
+    (sentence,) = check_files(spec(folder, typed, **wish), contained=False)
+    assert told in sentence
+
+
+def test_files_of_a_container_are_not_looked_for_here(folder: Path) -> None:
+    for typed in ("python3 /workspace/trian.py", "bash /opt/run.sh", "-m pkg.trian", "/opt/prog"):
+        assert check_files(spec(folder, typed), contained=True) == ()
+
+
+def test_typographic_characters_in_arguments_are_warned_of(folder: Path) -> None:
+    asked = spec(folder, "train.py –lr 1 “a b” --x=“q”", setup=("‘module load x’",))
+    assert check_words(asked) == (
+        "'–lr' begins with U+2013, which is no -: did you mean --lr",
+        "'“a' has typographic quotes (U+201C), which no shell knows: type ' or \"",
+        "'b”' has typographic quotes (U+201D), which no shell knows: type ' or \"",
+        "'--x=“q”' has typographic quotes (U+201C, U+201D), which no shell knows: type ' or \"",
+        "'‘module load x’' has typographic quotes (U+2018, U+2019), which no shell knows: type ' or \"",
+    )
+
+
+def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
+    """A script for a newer Python than ours, and one for a newer Python than the ranks' own."""
+    asked: list[tuple[str, ...]] = []
+
+    def answer(out: str) -> Any:
+        def run(argv: tuple[str, ...], timeout: float) -> system.Completed:
+            asked.append(argv)
+            return system.Completed((), 0, out, "", 0.0)
+
+        return run
+
+    newer = spec(folder, "wrong.py", python="/new/python")
+    assert check_files(newer, False, answer("")) == ()
+    told = answer("SyntaxError: line 1: invalid syntax")
+    with pytest.raises(BadInput, match=r"new\.py cannot be compiled by /old/python: line 1: invalid syntax"):
+        check_files(spec(folder, "new.py", python="/old/python"), False, told)
+    assert [argv[0] for argv in asked] == ["/new/python", "/old/python"]
+    assert check_files(spec(folder, "train.py", python="/old/python"), False, answer("not asked")) == ()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("missing", "near"),
+    [
+        ("trian.py", "did you mean train.py?"),
+        ("pkg/trian.py", "did you mean pkg/train.py?"),
+        ("nothing_like_it.py", ""),
+        ("train.sh", ""),
+        ("gone/dos.py", ""),
+    ],
+)
+def test_a_near_name_is_offered(folder: Path, missing: str, near: str) -> None:
+    assert near_file(str(folder / missing), str(folder)) == near
+
+
+def test_a_script_that_lies_one_folder_deeper_is_offered(folder: Path) -> None:
+    (folder / "train.py").unlink()
+    assert near_file(str(folder / "train.py"), str(folder)) == "did you mean pkg/train.py?"
