@@ -122,6 +122,9 @@ def to_spec(
             seen = f"--{name} must be at least {value + 1}, not {value}"
             raise BadInput(seen, f"give --{name} {value + 1} or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
+    is_without_gpus = settled["gpus"].origin != settings.DEFAULT and str(settled["gpus"].value) == "0"
+    if is_without_gpus and not (values["ranks_per_node"] or values.get("shapes")):
+        values["ranks_per_node"] = 1  # CPU ranks are meant: GPUs were not forgotten
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
     del values["follow"], values["wait"], values["slurm_every"], values["trust"]

@@ -81,6 +81,8 @@ class SubmitFacts:
             said += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
         said += check(planned, environ=environ)
         partition_limits.check(planned.spec, _partitions(self.offered))
+        if not planned.spec.alone:
+            said += partition_limits.forgotten_gpus(planned.spec, _partitions(self.offered))
         return said
 
 

@@ -37,6 +37,21 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
         raise BadInput(f"{each}{ranks}: a node has at most {offer.cpus} CPUs", describe(offer))
 
 
+def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple[str, ...]:
+    """Return a notice if the ranks of ``spec`` get no GPU, or share all of a node, and nobody said so."""
+    if spec.gpus or spec.ranks_per_node:
+        return ()
+    if sbatch_options.asks_for_gpus(spec):
+        one_rank = "the job asks for GPUs without --gpus: one rank on each node gets all of them"
+        return () if spec.per_node else (f"{one_rank}; --gpus N starts one rank per GPU",)
+    offer = target_partition(spec, partitions)
+    if offer is None or not offer.gpus:
+        return ()
+    most = "a GPU" if offer.gpus == 1 else f"up to {offer.gpus} GPUs"
+    seen = f"nodes of partition {offer.name} have {most}, and this run asks for none: its ranks see no GPU"
+    return (f"{seen}; --gpus N asks for them, --gpus 0 says that CPU ranks are meant",)
+
+
 def cpus_per_gpu(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> int:
     """A GPU's share of the CPUs of every kind of node that the job may get; 0 if that cannot be seen."""
     offer = target_partition(spec, partitions)

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
-from clusterrun.slurm.partition_limits import check, cpus_per_gpu
+from clusterrun.slurm.partition_limits import check, cpus_per_gpu, forgotten_gpus, target_partition
 from clusterrun.slurm.queries import PartitionOffer
 from tests.operations.values import SPEC
 
@@ -74,3 +74,30 @@ def test_more_cpus_for_a_gpu_of_other_nodes_do_not_count() -> None:
     wider = replace(MIXED, kinds=((8, 64), (4, 128)))
     assert [cpus_per_gpu(replace(SPEC, gpus=gpus), (wider,)) for gpus in (2, 8)] == [8, 8]
     assert cpus_per_gpu(replace(SPEC, gpus=8), (replace(MIXED, kinds=((8, 128), (1, 2))),)) == 16
+
+
+def test_gpus_that_were_not_asked_for_are_named_once() -> None:
+    (notice,) = forgotten_gpus(replace(SPEC, gpus=0), (BIG, CPU))
+    assert notice.startswith("nodes of partition big have up to 8 GPUs, and this run asks for none")
+    (notice,) = forgotten_gpus(replace(SPEC, gpus=0, sbatch=("gres=gpu:8",)), (BIG, CPU))
+    assert "one rank on each node gets all of them" in notice
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"gpus": 1},
+        {"gpus": 0, "ranks_per_node": 1},
+        {"gpus": 0, "partition": "cpu"},
+        {"gpus": 0, "sbatch": ("partition=cpu",)},
+        {"gpus": 0, "partition": "big,cpu"},
+        {"gpus": 0, "sbatch": ("gres=gpu:8",), "per_node": True},
+    ],
+)
+def test_who_wants_cpu_ranks_or_has_gpus_is_told_nothing(asked: dict[str, Any]) -> None:
+    assert forgotten_gpus(replace(SPEC, **asked), (BIG, CPU)) == ()
+
+
+def test_a_partition_that_is_passed_on_is_the_one_that_counts() -> None:
+    asked = replace(SPEC, partition="big", sbatch=("partition=cpu",))
+    assert target_partition(asked, (BIG, CPU)) == CPU

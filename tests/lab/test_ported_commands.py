@@ -1,0 +1,194 @@
+"""What people bring along from sbatch and torchrun, beside what plain Slurm does with the same input."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.lab.lab import Lab
+from clusterrun.script.sbatch_table import OPTIONS
+from tests.lab.test_slurm_runs import Site, site, until
+
+pytestmark = pytest.mark.lab
+
+BATCH = """#!/bin/bash
+#SBATCH --job-name=ported
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=00:05:00
+srun python3 train.py --lr 0.1
+"""
+FILES = {
+    "port.sbatch": BATCH,
+    "train.py": "print('trained')\n",
+    "wrong.py": "def f(:\n",
+    "dos.sh": "#!/bin/bash\r\necho hello\r\n",
+    "no_first_line": "echo hello\n",
+    # As torchrun does it: a world of two below each rank.
+    "launch.sh": """#!/bin/bash
+for RANK in 0 1; do
+    export RANK
+    {python} -c 'import time; time.sleep(600)' &
+done
+wait
+""",
+}
+
+
+@pytest.fixture
+def project(lab: Lab, tmp_path: Path) -> Site:
+    here = site(lab, tmp_path)
+    for name, text in FILES.items():
+        (here.project / name).write_text(text.replace("{python}", sys.executable))
+        (here.project / name).chmod(0o755)
+    return here
+
+
+def plain(here: Site, *words: str) -> tuple[int, str, str]:
+    done = here.lab.exec(["sbatch", *words], cwd=str(here.project))
+    return done.code, done.out, done.err
+
+
+def queued(here: Site) -> str:
+    return here.lab.exec(["squeue", "--noheader", "--format=%i"]).out
+
+
+def runs(here: Site) -> list[str]:
+    folder = here.home / "runs"
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "port.sbatch",
+        "bash port.sbatch",
+        "sbatch port.sbatch",
+        "srun -N 2 python3 train.py",
+        "--nodes 2 torchrun --nproc_per_node 2 train.py",
+        "torchrun --nproc_per_node 2 train.py",
+        "mpirun -n 2 python3 train.py",
+        "python3 trian.py",
+        "trian.py",
+        "FOO=1 python3 train.py",
+        "-m train.py",
+        "wrong.py",
+        "./dos.sh",
+        "./no_first_line",
+        "–nodes 2 train.py",
+        "--array 0-3%2 train.py",
+        "--sbatch array=0-3%2 train.py",
+        "--wrap 'python3 train.py'",
+        "--sbatch output=logs/%x_%j.out train.py",
+        "--sbatch chdir=/tmp train.py",
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_queued(project: Site, typed: str) -> None:
+    done = project.run("submit", *shlex.split(typed))
+    assert (done.code, done.out) == (2, "")
+    assert re.search(r"^error: .+\n.+", done.err, re.MULTILINE), "what was seen, and what to do"
+    assert (queued(project), runs(project)) == ("", [])
+
+
+def test_plain_sbatch_refuses_the_same_scripts(project: Site) -> None:
+    assert "DOS line breaks" in plain(project, "dos.sh")[2]
+    assert "does not look like a batch script" in plain(project, "no_first_line")[2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"),
+    [
+        ("port.sbatch", (2, 1)),
+        ("torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 0.1", (2, 4)),
+        ("srun -N2 -n4 python3 train.py --lr 0.1", (2, 2)),
+    ],
+)
+def test_the_line_that_is_offered_asks_for_the_same(project: Site, typed: str, size: tuple[int, int]) -> None:
+    refused = project.run("submit", *shlex.split(typed))
+    line = next(line for line in refused.err.split("\n") if "clusterrun submit" in line)
+    words = shlex.split(line[line.index("clusterrun submit ") :])[2:]
+    assert words[-3:] == ["train.py", "--lr", "0.1"]
+    answer = project.submit("--sbatch", "hold", *words)
+    status = project.status(answer["run_id"])
+    assert (status["nodes"], status["world_size"]) == (size[0], size[0] * size[1])
+    asked = project.lab.exec(["squeue", "--noheader", f"--job={answer['job_id']}", "--format=%D %j"]).out
+    assert asked.startswith(f"{size[0]} ")
+    project.run("cancel", answer["run_id"])
+
+
+PASSED_ON = (
+    *("mail-type=BEGIN", "mail-type=END", "mail-user=a@example.org", "nice=7", "contiguous", "switches=1@10"),
+    *(
+        "mincpus=2",
+        "tmp=10",
+        "reboot",
+        "delay-boot=3",
+        "mcs-label=m",
+        "network=x",
+        "wckey=k",
+        "deadline=now+9hours",
+    ),
+    *("threads-per-core=1", "exclude=n0004", "gres=gpu:2", "requeue", "hold", "distribution=cyclic"),
+)
+COMPARED = (
+    *("MailType", "MailUser", "Nice", "Contiguous", "MinCPUsNode", "MinTmpDiskNode", "Reboot", "DelayBoot"),
+    *(
+        "MCS_label",
+        "Network",
+        "Requeue",
+        "ExcNodeList",
+        "TresPerNode",
+        "Switches",
+        "Socks/Node",
+        "OverSubscribe",
+    ),
+)
+
+
+def fields(here: Site, job_id: str) -> dict[str, str]:
+    shown = here.lab.exec(["scontrol", "--oneliner", "show", "job", job_id]).out
+    pairs = [word.partition("=")[::2] for word in shown.split()]
+    return {name: value for name, value in pairs if name in COMPARED}
+
+
+def test_options_that_are_passed_on_reach_the_job_as_with_plain_sbatch(project: Site) -> None:
+    code, out, err = plain(project, "--parsable", *(f"--{option}" for option in PASSED_ON), "--wrap", "true")
+    assert code == 0, err
+    theirs = fields(project, out.strip())
+    answer = project.submit(*(word for option in PASSED_ON for word in ("--sbatch", option)), "train.py")
+    ours = fields(project, answer["job_id"])
+    project.lab.exec(["scancel", out.strip()])
+    project.run("cancel", answer["run_id"])
+    assert theirs["MailType"] in ("BEGIN,END", "END")  # from 25.05 on sbatch takes the last one
+    assert ours == {**theirs, "MailType": "BEGIN,END"}
+
+
+def test_the_table_has_every_option_that_this_sbatch_names(project: Site) -> None:
+    shown = project.lab.exec(["sbatch", "--help"]).out
+    names = set(re.findall(r"^\s+(?:-\w, ?|-\w  )?--([a-z][a-z-]+)", shown, re.MULTILINE))
+    assert len(names) > 80
+    assert names <= {*OPTIONS}
+
+
+def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(project: Site) -> None:
+    """Plain ``srun`` starts the same two worlds, and says nothing."""
+    answer = project.submit("--nodes", "2", "--preflight", "off", "./launch.sh")
+    until(lambda: "training alone: at least 2 of 2 ranks" in project.status(answer["run_id"])["reason"])
+    project.run("cancel", answer["run_id"])
+    (project.project / "run.sh").write_text("#!/bin/bash\ntorchrun --nproc_per_node 2 train.py\n")
+    done = project.run("submit", "--nodes", "2", "--dry-run", "bash", "run.sh")
+    assert done.code == 0
+    assert "run.sh, line 2 starts torchrun" in done.err
+    assert "clusterrun submit --nodes 2 --gpus 2 train.py" in done.err
+
+
+def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(project: Site) -> None:
+    said = [project.run("submit", "--dry-run", *words, "train.py").err for words in ((), ("--gpus", "0"))]
+    lines = [line for line in said[0].split("\n") if "this run asks for none" in line]
+    assert len(lines) == 1
+    assert "nodes of partition debug have up to 8 GPUs" in lines[0]
+    assert "asks for none" not in said[1]
