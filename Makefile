@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 AT_ONCE := -n 2 --dist loadfile
 # What needs neither Slurm nor processes that run for long.
 UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config reports logs runs operations protocol \
-  preflight/search preflight/session preflight/checks preflight/probes preflight/test_majority.py \
+  preflight/causes preflight/session preflight/checks preflight/probes preflight/test_majority.py \
   preflight/test_registry.py preflight/test_thresholds.py coordinator/test_coordinator.py \
   coordinator/test_coordinator_ends.py coordinator/test_coordinator_failures.py coordinator/test_hang_monitor.py \
   coordinator/test_notifications.py coordinator/test_recovery.py coordinator/test_restarts.py \

@@ -15,7 +15,8 @@ from benchmarks import group_world
 from benchmarks.group_world import GroupWorld, nodes_world, other_world
 from benchmarks.pair_world import PairWorld, exact, link, neighbours_then_fastest, searched
 from benchmarks.parted_world import Tree, judged
-from clusterrun.preflight.search.search import GroupTest, Search, SearchResult
+from clusterrun.preflight.causes.pair_search import Search, SearchResult
+from clusterrun.preflight.observations import GroupTest
 
 MOST_ROUNDS = 10
 MOST_FALSE = 0.003

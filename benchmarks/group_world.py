@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clusterrun.preflight.search.group_search import GroupSearch, GroupsSaid
-from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.causes.groups import GroupSearch, GroupsResult
+from clusterrun.preflight.observations import GroupTest
 
 
 @dataclass
@@ -48,7 +48,7 @@ class GroupWorld:
         return GroupTest(nodes, not failed)
 
 
-def searched(world: GroupWorld) -> GroupsSaid:
+def searched(world: GroupWorld) -> GroupsResult:
     """What the search says of that world, whose whole set has failed."""
     search = GroupSearch(range(world.count))
     while groups := search.next_round():
@@ -56,13 +56,16 @@ def searched(world: GroupWorld) -> GroupsSaid:
     return search.result()
 
 
-def judged(world: GroupWorld, said: GroupsSaid) -> str:
+def judged(world: GroupWorld, said: GroupsResult) -> str:
     """``exact``, ``set`` (the right nodes, though perhaps what connects them), ``undecided`` or ``wrong``."""
     true = set(world.nodes)
     single = world.across if len(world.across) == 1 else set()
     if not set(said.bad) <= true | single:
         return "wrong"
-    if said.apart and set(said.apart) not in (true, set(world.across)):
+    sides = [true, set(world.across)]
+    if 2 * len(world.across) == world.count:  # an uplink between two halves has no smaller side
+        sides.append(set(range(world.count)) - world.across)
+    if said.apart and set(said.apart) not in sides:
         return "wrong"
     if said.bad and set(said.bad) == true | single:
         return "exact"

@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.preflight.search.search import GroupTest, Search, SearchResult
+from clusterrun.preflight.causes.pair_search import Search, SearchResult
+from clusterrun.preflight.observations import GroupTest
 
 Link = frozenset[int]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.pair_world import PairWorld
-from clusterrun.preflight.search.search import GroupTest, SearchResult
+from clusterrun.preflight.causes.pair_search import SearchResult
+from clusterrun.preflight.observations import GroupTest
 
 Place = tuple[int, ...]
 SHARES = (0.5, 0.25, 0.1)

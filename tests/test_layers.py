@@ -61,7 +61,7 @@ PURE = (
     "coordinator/*.py",
     "diagnosis/*.py",
     "slurm_text/*.py",
-    "preflight/search/*.py",
+    "preflight/causes/*.py",
     "preflight/session/*.py",
 )
 """What decides: it neither waits, nor opens, nor starts anything, nor reads a clock."""

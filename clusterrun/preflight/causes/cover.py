@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clusterrun.model.frozen import Any
 
 # A cause must be 20 times as likely as the best other cause. Chance must lie further behind (`false_blame`).
 LIKELIER = math.log(20)
 
-Cause = TypeVar("Cause", bound=Hashable)
-Scope = TypeVar("Scope", bound=Hashable)
+Cause = Any  # a hashable value that names the cause
+Scope = Any  # a hashable value that names what was tested: a link or a way
 
 
-class Cover(Generic[Cause, Scope]):
+class Cover:
     """A greedy cover of failed scopes by causes.
 
     ``explains``: the failed scopes that each candidate explains.

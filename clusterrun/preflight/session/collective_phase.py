@@ -6,10 +6,11 @@ from collections.abc import Generator, Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight import registry
-from clusterrun.preflight.search.bandwidth_blame import levels
-from clusterrun.preflight.search.group_search import GroupSearch, slow_parts
-from clusterrun.preflight.search.schedule import GroupTest
-from clusterrun.preflight.search.search import Pair, Search
+from clusterrun.preflight.causes.groups import GroupSearch
+from clusterrun.preflight.causes.pair_search import Search
+from clusterrun.preflight.causes.rates import levels
+from clusterrun.preflight.causes.slow_parts import slow_parts
+from clusterrun.preflight.observations import GroupTest, Pair
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
 from clusterrun.preflight.session.state import OF_PAIRS, NodeFinding, SessionState
@@ -93,10 +94,10 @@ class PairTests:
         self._drop_lost(search)
         self.write()
 
-    def _distance(self, link: Pair) -> int:
-        """Over how many levels of switches it goes, as far as the scheduler told."""
-        subjects = self.case.subjects
-        return levels(subjects[link.a].switches, subjects[link.b].switches)
+    def _distance(self, ends: tuple[int, int]) -> int:
+        """Return how many levels of switches a link crosses, as far as the scheduler knows."""
+        a, b = (self.case.subjects[node].switches for node in ends)
+        return levels(a, b)
 
     def _drop_lost(self, search: Search) -> None:
         """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""

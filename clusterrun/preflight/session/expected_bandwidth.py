@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import infiniband
-from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
 
 LARGE_MEGABYTES = 1074.0

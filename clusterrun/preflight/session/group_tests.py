@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Generator, Sequence
 
 from clusterrun.model.preflight_report import Measurement
-from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.requests import Request
 from clusterrun.preflight.session.state import SessionState

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
-from clusterrun.preflight.search.group_search import GroupsSaid
-from clusterrun.preflight.search.schedule import GroupTest
-from clusterrun.preflight.search.search import Evidence, SearchResult
+from clusterrun.preflight.causes.groups import GroupsResult
+from clusterrun.preflight.causes.pair_search import Evidence, SearchResult
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.thresholds import median_of
@@ -128,7 +128,7 @@ def of_ends(state: SessionState) -> Iterator[NodeFinding]:
             state.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
 
 
-def of_set(state: SessionState, failed: GroupTest, known: GroupsSaid, unfinished: bool) -> None:
+def of_set(state: SessionState, failed: GroupTest, known: GroupsResult, unfinished: bool) -> None:
     """What is said where the whole set fails, though its nodes and pairs do not."""
     why = why_failed(failed) or "no answer within the limit"
     rest = len(failed.nodes) - len(known.bad) - len(known.apart)
@@ -152,7 +152,7 @@ def of_set(state: SessionState, failed: GroupTest, known: GroupsSaid, unfinished
         state.write_of_all("set", "set", Grade.FAIL, _of_set(state, known, why, unfinished), _SET)
 
 
-def _of_set(state: SessionState, known: GroupsSaid, why: str, unfinished: bool) -> str:
+def _of_set(state: SessionState, known: GroupsResult, why: str, unfinished: bool) -> str:
     said = f"the whole set fails ({why})"
     if known.passed >= len(known.least):
         said = f"{state.names(known.least)} fail together, and their pairs do not ({why})"

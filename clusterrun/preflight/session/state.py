@@ -11,7 +11,7 @@ from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measur
 from clusterrun.preflight import tasks
 from clusterrun.preflight.causes.dials import Dials
 from clusterrun.preflight.causes.losses import Losses
-from clusterrun.preflight.search.bandwidth_blame import switches
+from clusterrun.preflight.causes.rates import switches
 from clusterrun.preflight.session.node_selection import Choice, choose
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from clusterrun.model.frozen import replace
-from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import expected_bandwidth
 from clusterrun.preflight.session.expected_bandwidth import LARGE_MEGABYTES
 from clusterrun.preflight.session.group_tests import SET

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pair_world import PairWorld, link, searched
-from clusterrun.preflight.search.bandwidth_blame import LinkDistance, kinds_of, levels, same, switches
-from clusterrun.preflight.search.schedule import Pair
+from clusterrun.preflight.causes.rates import LinkDistance, kinds_of, levels, same_distance, switches
+from clusterrun.preflight.observations import Pair
 
 
 @pytest.mark.parametrize(
@@ -27,17 +27,17 @@ def test_two_nodes_are_as_far_apart_as_they_must_go_up_to_meet(one, other, apart
 
 def test_a_kind_that_is_as_fast_as_the_others_is_left_as_it_is():
     best = {Pair(0, 1): 100.0, Pair(1, 2): 95.0, Pair(2, 3): 50.0}
-    assert kinds_of(best, lambda one: one.a, 0.1) == {
+    assert kinds_of(best, lambda ends: ends[0], 0.1) == {
         0: LinkDistance(0, 1, 100.0, 1.0),
         1: LinkDistance(1, 1, 95.0, 1.0),
         2: LinkDistance(2, 1, 50.0, 2.0),
     }
-    assert kinds_of({}, same, 0.1) == {}
+    assert kinds_of({}, same_distance, 0.1) == {}
 
 
 def racks(nodes: int, size: int = 4):
     """A world of racks, and how far its links go."""
-    return lambda one: int(one.a // size != one.b // size)
+    return lambda ends: int(ends[0] // size != ends[1] // size)
 
 
 @pytest.mark.parametrize("nodes", [8, 16, 64])

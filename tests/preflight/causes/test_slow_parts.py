@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight.search.group_search import slow_parts
-from clusterrun.preflight.search.schedule import GroupTest
+from clusterrun.preflight.causes.slow_parts import slow_parts
+from clusterrun.preflight.observations import GroupTest
 
 FLOOR = 80.0
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from benchmarks.bench_preflight_search import MOST_ROUNDS, Mix, cut_link, faulty_sets, healthy, wrongly
 from benchmarks.pair_world import PairWorld, exact, link, searched
-from clusterrun.preflight.search.search import GroupTest, Search
+from clusterrun.preflight.causes.pair_search import Search
+from clusterrun.preflight.observations import GroupTest
 
 ANSWERS = st.lists(st.one_of(st.none(), st.booleans(), st.floats(0.0, 200.0)), min_size=1, max_size=400)
 

@@ -12,7 +12,6 @@ from benchmarks.bench_preflight_search import TREES
 from benchmarks.pair_world import PairWorld, searched
 from benchmarks.parted_world import TreeWorld, judged
 from clusterrun.model.orders import Level
-from clusterrun.preflight.search.node_groups import Groups, parts
 from tests.preflight.simulated import Faults, bad_links, blamed, examined, orders
 
 SPLITS = [
@@ -50,17 +49,6 @@ def test_bad_nodes_are_no_part_for_they_fail_with_each_other(count):
     for broken in ({0, 1}, {1, 3}, {0, count - 1}):
         said = searched(PairWorld(1, broken=frozenset(broken)), count)
         assert (set(said.bad), said.parts) == (broken, ())
-
-
-def test_one_link_that_passes_joins_two_groups():
-    groups = Groups()
-    for a, b in ((0, 1), (2, 3)):
-        groups.join(a, b)
-    failed = [(0, 2), (0, 3), (1, 2)]
-    assert parts(groups.of(range(4)), failed) == ((0, 1), (2, 3))
-    assert parts(groups.of(range(4)), failed[:2]) == ()
-    groups.join(1, 3)
-    assert parts(groups.of(range(4)), failed) == ()
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight.search.schedule import Pair, all_rounds, pair, ring_rounds
+from clusterrun.preflight.causes.pair_search import all_rounds, ring_rounds
+from clusterrun.preflight.observations import Pair, pair
 
 sets_of_nodes = st.lists(st.integers(0, 5000), min_size=0, max_size=70, unique=True)
 

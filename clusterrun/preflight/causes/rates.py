@@ -1,0 +1,140 @@
+"""Read the rates of pair tests as answers to one question: whether the pair is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.preflight.causes.pairs import Answers, Link
+from clusterrun.preflight.thresholds import NORMAL, SlowLine, Thresholds, line, median_of
+
+Distance = Callable[[Link], int]
+
+# PairRates dip more often than tests fail.
+LEAST_NOISE = 0.05
+
+
+def same_distance(link: Link) -> int:
+    """Return 0: nothing is known of the switches, so all links are of one kind."""
+    return 0
+
+
+def switches(address: str) -> tuple[str, ...]:
+    """Return the switches above a node, the topmost first: ``SLURM_TOPOLOGY_ADDR`` is ``spine.leaf3.n7``."""
+    return tuple(address.split(".")[:-1])
+
+
+def levels(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return how many levels up two nodes meet; 0 below one switch, or if the switches are unknown."""
+    if not a or not b:
+        return 0
+    differing = (level for level, (mine, other) in enumerate(zip(a, b)) if mine != other)
+    common = next(differing, min(len(a), len(b)))
+    return max(len(a), len(b)) - common
+
+
+@frozen
+class LinkDistance:
+    levels: int  # of switches that the links cross
+    links: int  # how many were timed
+    median: float  # of their best rates, in GB/s
+    factor: float  # makes the rates comparable with those of the fastest kind; 1 if it is as fast
+
+
+def kinds_of(best: Mapping[Link, float], distance: Distance, slower: float) -> dict[int, LinkDistance]:
+    """Return the kinds of links by level; ``slower``: a kind that much below the fastest has a factor."""
+    rates: dict[int, list[float]] = {}
+    for link, rate in best.items():
+        rates.setdefault(distance(link), []).append(rate)
+    medians = {level: median_of(values) for level, values in rates.items()}
+    fastest = max(medians.values(), default=0.0)
+    kinds = {}
+    for level in sorted(medians):
+        median = medians[level]
+        is_slower = 0 < median < fastest * (1 - slower)
+        factor = fastest / median if is_slower else 1.0
+        kinds[level] = LinkDistance(level, len(rates[level]), median, factor)
+    return kinds
+
+
+@frozen
+class TimedPair:
+    link: Link
+    rate: float  # in GB/s
+    is_retest: bool  # other tests asked for it
+    starved: bool = False  # its ends waited for processors: the link is at least this fast
+
+
+class PairRates:
+    """All rates, and the line between slow and fast.
+
+    The line is drawn by what each node reaches in a third of its tests. A slow partner or link lowers only
+    some rates of a node. The best rate of all would grow with the number of tests. Retests of a slow node do
+    not count against its partners.
+
+    Links over more switches may all be slower. Their rates are multiplied by the factor of their kind: a link
+    is compared with its like.
+    """
+
+    def __init__(
+        self, timed: Iterable[TimedPair], limits: Thresholds, distance: Distance = same_distance
+    ) -> None:
+        tests = list(timed)
+        self.limits, self._distance = limits, distance
+        best: dict[Link, float] = {}
+        for test in tests:
+            best[test.link] = max(test.rate, best.get(test.link, 0.0))
+        self.kinds = kinds_of(best, distance, limits.slow_warn)
+        self.of_node: dict[int, list[float]] = {}
+        self.of_link: dict[Link, list[float]] = {}
+        planned: dict[int, list[float]] = {}
+        rates = [test.rate * self.factor(test.link) for test in tests]
+        for test, rate in zip(tests, rates):
+            self.of_link.setdefault(test.link, []).append(rate)
+            for node in test.link:
+                self.of_node.setdefault(node, []).append(rate)
+                if not test.is_retest:
+                    planned.setdefault(node, []).append(rate)
+        self._usual = {
+            node: max(_upper_third(rates), _upper_third(planned.get(node, rates)))
+            for node, rates in self.of_node.items()
+        }
+        fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
+        self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
+        # By how much one test differs from what its nodes reach: the standard deviation of one measurement.
+        first = [(test, rate) for test, rate in zip(tests, rates) if not test.is_retest]
+        gaps = [
+            abs(rate - min(self._usual[node] for node in test.link))
+            for test, rate in first or zip(tests, rates)
+        ]
+        noise = NORMAL * median_of(gaps) if gaps else 0.0
+        drawn = line(self._usual.values(), limits, limits.pair_floor, noise)
+        self.line = drawn or SlowLine(0.0, 0.0, 0.0)
+        self.answers = Answers(max(limits.noise, LEAST_NOISE))
+        for test, rate in zip(tests, rates):
+            # A rate between the two lines says nothing.
+            is_fast, is_slow = rate >= self.line.clear, rate < self.line.slow and not test.starved
+            if is_fast or is_slow:
+                self.answers.note(test.link, is_fast, test.is_retest)
+
+    def factor(self, link: Link) -> float:
+        return self.kinds[self._distance(link)].factor
+
+    def is_slow(self, nodes: Sequence[int]) -> bool:
+        """Return whether no test of the node or link reached the slow line."""
+        rates = self.of_node[nodes[0]] if len(nodes) == 1 else self.of_link[nodes[0], nodes[1]]
+        return max(rates) < self.line.slow
+
+    def behind(self) -> list[int]:
+        """Return the nodes far below the fastest quarter. They may only have had slow partners."""
+        return [node for node, rate in self._usual.items() if rate < self._far]
+
+    def leaders(self) -> list[int]:
+        """Return the nodes that are not far behind, the fastest first."""
+        fast = [node for node, rate in self._usual.items() if rate >= self._far]
+        return sorted(fast, key=lambda node: -self._usual[node])
+
+
+def _upper_third(rates: list[float]) -> float:
+    """Return the rate that a third of the tests reach; the best of up to three."""
+    return sorted(rates, reverse=True)[(len(rates) - 1) // 3]
