@@ -70,6 +70,7 @@ def submit(
     max_preemptions: int | None = None,
     max_time_limits: int | None = None,
     notice: float | str | timedelta | None = None,
+    kill_wait: float | str | timedelta | None = None,
     no_progress: int | None = None,
     hang_after: float | str | timedelta | None = None,
     on_hang: Literal["report", "restart", "kill"] | None = None,
@@ -141,6 +142,8 @@ def submit(
         max_preemptions: With --requeue: how many preemptions are survived. (default: 20)
         max_time_limits: With --requeue: how many time limits are survived. (default: 20)
         notice: With --requeue: how long before its end the job is told. (default: 120s)
+        kill_wait: At the end of the run: time from SIGTERM to SIGKILL, in which ranks can save.
+            (default: Slurm's KillWait, less a margin; 30s in local runs)
         no_progress: End after K failed attempts in a row that got no further; 0: never. (default: 3)
         hang_after: Time without any progress that counts as a hang; off: hangs are not looked for.
             (default: 10m)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.agent import actions
@@ -34,12 +35,18 @@ class AgentActor(Actor):
         self.shim = Shim(self)
         self.told: list[Any] = []
         self.termed_at: float | None = None
-        self.hurried = False
+        self.granted: float | None = None
+        self.hurried = self.sweeps = False
         self.lease_until = float("-inf")
         self.port_epoch: int | None = None
         self.exit_code: int | None = None
         self.seen_epoch = -1
         node.agents.append(self)
+
+    def _step(self, event: Any) -> None:
+        super()._step(event)
+        if isinstance(event, machine_events.SignalCame) and event.number == signal.SIGTERM:
+            self.world.watch.got_term(self)
 
     def carry_out(self, action: Any) -> None:
         self._carry[type(action)](self, action)
@@ -86,16 +93,29 @@ class AgentActor(Actor):
             if self.world.slurm is not None:
                 self._make_room()
             return
+        # Slurm's own TERM reaches the ranks that catch it at once.
+        catching = [process for process in self.ranks() if process.catches_term]
+        taken = messages.SignalTaken(self.seen_epoch, action.number, len(catching))
+        self.world.clock.after(0.01, self.feed, taken)
+        self._term(catching)
+
+    def _terminate(self, action: actions.TerminateRanks) -> None:
+        self._term([p for p in self.ranks() if not action.rest or p.termed_at is None])
+
+    def ranks(self) -> list[Process]:
+        """The ranks that it started."""
+        return [p for p in self.node.processes if p.agent is self and not p.child]
+
+    def _term(self, processes: list[Process]) -> None:
         if self.termed_at is None:
             self.termed_at = self.world.clock.now
-        for process in list(self.node.processes):
-            if process.agent is self and not process.child:
-                process.term()
+        for process in processes:
+            process.term()
 
     def _make_room(self) -> None:
         """Ranks that catch a notice end by themselves, with work left."""
         slurm = self.world.slurm
-        mine = [p for p in self.node.processes if p.agent is self and not p.child]
+        mine = self.ranks()
         catches = slurm is not None and slurm.plan.catches
         passed = messages.SignalTaken(self.seen_epoch, contract.NOTICE_SIGNAL, len(mine) if catches else 0)
         self.world.clock.after(0.01, self.feed, passed)
@@ -116,15 +136,17 @@ class AgentActor(Actor):
 
     def _sweep(self, action: actions.Sweep) -> None:
         self.world.watch.sweeping(self, action)
+        self.sweeps = True
         self.feed_later(0.5 * self.world.process_chance.random(), lambda: self._swept(action))
 
     def _swept(self, action: actions.Sweep) -> None:
         self._end_sidecars()
         self.node.kill(lambda process: process.epoch <= action.epoch)
-        self.termed_at = None
+        self.termed_at = self.granted = None
         self.world.clock.after(self.world.check_seconds(), self.feed, lambda: self._report_swept(action))
 
     def _report_swept(self, action: actions.Sweep) -> None:
+        self.sweeps = False
         left = [process for process in self.node.processes if process.epoch <= action.epoch]
         self.feed(messages.RanksGone(action.epoch, tuple(f"rank {process.rank} in D" for process in left)))
 
@@ -195,6 +217,7 @@ class AgentActor(Actor):
         messages.SignalRanks: _signal,
         actions.AwaitLeftovers: _await_leftovers,
         actions.EndLeftovers: _end_leftovers,
+        actions.TerminateRanks: _terminate,
         actions.Sweep: _sweep,
         messages.AskSidecar: _pass_on,
         actions.StartSidecar: _start_sidecar,

@@ -41,8 +41,8 @@ AGENT_BUGS = (
     Mutant(
         "nothing is swept after the last rank",
         "agent/ranks",
-        "            self._sweep()\n\n    def signal",
-        "            self._gone(())\n\n    def signal",
+        "            self._sweep()\n\n    def pass_on",
+        "            self._gone(())\n\n    def pass_on",
     ),
     Mutant(
         "leftover processes are killed at once",
@@ -62,9 +62,23 @@ AGENT_BUGS = (
         "a second TERM lengthens the grace", "agent/ranks", "if self._ending or self.idle:", "if self.idle:"
     ),
     Mutant(
-        "no grace at all", "agent/ranks", "self.kill_at = now.steady + grace", "self.kill_at = now.steady"
+        "no grace at all",
+        "agent/ranks",
+        "self.kill_at = (self._termed_at if termed else now.steady) + grace",
+        "self.kill_at = now.steady",
     ),
-    Mutant("the grace never ends", "agent/ranks", "self.kill_at = now.steady + grace", "self.kill_at = None"),
+    Mutant(
+        "the grace never ends",
+        "agent/ranks",
+        "self.kill_at = (self._termed_at if termed else now.steady) + grace",
+        "self.kill_at = None",
+    ),
+    Mutant(
+        "Slurm's own TERM waits for the coordinator",
+        "agent/agent",
+        "            self._ranks.pass_on(now, event.number, ordered=False)",
+        "            pass",
+    ),
     Mutant(
         "the loss of the shim is ignored",
         "agent/agent",

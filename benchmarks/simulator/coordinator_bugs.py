@@ -93,10 +93,21 @@ COORDINATOR_BUGS = (
     Mutant(
         "a 0 after a TERM is success",
         "coordinator/attempt",
-        "        if report.stopped:\n            return\n",
-        "",
+        "        if report.stopped:\n            self._signalled",
+        "        if False:\n            self._signalled",
     ),
-    Mutant("ranks that vanish are not missed", "coordinator/attempt", "if not well and", "if False and"),
+    Mutant(
+        "ranks that vanish are not missed",
+        "coordinator/attempt",
+        "unexplained = not well and",
+        "unexplained = False and",
+    ),
+    Mutant(
+        "who is cancelled gets no more time than after a failure",
+        "coordinator/lifecycle",
+        "grace = self.kill_wait if end.state in ENDED_FROM_OUTSIDE else None",
+        "grace = None",
+    ),
     Mutant(
         "silence is not looked for",
         "coordinator/coordinator",

@@ -18,6 +18,12 @@ JOB_BUGS = (
         "",
     ),
     Mutant(
+        "the grace counts from the order, not from Slurm's TERM",
+        "agent/ranks",
+        "self.kill_at = (self._termed_at if termed else now.steady) + grace",
+        "self.kill_at = now.steady + grace",
+    ),
+    Mutant(
         "nobody hands over",
         "coordinator/requeue",
         "            self._actions.append(Requeue(self._state_keeper.state.excluded))",
@@ -50,7 +56,7 @@ JOB_BUGS = (
     Mutant(
         "ranks that made room are done",
         "coordinator/termination",
-        "return self.shutdown and (stopping if reported else self._taken)",
+        "return self.shutdown and (stopping if reported else bool(self._taken_signals))",
         "return False",
     ),
 )

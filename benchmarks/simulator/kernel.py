@@ -101,6 +101,9 @@ class Process:
         self.killed = False
         self.stuck = False
         self.termed_at: float | None = None
+        self.last_termed_at = 0.0
+        self.born_at = self.node.world.clock.now
+        self.catches_term = self.node.world.scenario.catches_term
         self.collides = False
         self.node.processes.append(self)
 
@@ -116,9 +119,10 @@ class Process:
 
     def term(self) -> None:
         """SIGTERM: the program does with it what the scenario says."""
+        world = self.node.world
+        self.last_termed_at = world.clock.now
         if not self.alive or self.termed_at is not None:
             return
-        world = self.node.world
         self.termed_at = world.clock.now
         if world.process_chance.random() >= world.scenario.ignores_term:
             delay = world.scenario.term_seconds * world.process_chance.random()

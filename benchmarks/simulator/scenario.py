@@ -133,6 +133,7 @@ class Scenario:
     ignores_term: float = 0.0
     term_code: int = -15
     term_seconds: float = 0.1
+    catches_term: bool = False
     leaves_children: float = 0.0
     time_limit: float = 0.0
     slow: float = 0.0
@@ -214,6 +215,7 @@ def draw(clock: Clockwork) -> Scenario:
     reports = clock.random("progress")
     world.progress = reports.choice(("", "", "further", "same"))
     world.no_progress = reports.choice((0, 1, 1, 2, 3))
+    world.catches_term = clock.random("handlers").random() < 0.5
     trouble = clock.random("trouble")
     world.trouble = trouble.choice((0.3, 0.9, 0.97)) if trouble.random() < 1 / 8 else 0.0
     rare = clock.random("rare")

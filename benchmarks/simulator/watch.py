@@ -13,7 +13,7 @@ from clusterrun.model.states import State
 from clusterrun.protocol import messages as msg
 
 from .budget import Budget
-from .ends import check_end
+from .ends import ASKING, check_end
 from .scenario import FIT, HARMLESS
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class Watch:
     def agent_hears(self, agent: AgentActor, message: Any) -> None:
         if isinstance(message, msg.Ack):
             self._granted[agent.name] = True
+        elif (
+            isinstance(message, msg.StopRanks) and agent.granted is None and agent.seen_epoch == message.epoch
+        ):
+            agent.granted = message.grace
 
     def spawned(self, agent: AgentActor, action: msg.StartRanks) -> None:
         if not self._granted.get(agent.name) or agent.lease_until <= self.world.clock.now - SLACK:
@@ -205,10 +209,17 @@ class Watch:
             return
         if agent.termed_at is None:
             self.fail(f"{agent.name} kills ranks that were never asked to end")
-        elif now - agent.termed_at < self.world.orders.grace - SPAWN_SECONDS and not any(
-            p.killed for p in mine
-        ):
+            return
+        grace = self.world.orders.grace if agent.granted is None else agent.granted
+        if now - agent.termed_at < grace - SPAWN_SECONDS and not any(p.killed for p in mine):
             self.fail(f"{agent.name} kills after {now - agent.termed_at:.2f} s of grace")
+
+    def got_term(self, agent: AgentActor) -> None:
+        """Slurm's own TERM reaches the ranks that catch it at once, whatever it means."""
+        for process in agent.ranks() if agent.alive and not agent.sweeps else ():
+            running = process.alive and self.world.clock.now > process.born_at + SPAWN_SECONDS
+            if running and process.catches_term and process.termed_at is None:
+                self.fail(f"{agent.name} keeps a TERM from rank {process.rank}")
 
     def agent_told(self, agent: AgentActor, message: Any) -> None:
         if isinstance(message, msg.RanksGone):
@@ -241,8 +252,8 @@ class Watch:
         agent, scenario = process.agent, self.world.scenario
         freezing = {"freeze agent", "freeze node", "stuck", "repeat", "slow sweep"} & set(scenario.faults)
         if agent.alive and process.termed_at is not None and not (freezing or scenario.suspensions):
-            took = self.world.clock.now - process.termed_at
-            if took > self.world.orders.grace + 1.5:
+            took = self.world.clock.now - process.last_termed_at
+            if took > self.world.orders.kill_wait + 1.5:
                 self.fail(f"rank {process.rank} was killed {took:.1f} s after its TERM")
 
     def port_released(self, agent: AgentActor) -> None:
@@ -295,6 +306,10 @@ class Watch:
             if key in self._acked and not self.world.scenario.has("repeat"):
                 self.fail(f"{coordinator.name} acknowledges beat {message.beat} twice")
             self._acked[key] = True
+        brief = isinstance(message, msg.StopRanks) and message.grace < self.world.orders.kill_wait
+        only_asked = not set(self.world.scenario.faults) - {*ASKING, *HARMLESS} and not self.world.slurm
+        if brief and only_asked and self.world.asked_at is not None and not self.world.scenario.trouble:
+            self.fail(f"{coordinator.name} gives ranks {message.grace} s although nothing failed")
         if isinstance(message, msg.Farewell):
             agent = self.world.agent_of(action.link)
             if agent is None:

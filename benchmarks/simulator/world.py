@@ -33,6 +33,8 @@ from .watch import Watch
 
 WELCOME = "welcome"
 CONNECT_SECONDS = 5.0
+KILL_WAIT_SECONDS = 12.0
+"""From TERM to KILL when a run is ended; another time than after a failure."""
 SUPERSEDED_SECONDS = 8.0
 """The most a running coordinator may take to see that another one took over."""
 
@@ -90,6 +92,7 @@ class World:
             spares=self.scenario.spares,
             launch=("srun",) if self.scenario.one_launcher else (),
             preflight=self._preflight(),
+            kill_wait=KILL_WAIT_SECONDS,
             survival=plan.survival if plan else Survival(no_progress=self.scenario.no_progress),
         )
 
@@ -152,7 +155,10 @@ class World:
     def make_agent(self, index: int) -> Any:
         """A new machine."""
         observed = self.scenario.observed
-        return self.machines[1](index, self.scenario.processes, self.orders.grace, observed=observed)
+        orders = self.orders
+        return self.machines[1](
+            index, self.scenario.processes, orders.grace, observed=observed, kill_wait=orders.kill_wait
+        )
 
     def succeed(self, coordinator: CoordinatorActor, excluded: tuple[str, ...]) -> bool:
         """Queue the run anew on nodes that are not excluded; it begins when the old job has ended."""

@@ -19,6 +19,17 @@ class Tell(Action):
 
 
 @frozen
+class TerminateRanks(Action):
+    """Send TERM and CONT to the rank processes of ``epoch``.
+
+    ``rest``: only to those that the last TERM did not reach, because they had no handler for it.
+    """
+
+    epoch: int
+    rest: bool = False
+
+
+@frozen
 class ReleasePort(Action):
     """Give the port back that was reserved."""
 

@@ -9,13 +9,15 @@ Laws
 3. Only acknowledged beats extend the lease, counted from the moment the beat was sent. Once it has run
    out, nothing extends it: the node ends its ranks shortly before, and the shim enforces that.
    A node that was suspended meanwhile may ask once more, while the shim keeps its ranks stopped.
-4. A grace time that runs is neither shortened nor lengthened by another request to end; only a lost
-   connection may shorten it, because then the lease sets the bound.
+4. A grace time that runs is neither shortened nor lengthened by another request to end. A lost connection
+   may shorten it, because then the lease sets the bound, and so may a user who asks for that.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits. If all of
    them exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the grace time.
 6. The port is held until its epoch is over.
 7. A pre-flight worker is gone before ranks start, and none starts while ranks live; only an observer
    runs beside them.
+8. A signal from Slurm reaches the ranks that catch it at once, before anybody knows what it means. The time
+   from TERM to KILL counts from there, as Slurm counts it.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ USUAL = Timeouts()
 class Agent:
     """One node's state machine: ``on`` takes an event and returns actions.
 
-    ``processes`` is how many processes a start makes on this node, ``grace`` the seconds from TERM
-    to KILL where the coordinator cannot say it; ``observed``: an observer stands beside the ranks.
+    ``processes`` is how many processes a start makes on this node. ``grace`` is the seconds from TERM to KILL
+    after the coordinator was lost, ``kill_wait`` after a signal that the coordinator does not explain.
+    ``observed``: an observer runs beside the ranks.
     ``orphaned``: it ends because its coordinator is gone.
     """
 
@@ -65,8 +68,10 @@ class Agent:
         grace: float = contract.GRACE_SECONDS,
         timeouts: Timeouts = USUAL,
         observed: bool = False,
+        kill_wait: float = contract.KILL_WAIT_SECONDS,
     ) -> None:
         self.node, self._grace, self._timeouts = node, grace, timeouts
+        self._kill_wait = kill_wait
         self._actions: list[Action | messages.ToAgent] = []
         self._lease = Lease(timeouts.lease)
         self._early = LEASE_MARGIN * timeouts.lease
@@ -216,6 +221,8 @@ class Agent:
 
     def _on_signal(self, now: Now, event: SignalCame) -> None:
         self._actions.append(Tell(messages.SignalSeen(event.number)))
+        if event.number != contract.NOTICE_SIGNAL:
+            self._ranks.pass_on(now, event.number, ordered=False)
         if event.number not in contract.TERMINATE_SIGNALS or self._leave_at is not None:
             return
         self._ranks.got_signal = True
@@ -227,12 +234,14 @@ class Agent:
 
     def _end_by_signal(self, now: Now) -> None:
         self._decide_at = None
-        self._leave_at = now.steady + self._grace + PATIENCE_SECONDS
-        self._ranks.end(now, self._grace)
+        self._leave_at = now.steady + self._kill_wait + PATIENCE_SECONDS
+        self._ranks.end(now, self._kill_wait)
 
     def _signal_ranks(self, now: Now, order: messages.SignalRanks) -> None:
         self._decide_at = None
-        self._ranks.signal(order)
+        if order.epoch == self._ranks.epoch:
+            self._ranks.got_signal = False
+            self._ranks.pass_on(now, order.number, ordered=True)
 
     def _on_disconnected(self, now: Now, event: Disconnected) -> None:
         self._linked = False

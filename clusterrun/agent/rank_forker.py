@@ -23,7 +23,7 @@ from clusterrun.runtime.run_files import in_words, open_log
 
 _PIECE = 65536
 _KILL_SECONDS = 2.0
-_DEAF = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL, signal.SIGHUP)
+_DEAF = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 """What a scheduler sends to all of a step is for the ranks, and the agent sends it to them."""
 
 

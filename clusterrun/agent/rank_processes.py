@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 
 from clusterrun import proc
@@ -26,6 +27,7 @@ from clusterrun.protocol.messages import (
     StartRanks,
     ToCoordinator,
 )
+from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.exit_status import STARVED
 from clusterrun.runtime.kill_tree import KillTarget, below, everywhere, send, sweep
 from clusterrun.runtime.network import interface_of
@@ -33,6 +35,7 @@ from clusterrun.runtime.processes import ProcessEnd, Program, ended_children, st
 from clusterrun.runtime.run_files import GrowthIndex, in_words, may_pass, no_room, open_log
 
 _SWEEP_SECONDS = 3.0
+_REAP_SECONDS, _REAP_PAUSE = 0.5, 0.002
 _LOCAL_RANK = "LOCAL_RANK"
 
 
@@ -68,6 +71,8 @@ class RankProcesses:
         self._processes: list[proc.Process] = []
         self._forker = os.getpid()
         self._sessions: frozenset[int] = frozenset()
+        self._termed: set[int] = set()
+        self._saving: frozenset[int] = frozenset()
         self._index: GrowthIndex | None = None
         self._stacks = ""
         # Each rank reads its standard input from a descriptor of its own, from the beginning.
@@ -100,6 +105,7 @@ class RankProcesses:
         self._ranks = dict(zip(pids, self._numbers(order)))
         self._forker = forker
         self._sessions = self._sessions | frozenset(pids)
+        self._termed = set()
         self._processes = [process for process in map(proc.read, pids) if process]
         return RanksStarted(order.epoch)
 
@@ -146,23 +152,33 @@ class RankProcesses:
         return self._instrumented(own)
 
     def signal(self, number: int) -> SignalTaken:
-        """Signal the rank processes alone; a stopped one gets a TERM only when it goes on.
+        """Signal the rank processes that catch ``number``, also those that a launcher per node started.
 
-        A notice, or a signal of the user's, is for those that catch it, be they started by a launcher of
-        their own. Before a TERM each tells where it stands.
+        A launcher passes a TERM or an INT on to its ranks by itself.
         """
-        processes = self._processes
-        if number == signal.SIGTERM and processes:
+        launched = number not in contract.TERMINATE_SIGNALS
+        processes = self._rank_processes() if launched else self._processes
+        catching = [process for process in processes if proc.catches(process.pid, number)]
+        if number == signal.SIGTERM:
+            self._term(catching)
+        for process in catching if number != signal.SIGTERM else ():
+            send(process, number)
+        return SignalTaken(self._epoch, number, len(catching))
+
+    def terminate(self, rest: bool) -> None:
+        """Send TERM to the rank processes, with ``rest`` only to those that ``signal`` sent none."""
+        self._term([p for p in self._processes if not rest or p.pid not in self._termed])
+
+    def _term(self, processes: list[proc.Process]) -> None:
+        """Send TERM and CONT: a stopped process gets a TERM only when it continues."""
+        if processes:
             from clusterrun.monitor.rank_channels import keep_last  # at their end, not with the agent
 
             keep_last(self._stacks, self.living)
-        if number in (contract.NOTICE_SIGNAL, contract.USERS_SIGNAL):
-            processes = [process for process in self._rank_processes() if proc.catches(process.pid, number)]
         for process in processes:
-            send(process, number)
-            if number == signal.SIGTERM:
-                send(process, signal.SIGCONT)
-        return SignalTaken(self._epoch, number, len(processes))
+            self._termed.add(process.pid)
+            send(process, signal.SIGTERM)
+            send(process, signal.SIGCONT)
 
     def _rank_processes(self) -> list[proc.Process]:
         if not self.per_node:
@@ -190,7 +206,8 @@ class RankProcesses:
 
     def _ended(self, rank: int, pid: int, code: int, wall: float) -> RankExited:
         self._processes = [process for process in self._processes if process.pid != pid]
-        end = RankExited(self._epoch, rank, code)
+        saving = pid in self._saving and code == -signal.SIGKILL
+        end = RankExited(self._epoch, rank, code, saving=saving)
         return self._with_words(end, wall) if code else end
 
     def _with_words(self, end: RankExited, wall: float) -> RankExited:
@@ -223,12 +240,19 @@ class RankProcesses:
         """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
         ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._place.name)
+        living = [process.pid for process in self._processes if process.pid in self._termed]
+        self._saving = frozenset(pid for pid in living if proc.catches(pid, signal.SIGTERM))
         flown = epoch not in self._started or not self._whole_lineage
 
         def find() -> list[proc.Process]:
             return everywhere(target, self._sessions) if flown else below(os.getpid())
 
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
+        # A process whose first thread has ended is shown as a zombie, and is reaped when all threads have.
+        until = steady() + _REAP_SECONDS
+        while self._ranks and not stuck and steady() < until:
+            time.sleep(_REAP_PAUSE)
+            ended.extend(self.reap(wall))
         self.note_growth(wall)
         self._close_index()
         return [*ended, RanksGone(epoch, stuck)]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import enum
 import signal
 
-from clusterrun.agent.actions import AwaitLeftovers, EndLeftovers, ReleasePort, Sweep, Tell
+from clusterrun.agent.actions import AwaitLeftovers, EndLeftovers, ReleasePort, Sweep, Tell, TerminateRanks
 from clusterrun.agent.events import LeftoversEnded
 from clusterrun.model import contract
 from clusterrun.model.frozen import replace
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Action, Note, Now
+
+SAME_SIGNAL_SECONDS = 1.5
+"""A signal that reaches this node from Slurm and through the coordinator within this time is one signal."""
+SAME_TERM_SECONDS = 8.0
+"""The same for TERM and INT: the coordinator asks the scheduler first what they mean."""
 
 
 class RankStage(enum.Enum):
@@ -73,6 +78,9 @@ class Ranks:
         self._alive = 0
         self._all_succeeded = True
         self._ending = False
+        # When each signal was last passed on, and whether the coordinator ordered it.
+        self._passed: dict[int, tuple[float, bool]] = {}
+        self._termed_at = float("-inf")
 
     @property
     def idle(self) -> bool:
@@ -96,6 +104,8 @@ class Ranks:
             self._actions.append(Tell(messages.StartFailed(order.epoch, why)))
             return
         self._start, self.epoch, self._ending = order, order.epoch, False
+        self._passed.clear()
+        self._termed_at = float("-inf")
         if order.epoch - 1 > self._swept:
             self.stage = RankStage.CLEANING
             self._actions.append(Sweep(order.epoch - 1))
@@ -117,7 +127,7 @@ class Ranks:
         if self._alive == 0:
             self._finish(now)
         elif self._ending:
-            self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
+            self._actions.append(TerminateRanks(self.epoch))
             self.kill_when_due(now)
 
     def spawn_failed(self, event: messages.StartFailed) -> None:
@@ -158,14 +168,28 @@ class Ranks:
         if event.epoch == self.epoch and self.stage is RankStage.FINISHING:
             self._sweep()
 
-    def signal(self, order: messages.SignalRanks) -> None:
-        if order.epoch == self.epoch and self.stage is RankStage.RUNNING:
-            self.got_signal = False
-            self._actions.append(order)
+    def pass_on(self, now: Now, number: int, ordered: bool) -> None:
+        """Pass a signal to the ranks that catch it, once if both Slurm and the coordinator send it.
+
+        ``ordered``: the coordinator sent it, not Slurm.
+        """
+        if self.stage is not RankStage.RUNNING:
+            return
+        at, was_ordered = self._passed.get(number, (float("-inf"), False))
+        is_term = number in contract.TERMINATE_SIGNALS
+        is_recent = now.steady < at + (SAME_TERM_SECONDS if is_term else SAME_SIGNAL_SECONDS)
+        if is_recent and ordered:
+            return
+        if is_recent and was_ordered:
+            self._passed[number] = (at, False)  # Slurm's next one is another signal
+            return
+        self._passed[number] = (now.steady, ordered)
+        if number == signal.SIGTERM:
+            self._termed_at = now.steady
+        self._actions.append(messages.SignalRanks(self.epoch, number))
 
     def on_signal_taken(self, event: messages.SignalTaken) -> None:
-        if event.number == contract.NOTICE_SIGNAL:
-            self._actions.append(Tell(event))
+        self._actions.append(Tell(event))
 
     def stop(self, now: Now, order: messages.StopRanks) -> None:
         """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""
@@ -174,19 +198,27 @@ class Ranks:
                 self._actions.append(Tell(messages.RanksGone(order.epoch, self._stuck)))
             else:
                 self.end(now, order.grace)
+                if order.sooner:
+                    self.shorten_grace(now, now.steady + order.grace)
         elif order.epoch >= self.seen:
             self.seen = order.epoch
             self._actions.append(Tell(messages.RanksGone(order.epoch)))
 
     def end(self, now: Now, grace: float) -> None:
-        """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened."""
+        """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened.
+
+        If Slurm's own TERM was passed on just before, it counts, and no rank gets a second one.
+        """
         if self._ending or self.idle:
             return
         self._ending = True
+        termed = now.steady < self._termed_at + SAME_TERM_SECONDS
         if self.kill_at is None:
-            self.kill_at = now.steady + grace
+            self.kill_at = (self._termed_at if termed else now.steady) + grace
         if self.stage is RankStage.RUNNING:
-            self._actions.append(messages.SignalRanks(self.epoch, signal.SIGTERM))
+            if not termed:
+                self._passed[signal.SIGTERM] = (now.steady, True)
+            self._actions.append(TerminateRanks(self.epoch, rest=termed))
             self.kill_when_due(now)
         elif self.stage is RankStage.FINISHING:
             self.term_at = None

@@ -40,7 +40,7 @@ _LEFTOVER_LONGEST_LOOK = 0.5
 # After this time job.out says what a node waits for.
 _LEFTOVER_NOTE_SECONDS = 2.0
 _STOPPED_LOOK = 0.2
-CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 @frozen
@@ -93,7 +93,7 @@ class AgentService:
         sidecars.ranks = lambda: rank_processes.living
 
     def run(self) -> int:
-        self._loop.catch((*CAUGHT, contract.USERS_SIGNAL, signal.SIGCHLD), self._signalled)
+        self._loop.catch((*CAUGHT, signal.SIGCHLD), self._signalled)
         self._loop.watch(self._shim.ended, lambda mask: self._on_shim_ended())
         self._loop.every(_SHIM_LOOK, self._stand_still_with_the_shim)
         self._link.open(self._received, self._disconnected)
@@ -131,8 +131,6 @@ class AgentService:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._reap()
-        elif number == contract.USERS_SIGNAL:
-            self._rank_processes.signal(number)  # it is between the user and the ranks
         else:
             self.told_to_end = self.told_to_end or number in contract.TERMINATE_SIGNALS
             self._driver.happened(machine_events.SignalCame(number))
@@ -264,6 +262,7 @@ _CARRY_OUT: dict[type, Callable[[AgentService, Any], object]] = {
     messages.SignalRanks: AgentService._signal_ranks,
     actions.AwaitLeftovers: AgentService._await_leftovers,
     actions.EndLeftovers: AgentService._end_leftovers,
+    actions.TerminateRanks: lambda self, order: self._rank_processes.terminate(order.rest),
     actions.Sweep: AgentService._sweep,
     actions.RenewLease: AgentService._renew,
     machine_events.Note: lambda self, order: say(order.text),

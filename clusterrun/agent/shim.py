@@ -27,7 +27,7 @@ _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0
 _STOPPED_LOOK_SECONDS = 0.1
 """While all is stopped: a scheduler that wakes a job sends its CONT to one process after the other."""
-_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL)
+_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
@@ -67,7 +67,7 @@ class _Guard:
         self._half = b""
         self._woken, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-        for number in (*_PASSED_ON, signal.SIGCHLD, signal.SIGHUP):
+        for number in (*_PASSED_ON, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
     def run(self) -> int:

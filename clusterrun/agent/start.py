@@ -38,7 +38,8 @@ def serve(
     """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
     link = ShimLink(lease, shim)
     on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
-    signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)  # there are no ranks yet that it could be for
+    for number in contract.USERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # there are no ranks yet that it could be for
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))
     if orders.hide_gpus:
@@ -66,7 +67,7 @@ def serve(
     gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
-    machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on)
+    machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on, orders.kill_wait)
     sidecars = SidecarProcesses(orders, paths, place, loop)
     served = AgentService(loop, joined, machine, rank_processes, sidecars, link)
     code = served.run()

@@ -6,6 +6,7 @@ import click
 
 from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import runs
+from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
 from clusterrun.operations.cancel import cancel as cancel_runs
 from clusterrun.operations.context import Context
@@ -14,14 +15,25 @@ from clusterrun.runs.sweep_records import Sweeps
 
 
 @click.command()
+@click.option(
+    "--kill-wait",
+    metavar="TIME",
+    help="Time from SIGTERM to SIGKILL; 0: at once.  [default: the run's, else Slurm's KillWait]",
+)
 @click.argument("wanted", metavar="RUN...", nargs=-1, required=True, shell_complete=runs)
-def cancel(wanted: tuple[str, ...]) -> int:
+def cancel(wanted: tuple[str, ...], kill_wait: str | None) -> int:
     """End runs, queued or running, and return when all their processes and jobs are gone.
+
+    Ranks get SIGTERM and can save until SIGKILL. A second cancel with a shorter --kill-wait ends them sooner.
 
     \b
     Examples:
       clusterrun cancel last
+      clusterrun cancel --kill-wait 5m last
+      clusterrun cancel --kill-wait 0 last
     """
+    no_time = kill_wait is not None and kill_wait.strip() in ("0", "0s")
+    seconds = 0.0 if no_time else None if kill_wait is None else float(duration.parse(kill_wait, bare=1))
     context = Context(tell=say)
     words: dict[str, str] = {}
     sweeps = Sweeps(context.store)
@@ -31,7 +43,7 @@ def cancel(wanted: tuple[str, ...]) -> int:
                 words.setdefault(run_id, word)
     ids = list(words)
     code = ExitCode.DONE
-    for before, status in cancel_runs(context, ids, say):
+    for before, status in cancel_runs(context, ids, say, seconds):
         if before.state.ended:
             put(f"{status.run_id} had already ended: {status.state.value}")
             if older := _live_runs(context, words[status.run_id], ids):

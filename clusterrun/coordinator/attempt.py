@@ -52,6 +52,10 @@ class RankOutcomes:
     def __init__(self, nodes: int, processes: int, per_node: bool) -> None:
         self._per_node = per_node
         self.failure_events: list[FailureEvent] = []
+        # Ranks that ended after a signal to their node. What that means depends on what the signal means.
+        self._signalled: dict[int, list[tuple[messages.RankExited, str, str]]] = {}
+        self.got_signal: set[int] = set()
+        self.saving: list[int] = []
         self.stuck: list[str] = []
         self.stuck_on: dict[str, str] = {}
         self._nodes, self._processes = nodes, processes
@@ -83,13 +87,30 @@ class RankOutcomes:
         if report.rank in self._exited:
             return
         self._exited[report.rank] = report.code
+        if report.saving:
+            self.saving.append(report.rank)
         if report.stopped:
-            return
+            self._signalled.setdefault(node, []).append((report, name, peer))
+        else:
+            self._count(node, report, name, peer)
+
+    def _count(self, node: int, report: messages.RankExited, name: str, peer: str) -> None:
         if report.code:
             self.failure_events.append(failures.of_rank(report, name, self._per_node, peer))
         else:
             self._ended.append(report.rank)
             self._unwell[node] -= 1
+
+    def count_signalled(self) -> None:
+        """Count the ranks that ended after a signal like all others: the signal ends nothing."""
+        for node in self.got_signal:
+            for report, name, peer in self._signalled.pop(node, ()):
+                self._count(node, report, name, peer)
+        self.got_signal.clear()
+
+    def awaits_verdict(self, node: int) -> bool:
+        """Whether ranks of ``node`` ended after a signal to it, and nobody knows yet what that means."""
+        return node in self._signalled and node in self.got_signal
 
     @property
     def first(self) -> FailureEvent:
@@ -172,16 +193,24 @@ class LiveAttempt(RunPart):
         self._settled_at: float | None = None
         self._fence_at: float | None = None
         self._read_at: float | None = None
+        self._is_noticed = False
+        self._noticed_at: float | None = None
+        self._grace = orders.grace
         self._launcher: FailureEvent | None = None
         self._launcher_until = 0.0
         # All ranks exited 0, and nodes may wait for leftover processes.
         self._is_finishing = False
 
     def wakes_at(self) -> float | None:
-        return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at)
+        return earliest(self._overdue_at, self._settled_at, self._fence_at, self._read_at, self._noticed_at)
 
     def tick(self, now: Now) -> AttemptOver | None:
         over = None
+        if self._noticed_at is not None:
+            self._noticed_at = None
+            if self.stage is AttemptStage.TRAINING:
+                self.outcomes.count_signalled()
+                over = self._on_ends(now)
         if self._settled_at is not None and now.steady >= self._settled_at:
             over = self.stop(now)
         if self._read_at is not None and now.steady >= self._read_at:
@@ -248,17 +277,31 @@ class LiveAttempt(RunPart):
         """Notify the ranks of the coming end, and its time if known; False if none run."""
         if self.stage is not AttemptStage.TRAINING:
             return False
+        self._is_noticed, self._noticed_at = True, now.steady
         if until:
             self._actions.append(WriteNotice(self.epoch, why, until))
-        for member in self._membership.training():
-            self._actions.append(Send(member.link, messages.SignalRanks(self.epoch, contract.NOTICE_SIGNAL)))
+        self.signal(contract.NOTICE_SIGNAL)
         self._actions.append(Note(f"attempt {self.epoch}: ranks are told of the end: {why}"))
         return True
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to all ranks that catch it; a node that has got it from Slurm ignores ours."""
+        if self.stage in (AttemptStage.STARTING, AttemptStage.TRAINING):
+            for member in self._membership.training():
+                self._actions.append(Send(member.link, messages.SignalRanks(self.epoch, number)))
+
+    def continue_after(self, now: Now, number: int) -> None:
+        """Pass a signal on that ends nothing: ranks that ended after it ended by themselves."""
+        self._is_noticed, self._noticed_at = True, now.steady
+        self.signal(number)
 
     # --- what ends it ---
 
     def _exited(self, now: Now, member: Member, message: messages.RankExited) -> AttemptOver | None:
         self.outcomes.exited(member.place, message, member.name, self._peer(message))
+        return self._on_ends(now)
+
+    def _on_ends(self, now: Now) -> AttemptOver | None:
         if self.outcomes.failure_events:
             self._settle(now)
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
@@ -276,7 +319,8 @@ class LiveAttempt(RunPart):
 
     def _gone(self, now: Now, member: Member, message: messages.RanksGone) -> AttemptOver | None:
         well = self.outcomes.gone(member.place, message.stuck, member.name)
-        if not well and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
+        unexplained = not well and not self.outcomes.awaits_verdict(member.place)
+        if unexplained and self.stage is not AttemptStage.STOPPING and not self.outcomes.failure_events:
             why = f"{member.name} (node {member.node}) ended its ranks unasked; its agent says why in job.out"
             failure_event = failures.of_node(FailureKind.NODE, member.name, now.wall, why)
             self._failure_event(now, self._by_launcher(now) or failure_event)
@@ -284,7 +328,9 @@ class LiveAttempt(RunPart):
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> AttemptOver | None:
         over = None
-        if self.outcomes.lost(member.place, self._membership.dead_by(member)):
+        is_running = self.stage is not AttemptStage.STOPPING
+        ended_by_signal = is_running and self.outcomes.awaits_verdict(member.place)
+        if self.outcomes.lost(member.place, self._membership.dead_by(member)) or ended_by_signal:
             self.outcomes.silent += [member] * member.silent
             self._failure_event(now, self._by_launcher(now) or failure_event)
             if member.silent:  # this took so long that whatever else failed has been heard of
@@ -322,20 +368,36 @@ class LiveAttempt(RunPart):
 
     # --- stopping ---
 
-    def stop(self, now: Now, cause: str = "") -> AttemptOver | None:
-        """End what runs, for the first failure where there is no other ``cause``; again and again is once."""
+    def stop(self, now: Now, cause: str = "", grace: float | None = None) -> AttemptOver | None:
+        """End what runs, for the first failure if there is no other ``cause``; again and again is once.
+
+        ``grace``: seconds from TERM to KILL; None: those of the orders after a failure. Ranks that got a
+        notice may be saving, so the end of one of them gives the others the whole time.
+        """
         is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing
         if is_stopped or self.stage is AttemptStage.OVER:
             return None
         self._is_finishing = False
-        for member in self._membership.training():
-            if not self.outcomes.is_gone(member.place):
-                self._actions.append(Send(member.link, messages.StopRanks(self.epoch, self._orders.grace)))
+        after_failure = self._orders.kill_wait if self._is_noticed else self._orders.grace
+        self._grace = after_failure if grace is None else grace
+        self._stop_ranks()
         failure = self.outcomes.first.failure if self.outcomes.failure_events else None
         cause = cause or (failure.why if failure else "")
         self._actions.append(Note(f"attempt {self.epoch}: ending all ranks: {cause}"))
         self._state_keeper.explains(cause, failure)
-        return self._enter_stopping(now, self._orders.grace + STOP_SLACK_SECONDS)
+        return self._enter_stopping(now, self._grace + STOP_SLACK_SECONDS)
+
+    def stop_sooner(self, grace: float) -> None:
+        """Kill ranks that are ending already after ``grace`` seconds from now at the latest."""
+        if self.stage is AttemptStage.STOPPING and grace < self._grace:
+            self._grace = grace
+            self._stop_ranks(sooner=True)
+
+    def _stop_ranks(self, sooner: bool = False) -> None:
+        for member in self._membership.training():
+            if not self.outcomes.is_gone(member.place):
+                order = messages.StopRanks(self.epoch, self._grace, sooner)
+                self._actions.append(Send(member.link, order))
 
     def _enter_stopping(self, now: Now, limit: float) -> AttemptOver | None:
         self.stage = AttemptStage.STOPPING
@@ -370,6 +432,8 @@ class LiveAttempt(RunPart):
             self.failure_event_at,
             tuple(told.stuck),
             tuple(told.stuck_on.items()),
+            tuple(sorted(told.saving)),
+            self._grace,
         )
 
     def _silent_together(self, first: FailureEvent) -> FailureEvent:

@@ -68,6 +68,7 @@ class Coordinator:
         self._standstills = 0.0
         self._sweep_at: float | None = None
         self._signalled: dict[int, str] = {}
+        self._is_batch_job = bool(orders.launch) and not orders.in_allocation
         self._membership = Membership(orders.allocated, timeouts, collaborators.names)
         python, job_id = str(orders.interpreter), collaborators.job_id
         self._state_keeper = RunStateKeeper(orders.run_id, host, pid, timeouts.state, job_id, python)
@@ -171,7 +172,7 @@ class Coordinator:
         elif isinstance(message, messages.SignalSeen):
             self._on_agent_signal(now, member, message.number)
         elif isinstance(message, messages.SignalTaken):
-            self._lifecycle.termination.taken(message.ranks)
+            self._lifecycle.termination.taken(message.number, message.ranks)
         elif message.epoch > self._lifecycle.epoch:
             self._break(now, member, f"it spoke of epoch {message.epoch}, above {self._lifecycle.epoch}")
         elif message.epoch == self._lifecycle.epoch:
@@ -215,16 +216,25 @@ class Coordinator:
         """Handle an agent's signal: one that is meant for the run reaches all agents."""
         if number in contract.TERMINATE_SIGNALS:
             self._signalled[member.link] = signal.Signals(number).name
+            if self._lifecycle.live is not None:
+                self._lifecycle.live.outcomes.got_signal.add(member.place)
         some = not all(other.link in self._signalled for other in self._membership.linked())
         self._signal(now, number, f"{member.name} got", some)
 
+    def _on_own_signal(self, now: Now, event: SignalCame) -> None:
+        is_terminals = event.number == signal.SIGHUP and not self._is_batch_job
+        if event.number in contract.USERS_SIGNALS and not is_terminals and self._lifecycle.live is not None:
+            self._lifecycle.live.signal(event.number)
+        self._signal(now, event.number, "the coordinator got")
+
     def _signal(self, now: Now, number: int, who: str, some: bool = False) -> None:
+        lifecycle = self._lifecycle
         if number in contract.TERMINATE_SIGNALS:
             words = f"{who} {signal.Signals(number).name}"
             wish = RunOutcome(State.CANCELLED, words, 128 + number)
-            self._lifecycle.heed(now, self._lifecycle.termination.terminated(now, wish, some))
-        elif number == contract.NOTICE_SIGNAL:
-            self._lifecycle.termination.noticed(now, self._lifecycle.live)
+            lifecycle.heed(now, lifecycle.termination.terminated(now, wish, number, some))
+        else:
+            lifecycle.termination.noticed(now, lifecycle.live, number)
 
     def _on_job_answer(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
@@ -243,6 +253,10 @@ class Coordinator:
 
     def _on_cancel(self, now: Now, event: events.CancelAsked) -> None:
         wish = RunOutcome(State.CANCELLED, "cancelled by request", contract.ExitCode.INTERRUPTED)
+        if event.kill_wait is not None:
+            self._lifecycle.kill_wait = event.kill_wait
+            if self._lifecycle.live is not None:
+                self._lifecycle.live.stop_sooner(event.kill_wait)
         self._lifecycle.termination.requeue.cancel(now, wish)
         self._lifecycle.ask(now, wish)
 
@@ -257,7 +271,7 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     events.AgentJoined: Coordinator._on_joined,
     events.AgentLeft: Coordinator._on_left,
     events.MessageCame: Coordinator._on_message,
-    SignalCame: lambda self, now, event: self._signal(now, event.number, "the coordinator got"),
+    SignalCame: Coordinator._on_own_signal,
     events.CancelAsked: Coordinator._on_cancel,
     events.LauncherEnded: lambda self, now, event: self._lifecycle.launcher_ended(now, event),
     events.LauncherReached: lambda self, now, event: self._lifecycle.formation.launcher_reached(now, event),

@@ -32,7 +32,12 @@ class MessageCame(Event):
 
 @frozen
 class CancelAsked(Event):
-    """The cancel file stands in the run directory."""
+    """The cancel file is in the run directory, or was written again.
+
+    ``kill_wait``: the seconds from TERM to KILL that it names; None: those of the orders.
+    """
+
+    kill_wait: float | None = None
 
 
 @frozen

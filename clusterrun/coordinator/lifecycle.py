@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.session import Session
 
 RESERVE_SECONDS = 30.0
+ENDED_FROM_OUTSIDE = (State.CANCELLED, State.TIMEOUT, State.PREEMPTED)
+"""Ends for which ranks get the time that Slurm gives them to save."""
 
 
 class RunStage(enum.Enum):
@@ -104,6 +106,7 @@ class Lifecycle(RunPart):
         self.epoch = -1
         self.live: LiveAttempt | None = None
         self.watching: HangMonitor | None = None
+        self.kill_wait = shared.orders.kill_wait
         self.termination = Termination(shared, collaborators.job_id)
         self.formation = WorldFormation(shared, collaborators.examine)
         self._restart = RestartPolicy(shared, self.formation.lost_nodes, self.termination)
@@ -164,7 +167,8 @@ class Lifecycle(RunPart):
 
     def _end_now(self, now: Now, end: RunOutcome) -> None:
         if self.live is not None:
-            self.follow(now, self.live.stop(now, self._restart.ranks_ended_for))
+            grace = self.kill_wait if end.state in ENDED_FROM_OUTSIDE else None
+            self.follow(now, self.live.stop(now, self._restart.ranks_ended_for, grace))
         elif self._restart.judged is None:
             self.follow(now, RunOver(end))
 

@@ -13,6 +13,7 @@ from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcom
 from clusterrun.coordinator.lost_nodes import LostNodes
 from clusterrun.coordinator.run_part import AttemptOver, NextAttempt, Outcome, RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.record import Attempt
 from clusterrun.model.states import Phase, State
@@ -157,6 +158,8 @@ class RestartPolicy(RunPart):
             over = replace(over, first=replace(over.first, failure=failure))
         decision = self._after_ranks(over)
         decision = self._of_shutdown(decision, over) if self._termination.shutdown else decision
+        if over.saving and not decision.restart_reason:
+            decision = replace(decision, outcome=killed_while_saving(decision.outcome, over))
         if decision.failure_event:
             self._blame(decision.failure_event)
         return self._follow(now, decision)
@@ -237,6 +240,17 @@ class RestartPolicy(RunPart):
 def _clock(wall: float) -> str:
     minutes, seconds = divmod(int(wall) % _DAY, 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d} UTC"
+
+
+def killed_while_saving(end: RunOutcome, over: AttemptOver) -> RunOutcome:
+    """``end`` with the ranks that were killed in their handler of TERM, if the run was ended from outside."""
+    if end.state not in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
+        return end
+    from clusterrun.diagnosis.verdict import ranks_in_words  # at the end of an attempt, not before
+
+    were = "was" if len(over.saving) == 1 else "were"
+    words = f"{ranks_in_words(over.saving)} {were} {contract.KILLED_WHILE_SAVING} {over.grace:g} s"
+    return replace(end, reason=f"{end.reason}; {words}")
 
 
 def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:

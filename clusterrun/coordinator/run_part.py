@@ -97,7 +97,8 @@ class AttemptOver(Outcome):
     """No rank of the attempt lives anywhere but what is ``stuck``; ``stuck_on``: names of nodes, and why.
 
     ``completed``: every rank exited 0. ``first`` is the failure to report, the first of which came at
-    ``failed_at`` (steady clock); None if none did.
+    ``failed_at`` (steady clock); None if none did. ``saving`` are the ranks that were killed in their
+    handler of TERM, after ``grace`` seconds.
     """
 
     epoch: int
@@ -107,6 +108,8 @@ class AttemptOver(Outcome):
     failed_at: float | None
     stuck: tuple[str, ...]
     stuck_on: tuple[tuple[str, str], ...]
+    saving: tuple[int, ...] = ()
+    grace: float = 0.0
 
 
 @frozen

@@ -3,14 +3,19 @@
 A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
 its owner. A signal says that it is, the scheduler says why.
 
-    a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks are told, and ended at the time said
-    a TERM or INT, here or on a node     -AskJob-> JobTold -> the same where time is left, else the end
-    a TERM or INT of some agents only    -AskJob-> JobTold -> nothing, where the scheduler ends nothing
+    a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks get the notice, and are ended in time
+    a TERM or INT, here or on a node     -AskJob-> JobTold -> the same if time is left, else the end
+    a TERM or INT of some agents only    -AskJob-> JobTold -> nothing, if the scheduler ends nothing
+    the signal of ``--sbatch signal=…``  -AskJob-> JobTold -> the notice, if the end of the job is near
 
-Until the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends.
+Agents pass TERM, INT and users' signals on to the ranks that catch them, before the answer is here. Until
+the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends. The table of all
+signals is docs/signals.md.
 """
 
 from __future__ import annotations
+
+import signal
 
 from clusterrun.coordinator.actions import AskJob
 from clusterrun.coordinator.attempt import LiveAttempt
@@ -18,6 +23,7 @@ from clusterrun.coordinator.events import JobTold, NextQueued
 from clusterrun.coordinator.failures import RunOutcome
 from clusterrun.coordinator.requeue import PREEMPTION, STATES, TIME_LIMIT, RequeuePolicy
 from clusterrun.coordinator.run_part import EndAsked, RunPart, Shared
+from clusterrun.model import contract
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now, earliest
@@ -29,12 +35,16 @@ EARLY_SECONDS = 90.0
 FIRST_LOOK_SECONDS = 5.0
 """After a launch, which is not to share the processor with the scheduler's programs."""
 ASK_AGAIN_SECONDS = 60.0
+GRACE_OF_LIMIT_SECONDS = 8.0
+"""A TERM this shortly before the end of the job, which the scheduler does not explain, is its time limit."""
 DUE_SECONDS = 1.0
 """Times of the scheduler are whole seconds."""
 NOTICE_SECONDS = 30.0
 """The same notice from many nodes within this time is one notice."""
-SAVING_SECONDS = 20.0
-"""Kept at the end of a job for what comes after the ranks, beyond their grace."""
+HAND_OVER_SECONDS = 20.0
+"""Kept between the end of the ranks and the end of their job, to hand the run over to the next one."""
+SUDDEN_SECONDS = 2.0
+"""From the notice to TERM if the job is being killed and the run goes on: more would delay the hand-over."""
 REQUEUE, CANCELLED, UNKNOWN, BY_HAND = "requeue", "cancelled", "unknown", "signal"
 _WORDS = {
     TIME_LIMIT: "the job's time limit was reached",
@@ -46,7 +56,7 @@ _WORDS = {
 
 @frozen
 class _Asked:
-    """A question that is open: the signal's wish (None for a notice) and when it came (steady clock).
+    """An open question: the wish of a TERM or INT (None: a notice), when it came (steady clock), its number.
 
     ``by_clock``: no signal came, it was due. ``some``: only some of the agents got it, so nobody may want
     the end of the run.
@@ -54,6 +64,7 @@ class _Asked:
 
     wish: RunOutcome | None
     at: float
+    number: int
     by_clock: bool = False
     some: bool = False
 
@@ -73,13 +84,14 @@ class Termination(RunPart):
         super().__init__(shared)
         orders = self._orders
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
-        self._grace, self._job_id = orders.grace, job_id
+        self._kill_wait, self._job_id = orders.kill_wait, job_id
         self.requeue = RequeuePolicy(shared, self._survival)
         self.stray = self.shutdown = self.abandoned = False
         self._asked: _Asked | None = None
         self._unanswered = 0
         self._noticed = ""
-        self._taken = self._requeued = self._over = False
+        self._taken_signals: set[int] = set()
+        self._requeued = self._over = False
         self._heard_at: float | None = None
         self._end_at: float | None = None
         self._until: float | None = None
@@ -92,15 +104,20 @@ class Termination(RunPart):
         """Whether a signal came whose meaning is not known yet: how the run ends must not be decided."""
         return self._asked is not None and self._asked.wish is not None
 
-    def taken(self, ranks: int) -> None:
-        self._taken = self._taken or ranks > 0
+    def taken(self, number: int, ranks: int) -> None:
+        """Signal ``number``, which may be a notice, was caught by so many ranks."""
+        if ranks and (self._asked is not None or self.shutdown):
+            self._taken_signals.add(number)
 
     def makes_room(self, reported: bool, stopping: bool) -> bool:
-        """Ranks that all exited 0 did so for the notice, with their work not done.
+        """Whether ranks that all exited 0 did so for the notice, with their work not done.
 
-        ``reported``: rank 0 said how far it is, and then ``stopping`` is its word on it.
+        ``reported``: rank 0 reported its progress. Then ``stopping`` is its own answer, unless the ranks
+        caught Slurm's TERM or the user's signal, of which ``clusterrun.training`` knows nothing.
         """
-        return self.shutdown and (stopping if reported else self._taken)
+        if self._taken_signals - {contract.NOTICE_SIGNAL}:
+            return self.shutdown
+        return self.shutdown and (stopping if reported else bool(self._taken_signals))
 
     def wish(self) -> RunOutcome:
         return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
@@ -137,10 +154,19 @@ class Termination(RunPart):
 
     def _by_the_clock(self, now: Now) -> str:
         """What a signal means of which the scheduler does not say why it came."""
-        if self._asked is not None and self._asked.wish is None:
+        asked = self._asked
+        if asked is not None and asked.wish is None and asked.number == contract.NOTICE_SIGNAL:
             return TIME_LIMIT if self._ends_within(now, self._survival.notice + EARLY_SECONDS) else PREEMPTION
-        some = self._asked is not None and self._asked.some
-        return TIME_LIMIT if self._ends_within(now, self._grace) else "" if some else CANCELLED
+        if self._ends_within(now, GRACE_OF_LIMIT_SECONDS):
+            return TIME_LIMIT
+        if asked is None or asked.some or asked.wish is None or self._is_users_notice(now, asked):
+            return ""
+        return CANCELLED
+
+    def _is_users_notice(self, now: Now, asked: _Asked) -> bool:
+        """Whether this is the signal that the user lets Slurm send before the time limit."""
+        is_near = self._ends_within(now, self._survival.notice + EARLY_SECONDS)
+        return asked.number == self._survival.signal and is_near
 
     def _ends_within(self, now: Now, seconds: float) -> bool:
         return self._end_at is not None and now.steady >= self._end_at - seconds
@@ -155,20 +181,25 @@ class Termination(RunPart):
 
     # --- signals, and what they mean ---
 
-    def noticed(self, now: Now, live: LiveAttempt | None, by_clock: bool = False) -> None:
+    def noticed(
+        self, now: Now, live: LiveAttempt | None, number: int = contract.NOTICE_SIGNAL, by_clock: bool = False
+    ) -> None:
+        """A notice came, or the user's own signal; any other signal means nothing for the run."""
+        if number not in (contract.NOTICE_SIGNAL, self._survival.signal):
+            return
         heard_at = None if by_clock else self._heard_at
         fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
         if self._over or self._asked or self._until is not None or not fresh:
             return
         self._heard_at = now.steady
         if self._job_id:
-            self._asked = _Asked(None, now.steady, by_clock)
+            self._asked = _Asked(None, now.steady, number, by_clock)
             self._ask()
-        else:
+        elif number == contract.NOTICE_SIGNAL:
             self._notify(now, BY_HAND, 0.0, live)
 
-    def terminated(self, now: Now, wish: RunOutcome, some: bool = False) -> EndAsked | None:
-        """This process, or an agent, was told to end; ``wish`` says so in words.
+    def terminated(self, now: Now, wish: RunOutcome, number: int, some: bool = False) -> EndAsked | None:
+        """This process, or an agent, got TERM or INT; ``wish`` says so in words.
 
         ``some``: only some of the agents were, and not this process.
         """
@@ -181,7 +212,7 @@ class Termination(RunPart):
         if not self._job_id:
             return EndAsked(wish)
         self.stray = False
-        self._asked = _Asked(wish, now.steady, some=some)
+        self._asked = _Asked(wish, now.steady, number, some=some)
         self._ask()
         return None
 
@@ -207,18 +238,29 @@ class Termination(RunPart):
         asked, self._asked = self._asked, None
         if asked is None:
             return None
-        left = self._survival.notice if self._end_at is None else self._end_at - now.steady
-        left -= self._grace + min(SAVING_SECONDS, self._survival.notice / 4)
+        if not why and self._is_users_notice(now, asked):
+            if live is not None and asked.wish is not None:
+                live.continue_after(now, asked.number)
+            is_own = asked.number == contract.NOTICE_SIGNAL
+            if self._until is not None or not (self._survival.requeue or is_own):
+                return None
+            return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
+        left = self._seconds_left(now, why)
         if sudden:
-            left = self._grace / 4 if self._survival.requeue else 0.0
+            left = SUDDEN_SECONDS if self._survival.requeue else 0.0
         early = why == PREEMPTION and left > 0
         if asked.wish is None:
             if not why and self._ends_within(now, self._survival.notice + EARLY_SECONDS):
                 why = TIME_LIMIT if self._ends_within(now, self._survival.notice + DUE_SECONDS) else ""
-            elif not why and not asked.by_clock:  # without a reason of the scheduler's it is a user's
-                why = BY_HAND
+            elif not why and not asked.by_clock and asked.number == contract.NOTICE_SIGNAL:
+                why = BY_HAND  # without a reason of the scheduler's it is a user's
             if why in ("", CANCELLED, REQUEUE):  # of these a TERM follows
+                if not self.shutdown:
+                    self._taken_signals.clear()
                 return None
+            if why == PREEMPTION and not self._survival.signal and live is not None:
+                # With PreemptParameters=send_user_signal Slurm sends our notice in the place of TERM.
+                live.signal(signal.SIGTERM)
             return self._notify(now, why, left, live)[1]
         if asked.some and not why:
             self.stray = True
@@ -226,12 +268,24 @@ class Termination(RunPart):
         told, ended = self._notify(now, why, left, live) if early else (False, None)
         return ended if told or ended else self._end(now, why, asked.wish, asked.at)
 
+    def _seconds_left(self, now: Now, why: str) -> float:
+        """From now until all ranks get TERM, so that they can save and the run be handed over.
+
+        At a preemption Slurm sends TERM at the beginning, so what is left does not catch it, or does not end.
+        """
+        notice = self._survival.notice
+        left = notice if self._end_at is None else self._end_at - now.steady
+        hand_over = min(HAND_OVER_SECONDS, notice / 4)
+        if why == PREEMPTION:
+            return left - min(hand_over, left / 4)
+        return left - hand_over - min(self._kill_wait, (notice - hand_over) / 2)
+
     def _notify(
         self, now: Now, why: str, left: float, live: LiveAttempt | None
     ) -> tuple[bool, EndAsked | None]:
         """The ranks may end by themselves until their time is up; False if none live."""
         self._noticed, self.shutdown = why, bool(self._survival.requeue)
-        seconds = max(0.0, min(left, self._survival.notice))
+        seconds = max(0.0, left)
         told = live is not None and live.notice(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
         if self._survival.requeue and not told:
             return False, EndAsked(self.wish())
@@ -261,4 +315,5 @@ class Termination(RunPart):
         """
         self._over = True
         self._asked = self._until = self._ask_at = None
-        return self.requeue.rule(end, self._requeued, end.reason == _WORDS[REQUEUE], affordable)
+        again = end.reason.startswith(_WORDS[REQUEUE])
+        return self.requeue.rule(end, self._requeued, again, affordable)

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from clusterrun import proc
+from clusterrun.model.contract import KILL_WAIT_SECONDS
 from clusterrun.system import Clock
 
-END_SECONDS = 20.0
-"""From TERM to KILL: more than the grace that ranks are given."""
+AFTER_RANKS_SECONDS = 20.0
+"""What a coordinator needs to end its run, beside the time that its ranks have from SIGTERM to SIGKILL."""
+END_SECONDS = KILL_WAIT_SECONDS + AFTER_RANKS_SECONDS
 PAUSE = 0.05
 NOTICE_AFTER = 2.0
 """Seconds before a user who waits gets a message."""

@@ -84,10 +84,10 @@ KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 
 TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SIGNAL = signal.SIGUSR2
-"""Slurm's early word before a time limit or a preemption; USR1 is taken by NCCL's proxy."""
-USERS_SIGNAL = signal.SIGUSR1
-"""What users let Slurm send to job steps (``--sbatch signal=USR1@90``): for ranks that catch it, and for
-nobody of ours."""
+"""The notice of a time limit or a preemption that clusterrun asks Slurm for. NCCL's proxy takes USR1."""
+USERS_SIGNALS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+"""Signals that users let Slurm send (``--sbatch signal=USR1@90``, ``scancel -s USR1``), for ranks that catch
+them; they end nothing."""
 
 REQUEUE_WORDS = ("requeue", "chain")
 """How a run goes on in another job: Slurm queues the same one again, or the next one waits already."""
@@ -103,7 +103,10 @@ AWAKE_SECONDS = 10.0
 """A node that stood still while its lease ran out stops its ranks and asks for so long; then it kills them.
 The nodes of a suspended job are woken one after the other."""
 GRACE_SECONDS = 8.0
-"""From TERM (and CONT) to KILL when ranks are stopped; below Slurm's KillWait of 30 s."""
+"""From TERM (and CONT) to KILL of the other ranks after a rank failed. They often hang in a collective, and a
+restart waits for their end."""
+KILL_WAIT_SECONDS = 30.0
+"""From TERM to KILL when a run is ended: Slurm's default of ``KillWait``, which local runs use too."""
 # How long processes may go on that ranks with exit code 0 left on a node. Then they get a TERM, and after the
 # grace time a KILL. Uploads of results need it, and a daemon must not keep the nodes for longer.
 FINISH_SECONDS = 60.0
@@ -119,6 +122,8 @@ EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 """In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
 SHAPE_MARK = "shape="
 """In the comment of a job of a run with several shapes: before the number of its own."""
+KILLED_WHILE_SAVING = "killed while saving: the handler of SIGTERM was still running after"
+"""In the reason of an end, which closes with it and the seconds."""
 MOST_RESUBMITS = 3
 """How often a run queues itself anew without its unfit nodes."""
 NO_CONNECTION = "opened no connection"

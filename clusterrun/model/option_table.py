@@ -306,6 +306,12 @@ _RESTARTS = _of(
     _seconds(
         "notice", "With --requeue: how long before its end the job is told.", "120s", least=30, queued=True
     ),
+    _seconds(
+        "kill-wait",
+        "At the end of the run: time from SIGTERM to SIGKILL, in which ranks can save.",
+        "",
+        otherwise="Slurm's KillWait, less a margin; 30s in local runs",
+    ),
     _number("no-progress", "End after K failed attempts in a row that got no further; 0: never.", "K", 3),
     _seconds(
         "hang-after", "Time without any progress that counts as a hang; off: hangs are not looked for.", "10m"

@@ -78,7 +78,8 @@ class Survival:
     ``resubmit`` is the argument list that queues the run once more: ``{excluded}`` in a word stands
     for the host list of excluded nodes (the word is dropped where that is empty), and the word
     ``{dependency}`` for ``--dependency=afterany:ID`` (dropped where nothing is waited for).
-    ``notice`` is how many seconds before its end a job hears of it. The run goes on after at most
+    ``notice`` is how many seconds before its end a job hears of it. ``signal`` is the number of the signal
+    that the user lets Slurm send then (``--sbatch signal=…``, 0: none). The run goes on after at most
     ``max_preemptions`` preemptions and ``max_time_limits`` time limits; it ends after ``no_progress``
     attempts in a row that failed and got no further (0: never for that). ``on_event`` is a shell
     line that hears of what happens to the run.
@@ -91,6 +92,7 @@ class Survival:
     max_time_limits: int = 0
     no_progress: int = 3
     on_event: str = ""
+    signal: int = 0
 
 
 @frozen
@@ -111,6 +113,8 @@ class Orders:
     ``spares`` more are allocated, for those that turn out to be unfit. ``in_allocation``: the job is
     of the user's, which is there before and after the run: nobody gives it back. ``shape`` is which of
     several shapes of the run this is, -1 where it has but one.
+    ``grace`` and ``kill_wait`` are the seconds from TERM to KILL: of the other ranks after a failure, and of
+    all ranks when the run is ended (cancel, time limit, preemption), a little less than Slurm gives.
     """
 
     run_id: str
@@ -133,6 +137,7 @@ class Orders:
     watch: WatchOrders = WatchOrders()
     survival: Survival = Survival()
     grace: float = contract.GRACE_SECONDS
+    kill_wait: float = contract.KILL_WAIT_SECONDS
     hide_gpus: bool = False
     input: str = ""
     pipes_output: bool = False

@@ -56,7 +56,8 @@ class JobSpec:
     ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
     ``preflight_limit`` numbers by name. ``hang_after`` is in seconds, 0: a hang is not looked for.
     ``alone``: nothing but the pre-flight check is run. ``requeue_by`` is of ``contract.REQUEUE_WORDS``
-    and implies ``requeue``; ``notice`` is in seconds, ``on_event`` a shell line.
+    and implies ``requeue``; ``notice`` is in seconds, ``on_event`` a shell line. ``kill_wait`` is the seconds
+    from SIGTERM to SIGKILL when the run is ended (0: not said).
     Raises ``BadInput``.
     """
 
@@ -102,6 +103,7 @@ class JobSpec:
     max_preemptions: int = 20
     max_time_limits: int = 20
     notice: int = 120
+    kill_wait: int = 0
     no_progress: int = 3
     on_event: str = ""
     after: tuple[str, ...] = ()

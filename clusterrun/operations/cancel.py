@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from clusterrun.local import processes
+from clusterrun.model.contract import KILL_WAIT_SECONDS
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.record import RunRecord, RunStatus
 from clusterrun.model.spec import Cluster, OnUnfit
@@ -16,13 +17,21 @@ from clusterrun.runs.private_files import DiskRefused
 from clusterrun.slurm.queries import JobRow
 
 LIMIT = 60.0
-"""Seconds to see the end of what was cancelled: more than a grace, Slurm's KillWait and its epilogs."""
+"""Seconds to see the end of what was cancelled, or ``END_SECONDS`` more than ranks have if that is longer."""
+END_SECONDS = 30.0
+"""For the record of the end and Slurm's epilogs, after the KILL."""
+OWN_END_SECONDS = 10.0
+"""For a coordinator to hear of the request and to end its job by itself, beside the time that ranks have."""
 SPEAK_AFTER = 2.0
 
 
-def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunStatus, RunStatus]]:
+def cancel(
+    context: Context, ids: Sequence[str], tell: Tell, kill_wait: float | None = None
+) -> list[tuple[RunStatus, RunStatus]]:
     """End the runs ``ids``; the status of each before, and after its end or ``LIMIT`` seconds.
 
+    ``kill_wait``: seconds from SIGTERM to SIGKILL, in the place of Slurm's KillWait or what the run was
+    submitted with. Slurm is asked to end a running job only after that time.
     A run that has ended already is left as it is, but for a job of it that still waits. Raises
     ``SchedulerError`` where a job may live on because Slurm could not be told: to say it again is safe.
     """
@@ -31,24 +40,39 @@ def cancel(context: Context, ids: Sequence[str], tell: Tell) -> list[tuple[RunSt
     alive = [status.run_id for status in before if not status.state.ended]
     for run_id in alive:
         try:
-            context.store.ask_cancel(run_id)
+            context.store.ask_cancel(run_id, kill_wait)
         except DiskRefused as error:  # the scheduler or a signal still ends the run
             tell(f"the coordinator could not be told to end the run: {error.seen}")
     records = [context.store.read(status.run_id) for status in before]
+    times = {record.run_id: _kill_wait(record, context, kill_wait) for record in records}
+    limit = max([LIMIT, *(seconds + END_SECONDS for seconds in times.values())])
     queue = Queue(context, [one for one in records if one.run_id in alive or _goes_on(one)], began)
+    if kill_wait is not None:
+        queue.spare_running_until = began + kill_wait + OWN_END_SECONDS
     silence = queue.end()
     for record in records:
         here = record.cluster == Cluster.LOCAL.value or record.in_allocation
         if record.run_id in alive and here and record.coordinator:
-            processes.end(record.coordinator, context.clock, slow=partial(_say_waiting, record.run_id, tell))
-    _wait_for_the_end(context, alive, tell, None if silence else queue)
-    after = context.inquiry().statuses(ids, ask=silence is None, oldest=LIMIT)
+            slow = partial(_say_waiting, record.run_id, limit, tell)
+            processes.end(
+                record.coordinator, context.clock, times[record.run_id] + processes.AFTER_RANKS_SECONDS, slow
+            )
+    _wait_for_the_end(context, alive, tell, limit, None if silence else queue)
+    after = context.inquiry().statuses(ids, ask=silence is None, oldest=limit)
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
         raise _unsure(silence, after)
     if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
         raise _on_another_cluster(away)
     return list(zip(before, after))
+
+
+def _kill_wait(record: RunRecord, context: Context, wanted: float | None) -> float:
+    """The most seconds that the ranks of a run have from SIGTERM to SIGKILL."""
+    if wanted is not None:
+        return wanted
+    by_slurm = record.cluster == Cluster.SLURM.value
+    return context.client().kill_wait() if by_slurm else float(record.spec.kill_wait or KILL_WAIT_SECONDS)
 
 
 REQUESTED = "the run directory holds the request: a coordinator that runs, or starts later, ends its run"
@@ -83,6 +107,8 @@ class Queue:
         queued = (one for one in records if one.cluster == Cluster.SLURM.value)
         self._records = [one for one in queued if not one.in_allocation]
         self._ended: set[str] = set()
+        # Until then (wall clock) a job that runs is left to its coordinator, which ends it with more time.
+        self.spare_running_until = 0.0
         self.silence: SchedulerError | None = None
 
     @property
@@ -131,17 +157,21 @@ class Queue:
         rows = [row for one in self._records for row in self._of(one, known)]
         # One that was ended may be back in the queue: requeued at the same moment.
         rows = [row for row in rows if row.state is State.PENDING or row.job_id not in self._ended]
+        if self._context.clock.now() < self.spare_running_until:
+            rows = [row for row in rows if row.state is State.PENDING]
         found = [row.job_id for row in rows if not row.state.ended]
         self._context.client().cancel(found)
         self._ended.update(found)
         return bool(found)
 
 
-def _say_waiting(names: str, tell: Tell) -> None:
-    tell(f"waiting for {names} to end, at most {LIMIT:.0f} s")
+def _say_waiting(names: str, limit: float, tell: Tell) -> None:
+    tell(f"waiting for {names} to end, at most {limit:.0f} s")
 
 
-def _wait_for_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Queue | None) -> None:
+def _wait_for_the_end(
+    context: Context, ids: Sequence[str], tell: Tell, limit: float, queue: Queue | None
+) -> None:
     """Wait for the end of the runs, and of the jobs that came into the ``queue`` meanwhile."""
     began, pause, said = context.clock.monotonic(), 0.2, False
     told = context.clock.now()  # what Slurm said before that is no news
@@ -153,12 +183,15 @@ def _wait_for_the_end(context: Context, ids: Sequence[str], tell: Tell, queue: Q
         if not left and not more:
             return
         waited = context.clock.monotonic() - began
+        if left and queue is not None and 0 < queue.spare_running_until <= context.clock.now():
+            queue.spare_running_until = 0.0
+            queue.end()
         untold = queue is None or len(queue.unreachable([status.run_id for status in left])) == len(left)
         hopeless = untold and all(status.state is State.UNKNOWN for status in left)
-        if waited > LIMIT or hopeless:
+        if waited > limit or hopeless:
             return
         if waited > SPEAK_AFTER and not said:
-            _say_waiting(", ".join(status.run_id for status in left), tell)
+            _say_waiting(", ".join(status.run_id for status in left), limit, tell)
             said = True
         context.clock.sleep(pause)
         pause = min(pause * 1.5, 5.0)

@@ -177,4 +177,5 @@ def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection
 def end(record: RunRecord, context: Context) -> None:
     """End the run, and see its coordinator go; the allocation stays. Raises ``ClusterrunError``."""
     context.store.ask_cancel(record.run_id)
-    processes.end(record.process, context.clock)
+    limit = context.client().kill_wait() + processes.AFTER_RANKS_SECONDS
+    processes.end(record.process, context.clock, limit)

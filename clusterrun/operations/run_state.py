@@ -324,7 +324,8 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
     asked = ASKED_INSIDE if evidence.cancel_asked else ""
     if state is not None and state.state.ended:
         verdict = _by_state(evidence, state)
-        return replace(verdict, reason=asked) if asked and state.state is State.CANCELLED else verdict
+        is_asked = asked and state.state is State.CANCELLED
+        return replace(verdict, reason=_joined(asked, _killed_while_saving(state))) if is_asked else verdict
     if evidence.fresh or evidence.alive:
         return _running(replace(evidence, row=None), False)
     told = row is not None and (evidence.answered or row.state.ended)
@@ -343,7 +344,7 @@ def _in_allocation(evidence: RunEvidence) -> _Verdict:
 
 def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
     asked = evidence.cancel_asked and state.state is State.CANCELLED
-    reason = ASKED if asked else _why(evidence)
+    reason = _joined(ASKED, _killed_while_saving(state)) if asked else _why(evidence)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
@@ -377,7 +378,13 @@ def _coordinator_reason(evidence: RunEvidence) -> str:
 
 
 def _asked(state: RunState | None) -> str:
-    return ASKED if state else f"{ASKED}, before it started"
+    return _joined(ASKED, _killed_while_saving(state)) if state else f"{ASKED}, before it started"
+
+
+def _killed_while_saving(state: RunState) -> str:
+    """What the coordinator reports of ranks that were killed while saving; '' if there are none."""
+    last = state.reason.rpartition("; ")[2]
+    return last if contract.KILLED_WHILE_SAVING in last else ""
 
 
 def _joined(*parts: str) -> str:

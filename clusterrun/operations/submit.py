@@ -290,6 +290,7 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
         findings=findings_folder(context.store.home, name),
         runtimes=runtimes_here(context.environ, slurm=not here) if spec.container else (),
         opens_own_output=opens_own_output(spec),
+        kill_wait=contract.KILL_WAIT_SECONDS if here else context.client().kill_wait(),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 

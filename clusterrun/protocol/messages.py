@@ -39,18 +39,19 @@ class StartRanks(ToAgent):
 
 @frozen
 class StopRanks(ToAgent):
-    """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``."""
+    """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``.
+
+    ``sooner``: a user wants the KILL after ``grace`` seconds even if a longer time was granted before.
+    """
 
     epoch: int
     grace: float
+    sooner: bool = False
 
 
 @frozen
 class SignalRanks(ToAgent):
-    """Pass a signal (by number) to the rank processes of ``epoch``, not to their children.
-
-    A notice goes to those alone that catch it: others would die of it.
-    """
+    """Pass a signal (by number) to the rank processes of ``epoch`` that catch it, not to their children."""
 
     epoch: int
     number: int
@@ -140,6 +141,7 @@ class RankExited(ToCoordinator):
     The agent's machine fills in ``at`` and ``stopped``.
     ``noticed``: its words are those of a rank that only noticed that another one had gone.
     ``lost_connection``: it ended of a broken connection, which may be another rank's failure.
+    ``saving``: it was killed while its handler of TERM was still running.
     """
 
     epoch: int
@@ -152,6 +154,7 @@ class RankExited(ToCoordinator):
     stopped: bool = False
     noticed: bool = False
     lost_connection: bool = False
+    saving: bool = False
 
 
 @frozen
@@ -172,14 +175,14 @@ class RanksGone(ToCoordinator):
 
 @frozen
 class SignalSeen(ToCoordinator):
-    """This node got a signal of its own (a scheduler's TERM or notice)."""
+    """Slurm, or somebody on the node, sent this node's agent a signal."""
 
     number: int
 
 
 @frozen
 class SignalTaken(ToCoordinator):
-    """A signal was passed on to ``ranks`` rank processes here: those that catch it."""
+    """A signal was passed on to ``ranks`` rank processes of this node: those that catch it."""
 
     epoch: int
     number: int

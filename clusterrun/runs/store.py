@@ -255,8 +255,10 @@ class Store:
         last = told.rstrip("\n").rpartition("\n")[2]
         return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
-    def ask_cancel(self, run_id: str) -> None:
-        private_files.write_whole(self.paths(run_id).cancel, "")
+    def ask_cancel(self, run_id: str, kill_wait: float | None = None) -> None:
+        """Leave the request to end the run, with the seconds from SIGTERM to SIGKILL if they are given."""
+        text = "" if kill_wait is None else json.dumps({"kill_wait": kill_wait}) + "\n"
+        private_files.write_whole(self.paths(run_id).cancel, text)
 
     def cancel_asked(self, run_id: str) -> bool:
         return os.path.exists(self.paths(run_id).cancel)

@@ -23,8 +23,8 @@ _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _EXEC_SECONDS = 5.0
 _NOT_EXECUTED = 127
-_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, contract.USERS_SIGNAL)
-_CAUGHT = (*_PASSED_ON, signal.SIGHUP, signal.SIGCHLD)
+_PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
+_CAUGHT = (*_PASSED_ON, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
 _CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
 """What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""

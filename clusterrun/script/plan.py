@@ -21,6 +21,9 @@ from clusterrun.script import containers, quoting, requeue_options, sbatch_optio
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 NAMED = "named by --python"
+LEAST_KILL_MARGIN_SECONDS, MOST_KILL_MARGIN_SECONDS = 2.0, 10.0
+"""A tenth of Slurm's KillWait within these bounds is kept to record the end and to hand the run over."""
+LEAST_KILL_WAIT_SECONDS = 1.0
 MOST_PROCESSES_HERE = 5000
 """Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
 
@@ -35,6 +38,7 @@ class MachineFacts:
     a GPU gets by default (0: not known, one CPU). ``inside`` is the container of the ranks, whose Python is
     ``python`` then. ``allocation`` is the job in which the run starts at once ('': one of its own is queued).
     ``opens_own_output``: the command opens ``/dev/stdout`` or ``/dev/stderr`` by name.
+    ``kill_wait`` is the seconds from SIGTERM to SIGKILL when Slurm ends a job.
     """
 
     slurm: bool
@@ -51,6 +55,7 @@ class MachineFacts:
     inside: Container = Container()
     allocation: str = ""
     opens_own_output: bool = False
+    kill_wait: float = contract.KILL_WAIT_SECONDS
 
 
 @frozen
@@ -214,7 +219,8 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     made = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
     overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
     overridden += sbatch_options.overridden(spec.srun, "--srun")
-    return replace(made, notices=(*sbatch_options.replaced(spec), *overridden), cpus=_cpus(spec, site))
+    notices = (*sbatch_options.replaced(spec), *overridden, *_short_kill_wait(spec, site))
+    return replace(made, notices=notices, cpus=_cpus(spec, site))
 
 
 def _launch(
@@ -320,6 +326,7 @@ def _orders(
         watch=WatchOrders(on=not spec.alone, hang_seconds=float(spec.hang_after), on_hang=spec.on_hang),
         survival=requeue_options.orders(spec, argv),
         time_limit=0.0 if launch else float(spec.time),
+        kill_wait=_kill_wait(spec, site) if launch else float(spec.kill_wait or contract.KILL_WAIT_SECONDS),
         interpreter=ranks_python(spec, site),
         node_gpus=spec.gpus_from_node and bool(launch),
         container=site.inside,
@@ -327,6 +334,22 @@ def _orders(
         pipes_output=site.opens_own_output,
         hide_gpus=not sbatch_options.asks_for_gpus(spec) if launch else not spec.gpus,
     )
+
+
+def _kill_wait(spec: JobSpec, site: MachineFacts) -> float:
+    """Seconds from TERM to our KILL: before Slurm's own, so that the end is recorded and handed over."""
+    margin = min(MOST_KILL_MARGIN_SECONDS, max(LEAST_KILL_MARGIN_SECONDS, site.kill_wait / 10))
+    most = max(LEAST_KILL_WAIT_SECONDS, site.kill_wait - margin)
+    return min(float(spec.kill_wait), most) if spec.kill_wait else most
+
+
+def _short_kill_wait(spec: JobSpec, site: MachineFacts) -> tuple[str, ...]:
+    """A notice if Slurm gives less time than ``--kill-wait``."""
+    given = _kill_wait(spec, site)
+    if given >= spec.kill_wait:
+        return ()
+    seen = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
+    return (f"{seen}, so ranks get {given:g} s when Slurm ends the job",)
 
 
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
-from clusterrun.model.contract import DEPENDENCY_PLACE
+from clusterrun.model.contract import DEPENDENCY_PLACE, NOTICE_SIGNAL
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Survival
@@ -14,7 +15,8 @@ from clusterrun.script.sbatch_options import Option, excluding, passed
 
 MINUTE = 60
 """Slurm counts time limits in minutes, and looks at them as often."""
-_OWN_NOTICE = re.compile(r"R?B:R?(?:(?:SIG)?USR2|12)(?:@(\d+))?", re.IGNORECASE)
+_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?([A-Z0-9]+?)(?:@(\d+))?", re.IGNORECASE)
+"""The value of sbatch's ``--signal``: ``[R][B]:NAME_OR_NUMBER[@SECONDS]``."""
 _BUDGETS = ("max_preemptions", "max_time_limits", "notice")
 
 
@@ -41,10 +43,26 @@ def settled(spec: JobSpec) -> JobSpec:
 
 def _notice(spec: JobSpec) -> int:
     """Seconds; at most half of the time limit, for Slurm gives a longer notice at the start of the job."""
-    own = _OWN_NOTICE.fullmatch(dict(passed(spec.sbatch, "--sbatch")).get("signal", ""))
-    said = int(own[1] or MINUTE) if own else spec.notice
+    own = _users_signal(spec)
+    said = own[1] if own else spec.notice
     minutes = -(-(spec.time_min or spec.time) // MINUTE)
     return min(said, minutes * MINUTE // 2) if minutes and spec.goes_on and not own else said
+
+
+def _users_signal(spec: JobSpec) -> tuple[int, int] | None:
+    """The number and the seconds of ``--sbatch signal=…``; None if there is none that we can read."""
+    value = _SIGNAL.fullmatch(_value_of_signal(spec))
+    if not value:
+        return None
+    name, seconds = value[1].upper(), int(value[2] or MINUTE)
+    if name.isdecimal():
+        return int(name), seconds
+    number = getattr(signal, f"SIG{name}", None)
+    return (int(number), seconds) if isinstance(number, signal.Signals) else None
+
+
+def _value_of_signal(spec: JobSpec) -> str:
+    return dict(passed(spec.sbatch, "--sbatch")).get("signal", "")
 
 
 def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
@@ -55,9 +73,14 @@ def sbatch_words(spec: JobSpec) -> tuple[Option, ...]:
 
 def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
     """What the coordinator is told; ``argv`` is what queues the run, empty if no scheduler does."""
+    own = _users_signal(spec)
     kept = Survival(no_progress=spec.no_progress, on_event=spec.on_event)
+    if argv and own:
+        kept = replace(kept, signal=own[0], notice=float(own[1]))
     if not argv or not spec.goes_on:
         return kept
+    if own and own[0] == NOTICE_SIGNAL and "B" in _value_of_signal(spec).partition(":")[0].upper():
+        kept = replace(kept, signal=0)  # the same as ours, which waits for its time if Slurm is early
     resubmit = (*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1])
     most = {name: getattr(spec, name) for name in ("max_preemptions", "max_time_limits")}
     return replace(kept, requeue=spec.goes_on, resubmit=resubmit, notice=float(spec.notice), **most)
@@ -88,7 +111,7 @@ def notices(asked: JobSpec, spec: JobSpec) -> tuple[str, ...]:
         said += ignored(["--elastic"], lacks)
     if asked.no_progress != plain.no_progress and not spec.restarts:
         said += ignored(["--no-progress"], "without --max-restarts")
-    if spec.goes_on and spec.notice < asked.notice:
+    if spec.goes_on and spec.notice < asked.notice and not _users_signal(spec):
         half = "--time-min" if spec.time_min else "--time"
         said.append(f"the job is told {spec.notice} s before its end (half of {half})")
     if spec.goes_on and not _excluding(spec):

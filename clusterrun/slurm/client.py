@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clusterrun import system
+from clusterrun.model.contract import KILL_WAIT_SECONDS
 from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
@@ -197,6 +198,14 @@ class SlurmClient:
         first, dash, last = _setting(self._configuration, "SrunPortRange").partition("-")
         known = dash and first.isdecimal() and last.isdecimal() and int(first)
         return max(0, int(last) - int(first) + 1) if known else 0
+
+    def kill_wait(self) -> float:
+        """Seconds from SIGTERM to SIGKILL when Slurm ends a job (``KillWait``; its default if unknown)."""
+        text = self._configuration
+        seconds = _setting(text, "KillWait")
+        if not seconds and re.search(r"(?im)^\s*include\s", text):
+            seconds = _setting(self._asked_configuration(), "KillWait")
+        return float(seconds) if seconds.isdecimal() else KILL_WAIT_SECONDS
 
     def shares_gpus(self) -> bool:
         """Whether a step may have the GPUs of another: since Slurm 22.05; where unknown, yes."""

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.agent.actions import AwaitLeftovers, EndLeftovers, Exit, ReleasePort, RenewLease, Sweep, Tell
+from clusterrun.agent.actions import (
+    AwaitLeftovers,
+    EndLeftovers,
+    Exit,
+    ReleasePort,
+    RenewLease,
+    Sweep,
+    Tell,
+    TerminateRanks,
+)
 from clusterrun.agent.agent import Agent
 from clusterrun.agent.events import Disconnected, LeftoversEnded, ShimLost, Told, Welcomed
 from clusterrun.model import contract
@@ -30,7 +39,8 @@ from clusterrun.protocol.messages import (
 from clusterrun.runtime.machine_events import SignalCame, StoodStill
 from tests.coordinator.tapes import MEETING, WALL, WORLD, Tape, agent, start, told
 
-TERM = SignalRanks(0, signal.SIGTERM)
+TERM = TerminateRanks(0)
+PASSED = SignalRanks(0, signal.SIGTERM)
 
 
 def running() -> Tape:
@@ -254,12 +264,65 @@ def test_a_port_for_a_start_that_never_came_is_given_back() -> None:
     assert tape.does(2.0, Told(StopRanks(0, 8.0))) == [ReleasePort(), Tell(RanksGone(0))]
 
 
+def acknowledged(tape: Tape, first: int, last: int) -> list[Any]:
+    """What the agent does in these seconds while every heartbeat is acknowledged."""
+    out: list[Any] = []
+    for second in range(first, last + 1):
+        acted = tape.does(float(second))
+        beats = [message for message in told(acted) if isinstance(message, Beat)]
+        out += acted + tape.does(float(second), *(Told(Ack(beat.number, WALL)) for beat in beats))
+    return out
+
+
 def test_after_a_term_of_its_own_ranks_end_when_the_coordinator_does_not_say_what_it_means() -> None:
     tape = running()
-    assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM))]
-    assert tape.does(3.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM))]
+    assert tape.does(2.0, SignalCame(signal.SIGTERM)) == [Tell(SignalSeen(signal.SIGTERM)), PASSED]
     assert tape.does(5.9) == [Tell(Beat(1))]
-    assert tape.does(6.0) == [TERM]
+    assert tape.does(6.0) == [TerminateRanks(0, rest=True)]
+    assert Sweep(0) not in acknowledged(tape, 6, 31)
+    assert Sweep(0) in tape.does(32.0)  # 30 s after the TERM, not after the end of our patience
+
+
+def test_every_signal_of_slurm_reaches_the_ranks_at_once_but_our_notice() -> None:
+    passed = {}
+    for number in (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS):
+        acted = running().does(2.0, SignalCame(number))
+        assert acted[0] == Tell(SignalSeen(number))
+        passed[number] = acted[1:]
+    assert passed.pop(contract.NOTICE_SIGNAL) == []
+    assert passed == {number: [SignalRanks(0, number)] for number in passed}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_that_comes_from_slurm_and_through_the_coordinator_is_one_signal(number: int) -> None:
+    ordered, own = Told(SignalRanks(0, number)), SignalCame(number)
+    for first, second in ((ordered, own), (own, ordered)):
+        tape = running()
+        assert SignalRanks(0, number) in tape.does(2.0, first)
+        assert SignalRanks(0, number) not in tape.does(3.0, second)
+        assert SignalRanks(0, number) in tape.does(3.1, own)  # Slurm sent it twice
+
+
+def test_the_grace_counts_from_slurms_own_term_and_no_rank_gets_a_second_one() -> None:
+    tape = running()
+    tape.at(2.0, SignalCame(signal.SIGTERM))
+    assert tape.does(4.0, Told(StopRanks(0, 27.0))) == [TerminateRanks(0, rest=True)]
+    tape.at(20.0, Told(Ack(0, WALL)))
+    assert tape.machine._ranks.kill_at == 29.0
+
+
+def test_a_term_long_before_the_stop_is_another_one() -> None:
+    tape = running()
+    tape.at(2.0, SignalCame(signal.SIGTERM), Told(SignalRanks(0, signal.SIGUSR2)))
+    assert tape.does(13.0, Told(StopRanks(0, 27.0)))[-1] == TERM
+    assert tape.machine._ranks.kill_at == 40.0
+
+
+def test_a_user_may_shorten_the_time_from_term_to_kill() -> None:
+    tape = running()
+    tape.at(2.0, Told(StopRanks(0, 27.0)))
+    assert tape.does(3.0, Told(StopRanks(0, 1.0, sooner=True))) == []
+    assert tape.does(4.0) == [Sweep(0)]
 
 
 def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers() -> None:
@@ -267,9 +330,8 @@ def test_after_a_term_of_its_own_an_agent_leaves_by_itself_when_nobody_answers()
     tape.at(2.0, SignalCame(signal.SIGTERM), RankExited(0, 0, -15), RankExited(0, 1, -15))
     tape.at(2.0, LeftoversEnded(0), RanksGone(0))
     tape.at(6.0)
-    tape.at(6.1, Told(Ack(1, WALL)))
-    assert tape.does(18.9) == [Tell(Beat(2))]
-    assert tape.does(19.0) == [Exit(143)]
+    assert Exit(143) not in acknowledged(tape, 6, 40)
+    assert Exit(143) in tape.does(41.0)
 
 
 def test_an_agent_that_lost_its_coordinator_asks_nobody_what_a_term_means() -> None:
@@ -292,7 +354,7 @@ def test_ranks_that_were_told_of_the_end_while_time_is_left_end_for_reasons_of_t
 def test_how_many_ranks_took_a_notice_is_told() -> None:
     tape = running()
     assert told(tape.at(2.0, SignalTaken(0, signal.SIGUSR2, 1))) == [SignalTaken(0, signal.SIGUSR2, 1)]
-    assert told(tape.at(2.0, SignalTaken(0, signal.SIGTERM, 2))) == []
+    assert told(tape.at(2.0, SignalTaken(0, signal.SIGTERM, 2))) == [SignalTaken(0, signal.SIGTERM, 2)]
 
 
 def test_a_notice_is_told_and_touches_no_rank_until_the_coordinator_says_so() -> None:

@@ -38,6 +38,7 @@ ORDERS = Orders(
     cpus_per_rank=1,
     command=("train",),
     cwd="/",
+    kill_wait=12.0,
 )
 WORLD = World(("n0", "n1"), 2)
 MEETING = Meeting("10.0.0.1", 29000)
@@ -148,6 +149,9 @@ def sent(actions: list[Any]) -> list[tuple[int, Any]]:
 
 
 STOP = [(0, StopRanks(0, 8.0)), (1, StopRanks(0, 8.0))]
+"""After a failure."""
+END = [(0, StopRanks(0, 12.0)), (1, StopRanks(0, 12.0))]
+"""When the run is ended from outside."""
 FAREWELL = [(0, Farewell()), (1, Farewell())]
 
 

@@ -33,6 +33,7 @@ from clusterrun.protocol.messages import (
 )
 from clusterrun.runtime.machine_events import Note, SignalCame
 from tests.coordinator.tapes import (
+    END,
     STOP,
     Tape,
     all_gone,
@@ -74,7 +75,7 @@ def test_a_port_that_cannot_be_had_ends_the_run() -> None:
 )
 def test_a_request_to_end_stops_all_ranks_and_ends_cancelled(request_: Any, reason: str, code: int) -> None:
     tape = training()
-    assert sent(tape.at(3.0, request_)) == STOP
+    assert sent(tape.at(3.0, request_)) == END
     state = ending(all_gone(tape, 4.0))
     assert [state.state, state.reason, state.exit_code] == [State.CANCELLED, reason, code]
 
@@ -96,7 +97,7 @@ def test_ranks_that_exit_0_because_they_were_told_to_end_have_not_completed() ->
 def test_a_request_right_after_a_failure_is_its_cause() -> None:
     tape = training()
     tape.at(3.0, failed(3, 3.0, code=1))
-    assert sent(tape.at(3.2, SignalCame(signal.SIGTERM))) == STOP
+    assert sent(tape.at(3.2, SignalCame(signal.SIGTERM))) == END
     assert ending(all_gone(tape, 4.0)).state is State.CANCELLED
 
 
@@ -116,7 +117,7 @@ def test_a_local_time_limit_ends_the_run_as_timeout() -> None:
     tape = training(time_limit=60.0)
     for second in range(5, 60, 5):
         tape.at(float(second), MessageCame(0, Beat(second)), MessageCame(1, Beat(second)))
-    assert [sent(tape.at(59.9)), sent(tape.at(60.0))] == [[], STOP]
+    assert [sent(tape.at(59.9)), sent(tape.at(60.0))] == [[], END]
     state = ending(all_gone(tape, 61.0))
     assert [state.state, state.reason] == [State.TIMEOUT, "the time limit of 60 s was reached"]
 

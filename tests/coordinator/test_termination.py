@@ -61,7 +61,8 @@ TERM, NOTICE = SignalCame(signal.SIGTERM), SignalCame(signal.SIGUSR2)
 LIMIT = "the job's time limit was reached"
 PREEMPTED = "preempted: the scheduler needs the nodes for another job"
 TOLD = [Send(0, SignalRanks(0, signal.SIGUSR2)), Send(1, SignalRanks(0, signal.SIGUSR2))]
-STOPPED = [Send(0, StopRanks(0, 8.0)), Send(1, StopRanks(0, 8.0))]
+STOPPED = [Send(0, StopRanks(0, 12.0)), Send(1, StopRanks(0, 12.0))]
+FAILED = [Send(0, StopRanks(0, 8.0)), Send(1, StopRanks(0, 8.0))]
 FAREWELL = [Send(0, Farewell()), Send(1, Farewell())]
 
 
@@ -137,9 +138,9 @@ def stopped_by_the_limit(survival: Survival = REQUEUE) -> Job:
 def test_at_a_notice_ranks_are_told_until_when_and_are_ended_then():
     tape = training(end_at=100.0)
     assert tape.does(50.0, NOTICE) == [AskJob()]
-    assert tape.does(50.1, JobTold("", WALL + 100.0)) == [WriteNotice(0, "time-limit", WALL + 77.0), *TOLD]
-    assert tape.does(76.9) == []
-    assert tape.does(77.0) == STOPPED
+    assert tape.does(50.1, JobTold("", WALL + 100.0)) == [WriteNotice(0, "time-limit", WALL + 73.0), *TOLD]
+    assert tape.does(72.9) == []
+    assert tape.does(73.0) == STOPPED
     assert over(tape, 78.0, -15) == FAREWELL
     state = tape.saved
     assert (state.state, state.reason) == (
@@ -155,7 +156,7 @@ def test_a_notice_that_never_comes_is_due_by_our_own_clock():
     tape = training(end_at=100.0)
     assert tape.does(39.9) == []
     assert tape.does(40.0) == [AskJob()]
-    assert tape.does(40.1, JobTold("", WALL + 100.0))[0] == WriteNotice(0, "time-limit", WALL + 77.0)
+    assert tape.does(40.1, JobTold("", WALL + 100.0))[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
 def test_a_job_whose_time_was_extended_is_not_told_of_the_old_end():
@@ -170,7 +171,7 @@ def test_a_notice_that_comes_too_early_waits_for_its_time():
     tape.at(10.0, NOTICE)
     assert tape.does(10.1, JobTold("", WALL + 120.0)) == []
     tape.at(60.0)
-    assert tape.does(60.1, JobTold("", WALL + 120.0))[0] == WriteNotice(0, "time-limit", WALL + 97.0)
+    assert tape.does(60.1, JobTold("", WALL + 120.0))[0] == WriteNotice(0, "time-limit", WALL + 93.0)
 
 
 def test_the_same_notice_from_every_node_is_one():
@@ -184,17 +185,16 @@ def test_without_an_answer_our_own_clock_tells_what_a_notice_means():
     tape = training(end_at=100.0)
     tape.at(50.0, NOTICE)
     assert tape.does(53.4) == []
-    assert tape.does(53.5)[0] == WriteNotice(0, "time-limit", WALL + 77.0)
+    assert tape.does(53.5)[0] == WriteNotice(0, "time-limit", WALL + 73.0)
 
 
 def test_the_end_of_a_grace_that_a_preemption_leaves_is_what_ranks_are_told():
     tape = training(end_at=None)
     tape.at(50.0, TERM)
-    assert tape.does(50.1, JobTold("preemption", WALL + 80.0)) == [
-        WriteNotice(0, "preemption", WALL + 57.0),
-        *TOLD,
-    ]
-    assert [a for a in tape.does(57.0) if isinstance(a, Send)] == STOPPED
+    notice, *rest = tape.does(50.0, JobTold("preemption", WALL + 80.0))
+    assert (notice, rest) == (WriteNotice(0, "preemption", WALL + 72.5), TOLD)
+    assert [a for a in tape.does(72.4) if isinstance(a, Send)] == []
+    assert [a for a in tape.does(72.5) if isinstance(a, Send)] == STOPPED
 
 
 def test_a_user_may_tell_ranks_to_make_room_and_nobody_ends_them():
@@ -475,7 +475,7 @@ def test_a_coordinator_that_is_lost_once_too_often_is_the_end_of_the_run():
 
 def test_when_the_first_process_of_the_batch_step_is_killed_the_run_goes_on_where_it_may():
     tape = training(CHAIN, max_restarts=1)
-    assert tape.does(50.0, SupervisorGone()) == STOPPED
+    assert tape.does(50.0, SupervisorGone()) == FAILED
     over(tape, 51.0, -15)
     assert tape.saved.state is State.PENDING
     tape = training(CHAIN, max_restarts=0)
@@ -575,7 +575,7 @@ def test_a_signal_to_one_agent_alone_costs_its_node_and_ends_no_run(number, said
     assert tape.does(50.0, *seen(number, 1)) == [AskJob()]
     time = 50.1 if said else 53.5
     assert tape.does(time, *([said] if said else [])) == [DropLink(1)]
-    assert [a for a in tape.does(time + 0.3) if isinstance(a, Send)] == STOPPED[:1]
+    assert [a for a in tape.does(time + 0.3) if isinstance(a, Send)] == FAILED[:1]
     tape.at(54.0, MessageCame(0, RanksGone(0)))
     for second in range(54, 80):
         tape.at(float(second), MessageCame(0, Beat(second)))

@@ -44,6 +44,9 @@ class Slurm:
     def identity(self) -> str:
         return f"{self.cluster}@ctl"
 
+    def kill_wait(self) -> float:
+        return 30.0
+
     def srun_ports(self) -> int:
         return 0
 

@@ -148,6 +148,7 @@ def test_the_orders_are_exact_and_start_one_agent_on_each_node() -> None:
         max_restarts=2,
         preflight=Preflight(Level.FULL, python=PYTHON),
         watch=WatchOrders(on=True),
+        kill_wait=27.0,
         survival=Survival(
             "requeue",
             (

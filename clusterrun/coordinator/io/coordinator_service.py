@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -41,7 +40,7 @@ _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
 _LINKS_SECONDS = 4.0
-_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, signal.SIGCHLD)
+_CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS, signal.SIGCHLD)
 
 
 class CoordinatorService:
@@ -78,7 +77,8 @@ class CoordinatorService:
         self._looks: CommandRunner | None = None
         self._hooks: EventHook | None = None
         self._reapers = [self._launcher.reaped]
-        self._cancelled = False
+        self._cancel_mark: tuple[int, int] | None = None
+        self._is_deleted = False
         self._gone_since: float | None = None
         self._refusals_told = 0
 
@@ -91,7 +91,6 @@ class CoordinatorService:
         self._server.send(order.link, order.message)
 
     def run(self) -> int:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
         self._happened(machine_events.Tick())
         self._loop.catch(_CAUGHT, self._signalled)
         self._heed_supervisor()
@@ -169,6 +168,8 @@ class CoordinatorService:
         self._log.close()
 
     def _signalled(self, number: int) -> None:
+        if number in contract.TERMINATE_SIGNALS:
+            self._look_for_cancel()  # it may say how long ranks have, and was written first
         if number != signal.SIGCHLD:
             self._happened(machine_events.SignalCame(number))
             return
@@ -196,17 +197,18 @@ class CoordinatorService:
             self._happened(events.ClientAsked(name, body))
 
     def _look_for_cancel(self) -> None:
-        if self._cancelled:
+        mark = self._reports.cancel_mark()
+        if mark is not None and mark != self._cancel_mark:
+            self._happened(events.CancelAsked(self._reports.cancel_kill_wait()))
+        self._cancel_mark = mark or self._cancel_mark
+        if self._cancel_mark or self._is_deleted:
             return
-        if os.path.lexists(self._paths.cancel):
-            self._cancelled = True
-            self._happened(events.CancelAsked())
         if self._state_writer.has_a_place():
             self._gone_since = None
             return
         self._gone_since = self._gone_since or steady()
         if self._deleted():
-            self._cancelled = True
+            self._is_deleted = True
             self._note("the run directory was deleted, and with it the run: ending all ranks")
             self._happened(events.CancelAsked())
 

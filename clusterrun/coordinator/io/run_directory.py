@@ -34,6 +34,9 @@ _LAST_TRIES_SECONDS = 15.0
 _RESERVE_BYTES = 256 * 1024
 
 
+MOST_KILL_WAIT_SECONDS = 7 * 86400.0
+
+
 class ReportFiles:
     """Files of one run; ``note`` says what could not be written."""
 
@@ -76,6 +79,21 @@ class ReportFiles:
         counts = [told.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
         return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
+
+    def cancel_mark(self) -> tuple[int, int] | None:
+        """What changes with each request to cancel the run; None if there is none."""
+        try:
+            status = os.lstat(self._paths.cancel)
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def cancel_kill_wait(self) -> float | None:
+        """The seconds from TERM to KILL that the request names; None if it names none."""
+        seconds = _values(self._paths.cancel).get("kill_wait")
+        if not isinstance(seconds, (int, float)) or not 0 <= seconds < MOST_KILL_WAIT_SECONDS:
+            return None
+        return float(seconds)
 
     def successor(self, job_id: str, excluded: tuple[str, ...]) -> None:
         self._write_values(self._paths.successor, {"job_id": job_id, "excluded": excluded})

@@ -20,7 +20,7 @@ from clusterrun.runtime.event_loop import steady
 from clusterrun.runtime.processes import become_subreaper, ended_children, exit_with
 from clusterrun.runtime.stderr import say
 
-PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL)
+PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 _MOST_RESTARTS = 3
 _WITHIN_SECONDS = 600.0
 _LONGEST_WAIT = 2.0
@@ -92,8 +92,6 @@ class _Supervisor:
         self._dead: int | None = None
         self._life_at: float | None = None
         self._looked_at = steady()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a lost terminal ends no run
-        signal.signal(contract.USERS_SIGNAL, signal.SIG_IGN)
 
     def run(self) -> int:
         while True:

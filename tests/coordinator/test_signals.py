@@ -1,0 +1,276 @@
+"""The table of docs/signals.md: what each signal means, one test per row."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.coordinator.actions import AskJob, DropLink, Send
+from clusterrun.coordinator.coordinator import Coordinator
+from clusterrun.coordinator.events import CancelAsked, EpochClaimed, JobTold, MessageCame
+from clusterrun.coordinator.lifecycle import Collaborators
+from clusterrun.model import contract
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Survival
+from clusterrun.model.states import State
+from clusterrun.protocol.messages import (
+    RankExited,
+    RanksGone,
+    SignalRanks,
+    SignalSeen,
+    SignalTaken,
+    StopRanks,
+)
+from clusterrun.runtime.machine_events import SignalCame
+from tests.coordinator import test_termination as jobs
+from tests.coordinator.tapes import ORDERS, WALL, join, train
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "signals.md"
+END = [(0, StopRanks(0, 12.0)), (1, StopRanks(0, 12.0))]
+USR1 = replace(jobs.REQUEUE, signal=int(signal.SIGUSR1))
+
+
+def run(survival: Survival = jobs.REQUEUE, end_at: float = 900.0) -> jobs.Job:
+    """A run in job 7 that trains since 1 s and ends at ``end_at``."""
+    return jobs.training(survival, end_at=end_at)
+
+
+def steps(number: int, *nodes: int) -> list[MessageCame]:
+    """Slurm sends the signal to the step: each agent reports it."""
+    return [MessageCame(node, SignalSeen(number)) for node in nodes or (0, 1)]
+
+
+def passed(number: int) -> list[tuple[int, SignalRanks]]:
+    return [(node, SignalRanks(0, number)) for node in (0, 1)]
+
+
+def sent(actions: list[Any]) -> list[tuple[int, Any]]:
+    return [(action.link, action.message) for action in actions if isinstance(action, Send)]
+
+
+def ends(tape: jobs.Job, time: float, code: int, **more: Any) -> None:
+    """All ranks end, and nothing is left on the nodes."""
+    for rank in range(4):
+        tape.at(time, MessageCame(rank // 2, RankExited(0, rank, code, WALL + time, **more)))
+    tape.at(time, MessageCame(0, RanksGone(0)), MessageCame(1, RanksGone(0)))
+    tape.at(time + 0.4)
+
+
+def scancel() -> None:
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("cancelled"))) == END
+    ends(tape, 60.0, 0, stopped=True)
+    assert tape.saved.state is State.CANCELLED
+
+
+def cancel() -> None:
+    tape = run()
+    assert sent(tape.does(50.0, CancelAsked())) == END
+    assert sent(tape.does(51.0, CancelAsked(3.0))) == [
+        (node, StopRanks(0, 3.0, sooner=True)) for node in (0, 1)
+    ]
+    ends(tape, 60.0, 0, stopped=True)
+    assert (tape.saved.state, tape.saved.reason) == (State.CANCELLED, "cancelled by request")
+    assert sent(run().does(50.0, CancelAsked(300.0))) == [(node, StopRanks(0, 300.0)) for node in (0, 1)]
+
+
+def time_limit() -> None:
+    tape = run(Survival(), end_at=100.0)
+    tape.at(100.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(100.1, JobTold("time-limit"))) == END
+    ends(tape, 110.0, -9, stopped=True, saving=True)
+    words = "ranks 0-3 were killed while saving: the handler of SIGTERM was still running after 12 s"
+    assert (tape.saved.state, tape.saved.reason) == (State.TIMEOUT, f"{jobs.LIMIT}; {words}")
+
+
+def preemption_with_grace() -> None:
+    """Agents pass TERM on at once; what is left gets another TERM shortly before the end."""
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGTERM))
+    assert sent(tape.does(50.0, JobTold("preemption", WALL + 62.0))) == passed(signal.SIGUSR2)
+    assert sent(tape.does(58.9)) == []
+    assert sent(tape.does(59.0)) == END
+    tape = run(Survival())
+    tape.at(50.0, *steps(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("preemption", WALL + 62.0))) == passed(signal.SIGUSR2)
+    assert sent(tape.does(61.9)) == []
+    tape.at(62.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(62.1, JobTold("preemption"))) == END
+
+
+def preemption_at_once() -> None:
+    tape = run(Survival())
+    tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("preemption"))) == END
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("preemption"))) == passed(signal.SIGUSR2)
+    assert sent(tape.does(52.1)) == END
+
+
+def preemption_with_users_signal() -> None:
+    """With PreemptParameters=send_user_signal Slurm sends our notice, and no TERM."""
+    tape = run()
+    tape.at(50.0, SignalCame(signal.SIGUSR2))
+    acted = sent(tape.does(50.1, JobTold("preemption", WALL + 90.0)))
+    assert acted == passed(signal.SIGTERM) + passed(signal.SIGUSR2)
+    tape = run(USR1)
+    assert sent(tape.does(50.0, SignalCame(signal.SIGUSR1))) == passed(signal.SIGUSR1)
+    assert sent(tape.does(50.1, JobTold("preemption", WALL + 90.0))) == passed(signal.SIGUSR2)
+
+
+def requeue() -> None:
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGTERM), SignalCame(signal.SIGTERM))
+    assert sent(tape.does(50.1, JobTold("requeue", requeued=True))) == END
+    ends(tape, 60.0, 0, stopped=True)
+    assert tape.saved.state is State.PENDING
+
+
+def notice() -> None:
+    tape = run(end_at=120.0)
+    tape.at(60.0, SignalCame(signal.SIGUSR2))
+    assert sent(tape.does(60.1, JobTold("", WALL + 120.0))) == passed(signal.SIGUSR2)
+    assert sent(tape.does(92.9)) == []
+    assert sent(tape.does(93.0)) == END
+
+
+def users_signal_to_batch() -> None:
+    """The user's own signal reaches the ranks at once; with --requeue it is the notice too."""
+    tape = run(replace(USR1, requeue=""), end_at=120.0)
+    assert sent(tape.does(50.0, SignalCame(signal.SIGUSR1))) == passed(signal.SIGUSR1)
+    assert sent(tape.does(50.1, JobTold("", WALL + 120.0))) == []
+    tape = run(USR1, end_at=120.0)
+    assert sent(tape.does(50.0, SignalCame(signal.SIGUSR1))) == passed(signal.SIGUSR1)
+    assert sent(tape.does(50.1, JobTold("", WALL + 120.0))) == passed(signal.SIGUSR2)
+    tape.at(50.2, MessageCame(0, SignalTaken(0, signal.SIGUSR1, 4)))
+    ends(tape, 55.0, 0)
+    assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.PENDING, "TIMEOUT")
+
+
+def users_signal_to_steps() -> None:
+    tape = run(USR1, end_at=120.0)
+    assert tape.does(50.0, *steps(signal.SIGUSR1)) == [AskJob()]
+    assert sent(tape.does(50.1, JobTold("", WALL + 120.0))) == passed(signal.SIGUSR2)
+
+
+def users_term() -> None:
+    """It is never a cancel, whoever gets it, and whether ranks end before Slurm answers or after."""
+    for number in contract.TERMINATE_SIGNALS:
+        for said in (JobTold("", WALL + 120.0), None):
+            for came in (steps(number), [SignalCame(number)], [*steps(number), SignalCame(number)]):
+                survival = replace(jobs.REQUEUE, signal=int(number))
+                tape = run(survival, end_at=120.0)
+                tape.at(50.0, *came)
+                told = tape.does(50.1, said) if said else tape.does(53.5)
+                assert sent(told) == passed(number) + passed(signal.SIGUSR2)
+                tape.at(53.6, MessageCame(0, SignalTaken(0, number, 2)))
+                ends(tape, 55.0, 0)
+                assert (tape.saved.state, tape.saved.attempts[-1].outcome) == (State.PENDING, "TIMEOUT")
+                tape = run(replace(survival, requeue=""), end_at=120.0)
+                tape.at(50.0, *came)
+                assert sent(tape.does(50.1, said) if said else tape.does(53.5)) == passed(number)
+                ends(tape, 55.0, 0)
+                assert tape.saved.state is State.COMPLETED
+
+
+def sent_to_steps() -> None:
+    """The agents pass it on; the coordinator has nothing to do."""
+    for number in contract.USERS_SIGNALS:
+        tape = run()
+        assert tape.does(50.0, *steps(number)) == []
+        ends(tape, 55.0, 0)
+        assert tape.saved.state is State.COMPLETED
+
+
+def sent_to_batch() -> None:
+    for number in contract.USERS_SIGNALS:
+        assert sent(run().does(50.0, SignalCame(number))) == passed(number)
+
+
+def make_room() -> None:
+    tape = run()
+    tape.at(50.0, *steps(signal.SIGUSR2))
+    assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == passed(signal.SIGUSR2)
+    assert sent(tape.does(200.0)) == []
+
+
+def term_to_steps() -> None:
+    for number in contract.TERMINATE_SIGNALS:
+        tape = run()
+        tape.at(50.0, *steps(number))
+        assert sent(tape.does(50.1, JobTold("", WALL + 900.0))) == END
+        ends(tape, 55.0, 0, stopped=True)
+        assert tape.saved.state is State.CANCELLED
+
+
+def term_to_one_agent() -> None:
+    for number in contract.TERMINATE_SIGNALS:
+        tape = run()
+        tape.at(50.0, *steps(number, 1))
+        for rank in (2, 3):
+            tape.at(50.05, MessageCame(1, RankExited(0, rank, -15, WALL + 50.0, stopped=True)))
+        tape.at(50.05, MessageCame(1, RanksGone(0)))
+        assert sent(tape.does(50.06)) == []  # nobody knows yet what it means
+        assert tape.does(50.1, JobTold("", WALL + 900.0)) == [DropLink(1)]
+        assert sent(tape.does(50.4)) == [(0, StopRanks(0, 8.0))]
+
+
+def local() -> jobs.Job:
+    """A run on this machine."""
+    tape = jobs.Job(Coordinator(ORDERS, "here", 42, collaborators=Collaborators()))
+    tape.at(0.0)
+    tape.at(0.0, EpochClaimed(0))
+    join(tape, 1.0)
+    train(tape, 1.0)
+    return tape
+
+
+def term_without_slurm() -> None:
+    for number in contract.TERMINATE_SIGNALS:
+        tape = local()
+        assert sent(tape.does(50.0, SignalCame(number))) == END
+        ends(tape, 55.0, 0, stopped=True)
+        assert (tape.saved.state, tape.saved.exit_code) == (State.CANCELLED, 128 + number)
+
+
+def terminal_lost() -> None:
+    assert local().does(50.0, SignalCame(signal.SIGHUP)) == []
+    assert sent(local().does(50.0, SignalCame(signal.SIGUSR1))) == passed(signal.SIGUSR1)
+
+
+ROWS = {
+    "`scancel JOB`": scancel,
+    "`clusterrun cancel`": cancel,
+    "time limit": time_limit,
+    "preemption with `GraceTime`": preemption_with_grace,
+    "preemption without `GraceTime`": preemption_at_once,
+    "preemption with `send_user_signal`": preemption_with_users_signal,
+    "`scontrol requeue JOB`": requeue,
+    "`--requeue`: our notice, `B:USR2@120`": notice,
+    "`--sbatch signal=B:USR1@60`": users_signal_to_batch,
+    "`--sbatch signal=USR1@60`": users_signal_to_steps,
+    "`--sbatch signal=B:TERM@60`, `TERM@60`, `INT@60`": users_term,
+    "`scancel -s USR1 JOB`": sent_to_steps,
+    "`scancel -b -s USR1 JOB`, `-f`": sent_to_batch,
+    "`scancel -s USR2 JOB`": make_room,
+    "`scancel -s TERM JOB`, `-s INT`": term_to_steps,
+    "TERM or INT to one agent": term_to_one_agent,
+    "TERM or INT without Slurm, Ctrl-C in `clusterrun run`": term_without_slurm,
+    "HUP without Slurm": terminal_lost,
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_signal_means_what_its_row_says(row: str) -> None:
+    ROWS[row]()
+
+
+def test_the_page_has_these_rows() -> None:
+    table = PAGE.read_text().partition("| event |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| (.+?) \| ", table, re.MULTILINE) == list(ROWS)
