@@ -111,7 +111,9 @@ def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[st
     elif nodes > 1:
         options["nodes"] = str(nodes)
     if gpus:
-        options["gpus"] = str(per_node)
+        kinds = [re.search(r"(\w+):\d+(?:,|$)", values.get(name, "")) for name in _GPUS]
+        kind = next((match[1] for match in kinds if match and match[1] != "gpu"), "")
+        options["gpus"] = f"{kind}:{per_node}" if kind else str(per_node)
     elif per_node > 1:
         options["ranks-per-node"] = str(per_node)
     if cpus := _number(values.get("cpus-per-task", "")):

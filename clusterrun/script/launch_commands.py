@@ -80,10 +80,11 @@ def launch_in(words: Sequence[str]) -> LaunchCommand | None:
         rest = words[place + 1 :]
         module = _module(words[place:])
         if name in SCHEDULERS or (name in PROGRAMS and _SUBCOMMAND.get(name, "") in ("", *rest[:1])):
-            return replace(_launch(name, rest), environment=tuple(environment))
+            launch = _launch(name, rest)
+            return replace(launch, environment=(*environment, *launch.environment))
         if module in MODULES:
             launch = _launch(f"python -m {module}", words[list(words).index(module) + 1 :])
-            return replace(launch, environment=tuple(environment))
+            return replace(launch, environment=(*environment, *launch.environment))
         if _ASSIGNMENT.match(words[place]):
             variable, _, value = words[place].partition("=")
             environment.append((variable, value))
@@ -125,7 +126,25 @@ def _launch(program: str, words: Sequence[str]) -> LaunchCommand:
             max_restarts = number
     overlaps = any(word == "--overlap" or word.startswith("--jobid") for word in options)
     on_cpus = "--cpu" in options or not has_gpus
-    return LaunchCommand(program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps)
+    launch = LaunchCommand(program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps)
+    if len(command) > 2 and os.path.basename(command[0]) in SHELLS and re.fullmatch(r"-\w*c", command[1]):
+        for _, inner in shell_launches(command[2]):
+            return _joined(launch, inner)
+    return launch
+
+
+def _joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
+    """``srun bash -c 'torchrun …'`` as one launcher."""
+    return replace(
+        outer,
+        nodes=max(outer.nodes, inner.nodes),
+        per_node=max(outer.per_node, inner.per_node),
+        total=max(outer.total, inner.total),
+        max_restarts=max(outer.max_restarts, inner.max_restarts),
+        on_cpus=outer.on_cpus and inner.on_cpus,
+        command=inner.command or outer.command,
+        environment=(*outer.environment, *inner.environment),
+    )
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

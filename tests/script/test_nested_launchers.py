@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ("accelerate launch --cpu --num_processes 2 train.py", "--ranks-per-node 2 train.py"),
         ("deepspeed --num_gpus 2 train.py --deepspeed c.json", "--gpus 2 train.py --deepspeed c.json"),
         ("env A=1 torchrun --nproc_per_node 2 train.py", "--gpus 2 --env A=1 train.py"),
+        ("srun -N2 bash -c torchrun\\ --nproc_per_node\\ 4\\ t.py\\ -x", "--nodes 2 --gpus 4 t.py -x"),
         ("uv run torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
         ("nice -n 10 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
     ],
@@ -51,7 +53,7 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seen, offered = refusal(spec(tmp_path, *typed.split()))
+    seen, offered = refusal(spec(tmp_path, *shlex.split(typed)))
     assert "as COMMAND" in seen
     assert offered == f"clusterrun submit {line}"
 
@@ -128,8 +130,8 @@ def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_th
         seen, line = refusal(spec(tmp_path, *typed.split(), **wish))
         assert "is a batch script" in seen
         assert line == (
-            "clusterrun submit --nodes 2 --gpus 4 --cpus-per-rank 8 --name big --time 1-00:00:00 --requeue "
-            "--sbatch mail-type=END train.py --lr '$LR'"
+            "clusterrun submit --nodes 2 --gpus a100:4 --cpus-per-rank 8 --name big --time 1-00:00:00 "
+            "--requeue --sbatch mail-type=END train.py --lr '$LR'"
         )
 
 
