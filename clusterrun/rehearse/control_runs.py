@@ -78,12 +78,14 @@ def divergence(first: Start, second: Start) -> FirstDifference | None:
 
 
 def files(life: Start) -> tuple[Discovery, ...]:
+    """Return what is wrong with how the script writes its checkpoints."""
     saves = [save for save in life.saves if save.size]
-    if not saves:
+    writers = two_writers(life)
+    if not saves and not writers:
         message = f"no checkpoint was written within {life.last} steps: a failure costs all of them"
         remedy = "save more often (an option of the script?), or rehearse more steps with --steps"
         return (Discovery(Cause.NO_CHECKPOINT, message, remedy),)
-    return tuple(finding for finding in (two_writers(life), _never_dropped(life, saves)) if finding)
+    return tuple(finding for finding in (writers, _never_dropped(life, saves)) if finding)
 
 
 def _never_dropped(life: Start, saves: Sequence[SavedFile]) -> Discovery | None:

@@ -17,7 +17,8 @@ OWN_FILE = (
 def two_writers(life: Start) -> Discovery | None:
     """Report the first file that several ranks wrote after the same step, by its final or temporary name."""
     lost = [file for trace in life.ranks.values() for file in trace.lost if file.step > 0]
-    files = sorted([save for save in life.saves if save.size] + lost, key=lambda file: file.step)
+    # A file that another rank has just opened again is empty when it gets its name.
+    files = sorted([*life.saves, *lost], key=lambda file: file.step)
     ranks_by_file: dict[tuple[str, int], set[int]] = {}
     for file in files:
         ranks_by_file.setdefault(_written_as(file), set()).add(file.rank)

@@ -636,6 +636,9 @@ def test_two_ranks_that_move_one_temporary_file_are_two_writers() -> None:
     assert finding is not None and finding.cause is Cause.TWO_WRITERS
     assert "ranks 0 and 1 write the same file last.pt as last.tmp at step 5" in finding.said
     assert two_writers(Start({0: first, 1: trace(0, LAST, 1)})) is None
+    empty = replace(first, saves=(replace(first.saves[0], size=0),))
+    found = control_runs.files(Start({0: empty, 1: replace(trace(0, 5, 1), lost=lost)}))
+    assert [one.cause for one in found] == [Cause.TWO_WRITERS]
 
 
 @pytest.mark.parametrize(
