@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 FILE_EVENTS = ("open", "os.rename", "os.remove", "shutil.rmtree")
+# Endings of files that may be checkpoints, if something else than `torch.save` writes them.
 KINDS: tuple[str, ...] = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 KINDS += (".npz", ".pkl", ".pickle", ".tar", ".part")
-"""How files end that may be checkpoints, if something else than `torch.save` writes them."""
 # The first bytes of a file of torch.save, which a script may copy to a name without an ending.
 ARCHIVE = b"PK\x03\x04"
+# Most files that are reported as read before the first step.
 MOST_READS = 1000
-"""Files that are told of as read before the first step."""
+# Seconds after which a file of a thread keeps its name, if nothing has moved it.
 REST_SECONDS = 1.0
-"""After which a file that a thread wrote has its final name, if nothing has moved it."""
 
 
 class OpenFile:
-    """A file that is being written: since when, by which line and thread, and its place in its checkpoint."""
+    """A file that is being written: its start, line and thread, and its place in the checkpoint."""
 
     def __init__(self, step: int, nth: int, sure: bool) -> None:
         self.step, self.nth, self.sure = step, nth, sure
@@ -38,7 +38,7 @@ class OpenFile:
 
 
 class CheckpointWatch:
-    """Which checkpoint files are written, and their final names; ``strike``: which one the plan limits."""
+    """Reports checkpoint files with their final names. ``strike``: the file that the plan cuts off."""
 
     def __init__(self, trace: TraceFile, strike: Any, run_dir: str) -> None:
         self._trace, self._strike, self._run_dir = trace, strike, run_dir
@@ -48,14 +48,14 @@ class CheckpointWatch:
         self._known: set[str] = set()
         self._busy: set[int] = set()
         self.begun_at: dict[int, int] = {}
+        # The step after which the script last took a state.
         self.taken = 0
-        """The step after which the script last took a state."""
         self.heard_notice = False
         if strike and strike["kind"] == "torn":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
     def hear(self, event: str, args: Any) -> None:
-        """Python is about to open, rename or delete a file: an audit event of ``FILE_EVENTS``."""
+        """Handle an audit event of ``FILE_EVENTS``: Python is about to open, rename or delete a file."""
         if not self._trace.is_ours():
             return
         thread = threading.get_ident()
@@ -86,7 +86,7 @@ class CheckpointWatch:
             elif not writes and self._trace.step == 0 and (path.endswith(KINDS) or is_own(path)):
                 self.read(path)
         elif event == "os.rename":
-            source, target = (os.path.abspath(os.fsdecode(one)) for one in args[:2])
+            source, target = (os.path.abspath(os.fsdecode(name)) for name in args[:2])
             for path in self._below(source):
                 self._written(path, target + path[len(source) :])
         else:
@@ -106,16 +106,16 @@ class CheckpointWatch:
             serialization.save = watched  # type: ignore[attr-defined]
 
     def wrap_safetensors(self, safetensors: Any) -> None:
-        """What opens its files is no Python: its functions are wrapped before its modules take them."""
+        """Wrap the functions of safetensors, whose files no Python code opens."""
         write, read = safetensors.serialize_file, safetensors.safe_open
-        begun, seen = self._trace.guarded(self._note_save), self._trace.guarded(self.read)
+        note_write, note_read = self._trace.guarded(self._note_save), self._trace.guarded(self.read)
 
         def written(tensors: Any, filename: Any, *args: Any, **more: Any) -> Any:
-            begun(filename)
+            note_write(filename)
             return write(tensors, filename, *args, **more)
 
         def opened(filename: Any, *args: Any, **more: Any) -> Any:
-            seen(filename)
+            note_read(filename)
             return read(filename, *args, **more)
 
         safetensors.serialize_file, safetensors.safe_open = written, opened
@@ -127,7 +127,7 @@ class CheckpointWatch:
             self.begun(os.fspath(path), sure=True)
 
     def begun(self, path: str, sure: bool) -> None:
-        """Something opens ``path`` for writing; a temporary file counts once it gets a checkpoint's name."""
+        """Note that ``path`` is opened for writing. A temporary file counts once it is renamed."""
         path = os.path.abspath(path)
         if path in self._open or path.startswith((self._run_dir + os.sep, "/dev/", "/proc/")):
             return
@@ -150,14 +150,18 @@ class CheckpointWatch:
     def removed(self, path: str, whole: bool) -> None:
         path = os.path.abspath(path)
         below = self._below(path)
-        for one in below:
-            del self._open[one]
-        known = whole or below or path in self._known or path.endswith(KINDS)
-        if known and not path.startswith(self._run_dir + os.sep):
+        for open_path in below:
+            del self._open[open_path]
+        is_checkpoint = whole or below or path in self._known or path.endswith(KINDS)
+        if is_checkpoint and not path.startswith(self._run_dir + os.sep):
             self._trace.tell("remove", path=path)
 
     def _below(self, path: str) -> list[str]:
-        return [one for one in list(self._open) if one == path or one.startswith(path + os.sep)]
+        return [
+            open_path
+            for open_path in list(self._open)
+            if open_path == path or open_path.startswith(path + os.sep)
+        ]
 
     def read(self, path: Any) -> None:
         """Report a file that is read before the first step; of a link, the file that it leads to."""
@@ -169,7 +173,7 @@ class CheckpointWatch:
             self._trace.tell("load", path=path, line=script_line())
 
     def settle(self, end: bool = False) -> None:
-        """Before the next step, or at the end: what is still under its first name was written in place."""
+        """Report files that still have their first name: they were written in place."""
         for path, file in list(self._open.items()):
             if end or not (file.late and self._in_work(path)):
                 self._written(path, path)
@@ -177,7 +181,7 @@ class CheckpointWatch:
             self._trace.lift_limit()
 
     def _in_work(self, path: str) -> bool:
-        """Whether a thread may still write a file, or name it anew: it was changed a moment ago."""
+        """Whether a thread may still write or rename a file, because it changed a moment ago."""
         try:
             return time.time() - os.stat(path).st_mtime < REST_SECONDS or path in open_files()
         except OSError:
@@ -212,27 +216,27 @@ class CheckpointWatch:
 
 
 def open_files() -> set[str]:
-    found = set()
+    paths = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.add(os.readlink(f"/proc/self/fd/{name}"))
+            paths.add(os.readlink(f"/proc/self/fd/{name}"))
         except OSError:
             continue
-    return found
+    return paths
 
 
-def hearing(events: tuple[str, ...], told: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
-    """An audit hook for these events, of dozens in each step: no method, which takes three times as long."""
+def hearing(events: tuple[str, ...], handler: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
+    """Return an audit hook for these events. A method would take three times as long."""
 
     def hook(event: str, args: Any) -> None:
         if event in events:
-            told(event, args)
+            handler(event, args)
 
     return hook
 
 
 def is_own(path: str) -> bool:
-    """Whether a file may be one of the script's own, and no part of a program: a checkpoint has any name."""
+    """Whether a file may belong to the script and is no part of a program. A checkpoint may have any name."""
     path = os.path.abspath(path)
     inside = path.startswith(os.getcwd() + os.sep) and not path.endswith((".py", ".pyc"))
     return inside and not is_library(path)
@@ -259,7 +263,7 @@ def first_bytes(path: str) -> bytes:
 
 
 def beside(path: str, folder: Any) -> str:
-    """A path that is meant from an open folder (``dir_fd`` of `os.unlink`), if there is one."""
+    """Return a path relative to an open folder (``dir_fd`` of `os.unlink`), if there is one."""
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(path):
         return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
     return path

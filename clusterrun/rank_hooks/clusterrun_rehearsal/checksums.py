@@ -1,4 +1,4 @@
-"""Checksums of tensors, taken where they lie, and of the states of random numbers that a process has."""
+"""Compute checksums of tensors in place, and of the process's random states."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+# Most samples of one batch with a checksum of their own.
 MOST_ROWS = 512
-"""Samples of one batch that are told apart."""
+# Most tensors whose place in memory is kept.
 MOST_PLACES = 100_000
-"""Tensors whose place in memory is known."""
+# Largest sample in bytes whose batch is copied. A copy of small samples is faster than reading each in place.
 SMALL_ROW = 4096
-"""Bytes of a sample up to which its batch is copied: that is quicker than to look at each in its place."""
+# Below 2 to the power of 32.
 LARGEST_PRIME = 4294967291
-"""Below 2 to the power of 32."""
+# Elements of a tensor on a device that are summed in one go.
 PIECE = 1 << 22
-"""Elements of a tensor on a device that are summed at once."""
 
 
 class TensorDigest:
-    """Checksums of tensors. Their version counters are no help: batch norm changes its buffers unseen."""
+    """Computes checksums of tensors. Their version counters do not help: batch norm does not raise them."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._memory: dict[tuple[int, int], Any] = {}
 
     def of(self, tensors: Iterable[Any]) -> int:
-        """One number for all of them, in their order."""
+        """Return one number for all tensors, in their order."""
         total, size = 0, 0
         for tensor in tensors:
             total = (total * 1000003 + self.fresh(tensor)) & 0xFFFFFFFF
@@ -40,15 +40,15 @@ class TensorDigest:
         return total ^ size
 
     def of_set(self, tensors: Iterable[Any]) -> int:
-        """One number for all of them, in any order."""
+        """Return one number for all tensors, in any order."""
         total = 0
         for tensor in tensors:
-            one = self.fresh(tensor)
-            total += one * one
+            checksum = self.fresh(tensor)
+            total += checksum * checksum
         return total % LARGEST_PRIME
 
     def fresh(self, tensor: Any) -> int:
-        """The checksum of one tensor's bytes; of those that lie here, if it is spread over ranks."""
+        """Return the checksum of one tensor's bytes; of the local bytes, if it is spread over ranks."""
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         if not local.is_cpu:
             return self._on_device(local.detach())
@@ -61,7 +61,7 @@ class TensorDigest:
         return zlib.adler32(data, zlib.crc32(data[:4096]) if size > 4096 else 1)
 
     def _at(self, address: int, size: int) -> Any:
-        """The bytes at a place, to be read only while a tensor is there: most have theirs for all steps."""
+        """Return the bytes of a tensor. They are valid while it exists; most tensors keep their place."""
         data = self._memory.get((address, size))
         if data is None:
             if len(self._memory) >= MOST_PLACES:
@@ -74,17 +74,17 @@ class TensorDigest:
         flat = tensor.contiguous().reshape(-1)
         if flat.numel() == 0:
             return 0
-        words = flat.view(torch.int32) if flat.element_size() >= 4 else flat.view(torch.uint8)
+        integers = flat.view(torch.int32) if flat.element_size() >= 4 else flat.view(torch.uint8)
         sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
-        for begin in range(0, words.numel(), PIECE):
-            piece = words[begin : begin + PIECE].to(torch.int64)
+        for begin in range(0, integers.numel(), PIECE):
+            piece = integers[begin : begin + PIECE].to(torch.int64)
             weights = torch.arange(begin, begin + piece.numel(), device=flat.device) % 65521 + 1
             sums += torch.stack((piece.sum(), (piece * weights).sum()))
-        one, two = sums.tolist()
-        return int(one * 31 + two * 1000003) & 0xFFFFFFFF
+        first, second = sums.tolist()
+        return int(first * 31 + second * 1000003) & 0xFFFFFFFF
 
     def rows(self, tensor: Any) -> str:
-        """A checksum of each sample of a batch, eight digits each; one for all where they are too many."""
+        """Return a checksum of eight digits for each sample of a batch; one for all if there are too many."""
         count = len(tensor) if tensor.dim() else 1
         numbers = tensor.numel()
         if not tensor.is_cpu and numbers <= PIECE:
@@ -101,12 +101,12 @@ class TensorDigest:
 
 
 def packed(numbers: list[int]) -> str:
-    """Checksums as text: decimals of many would take as long as what they stand for."""
+    """Return checksums as hexadecimal text, which is much faster than decimals."""
     return struct.pack(f"={len(numbers)}I", *numbers).hex()
 
 
 def bytes_at(address: int, size: int) -> Any:
-    """The bytes of a tensor on the CPU, not copied: whoever reads them holds the tensor."""
+    """Return the bytes of a tensor on the CPU without a copy. The reader must hold the tensor."""
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
 
 
@@ -114,17 +114,17 @@ def tensors_in(value: Any, depth: int = 4) -> Iterable[Any]:
     if hasattr(value, "data_ptr"):
         yield value
     elif depth and isinstance(value, dict):
-        for one in value.values():
-            yield from tensors_in(one, depth - 1)
+        for item in value.values():
+            yield from tensors_in(item, depth - 1)
     elif depth and isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one, depth - 1)
+        for item in value:
+            yield from tensors_in(item, depth - 1)
     elif depth and hasattr(value, "__dict__") and not callable(value):
         yield from tensors_in(vars(value), depth - 1)
 
 
 class RandomStates:
-    """Those of Python, NumPy, torch and this rank's GPU."""
+    """The random states of Python, NumPy, torch and this rank's GPU."""
 
     def __init__(self, torch: Any, digest: TensorDigest) -> None:
         self._torch, self._digest = torch, digest
@@ -132,22 +132,22 @@ class RandomStates:
         self._numpy = Generator(numpy_words, numpy_place)
 
     def checksums(self) -> dict[str, int]:
-        """One per library that the script has loaded."""
-        found = {}
+        """Return one checksum per library that the script has loaded."""
+        checksum_by_name = {}
         if "random" in sys.modules:
             owner = getattr(sys.modules["random"].getstate, "__self__", None)
             # Before Python 3.12 the hash of None is another one in each process.
             gauss = hash(getattr(owner, "gauss_next", None) or 0.0) & 0xFFFFFFFF
-            found["python"] = zlib.crc32(self._python.words(owner)) ^ gauss
+            checksum_by_name["python"] = zlib.crc32(self._python.words(owner)) ^ gauss
         if "numpy.random" in sys.modules:
-            made = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
-            owner = getattr(made, "_bit_generator", None)
-            found["numpy"] = zlib.crc32(self._numpy.words(owner))
-        found["torch"] = self._digest.fresh(self._torch.random.get_rng_state())
+            numpy_state = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+            owner = getattr(numpy_state, "_bit_generator", None)
+            checksum_by_name["numpy"] = zlib.crc32(self._numpy.words(owner))
+        checksum_by_name["torch"] = self._digest.fresh(self._torch.random.get_rng_state())
         cuda = self._torch.cuda
         if cuda.is_initialized():
-            found["cuda"] = self._digest.fresh(cuda.get_rng_state())
-        return found
+            checksum_by_name["cuda"] = self._digest.fresh(cuda.get_rng_state())
+        return checksum_by_name
 
 
 class Generator:
@@ -164,34 +164,34 @@ class Generator:
 
     def words(self, owner: Any) -> Any:
         if owner is None or owner is not self._owner:
-            asked = self._ask()
-            self._owner, self._memory = owner, self._found(asked, owner)
-            return asked
+            state = self._ask()
+            self._owner, self._memory = owner, self._found(state, owner)
+            return state
         return self._ask() if self._memory is None else self._memory
 
-    def _found(self, words: bytes, owner: Any) -> Any:
+    def _found(self, content: bytes, owner: Any) -> Any:
         try:
             memory = bytes_at(*self._place(owner))
         except (AttributeError, TypeError, ValueError):
             return None
-        begin = bytes(memory).find(words)
-        return memory[begin : begin + len(words)] if begin >= 0 else None
+        begin = bytes(memory).find(content)
+        return memory[begin : begin + len(content)] if begin >= 0 else None
 
 
 def python_words() -> bytes:
-    *words, index = sys.modules["random"].getstate()[1]
-    return struct.pack("=625I", index, *words)
+    *numbers, index = sys.modules["random"].getstate()[1]
+    return struct.pack("=625I", index, *numbers)
 
 
 def python_place(owner: Any) -> tuple[int, int]:
-    """Where the object of a `random.Random` lies, which is written in C, and begins with those words."""
+    """Return the memory of a `random.Random`, a C object that begins with those words."""
     if sys.implementation.name != "cpython":
         raise ValueError
     return id(owner), sys.modules["random"].Random.__base__.__basicsize__
 
 
 def numpy_words() -> bytes:
-    """The state of NumPy's `random`, which may be another generator than it was made with."""
+    """Return the state of NumPy's `random`, whose generator a script may have replaced."""
     state = sys.modules["numpy.random"].get_state(legacy=False)["state"]
     if "key" not in state:
         return repr(state).encode()

@@ -1,4 +1,4 @@
-"""The optimizers of a script, the buffers of what they train, and the averages of weights that it keeps."""
+"""Find the optimizers of a script, the buffers of the trained modules, and averages of weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# References to an object: our list, a variable, and the call that counts them.
 ONLY_OURS = 3
-"""References to an object: of our list, of a variable, and of the call that counts them."""
+# Most tensors in a dict or list that is examined.
 MOST_COPIES = 100_000
-"""Tensors in a dict that is looked into."""
 
 
 class Optimizers:
-    """Those that have stepped, each with a key that is the same in every start."""
+    """The optimizers that have stepped, each with a key that is equal in every start."""
 
     def __init__(self, torch: Any, digest: TensorDigest) -> None:
         self._kind, self._digest = torch.optim.Optimizer, digest
@@ -28,14 +28,14 @@ class Optimizers:
         self._keys: list[int] = []
 
     def knows(self, optimizer: Any) -> bool:
-        return any(one is optimizer for one in self.all)
+        return any(other is optimizer for other in self.all)
 
     def key(self, optimizer: Any) -> int:
-        return next(key for key, one in zip(self._keys, self.all) if one is optimizer)
+        return next(key for key, other in zip(self._keys, self.all) if other is optimizer)
 
     def add(self, optimizer: Any) -> int:
-        """The key of a new one, made of its kind and the shapes that it trains."""
-        shapes = [tuple(one.shape) for one in trained_by(optimizer)]
+        """Add an optimizer and return its key, made of its class and the shapes that it trains."""
+        shapes = [tuple(parameter.shape) for parameter in trained_by(optimizer)]
         key = zlib.crc32(f"{type(optimizer).__name__}{shapes}".encode())
         while key in self._keys:
             key += 1
@@ -44,25 +44,25 @@ class Optimizers:
         return key
 
     def takes_over(self, optimizer: Any) -> bool:
-        """Whether it is for the weights of one that the script has dropped: it is the same one to us."""
-        mine = [id(one) for one in trained_by(optimizer)]
+        """Whether it replaces an optimizer of the same weights that the script has dropped."""
+        own_ids = [id(parameter) for parameter in trained_by(optimizer)]
         for place in range(len(self.all)):
-            one = self.all[place]
-            gone = sys.getrefcount(one) <= ONLY_OURS
-            same = mine == [id(parameter) for parameter in trained_by(one)]
-            if gone and type(one) is type(optimizer) and same:
+            other = self.all[place]
+            is_dropped = sys.getrefcount(other) <= ONLY_OURS
+            is_same = own_ids == [id(parameter) for parameter in trained_by(other)]
+            if is_dropped and type(other) is type(optimizer) and is_same:
                 self.all[place] = optimizer
                 return True
         return False
 
     def shares(self, optimizer: Any) -> bool:
         """Whether an optimizer that stepped before trains some of the same parameters."""
-        mine = {id(one) for one in trained_by(optimizer)}
-        others = (one for one in self.all if one is not optimizer)
-        return any(id(parameter) in mine for one in others for parameter in trained_by(one))
+        own_ids = {id(parameter) for parameter in trained_by(optimizer)}
+        others = (other for other in self.all if other is not optimizer)
+        return any(id(parameter) in own_ids for other in others for parameter in trained_by(other))
 
     def checksums(self, optimizer: Any, with_state: bool = True) -> tuple[int, int]:
-        """Checksums of the parameters, in any order, and of the state; ZeRO has that of its shard inside."""
+        """Return checksums of the parameters, in any order, and of the state, which ZeRO keeps inside."""
         parameters = trained_by(optimizer)
         inner = getattr(optimizer, "optim", None)
         state = inner.state if isinstance(inner, self._kind) else optimizer.state
@@ -84,58 +84,59 @@ def trained_by(optimizer: Any) -> list[Any]:
 
 
 class WeightAverages:
-    """Found once, after the first step: by then there is a state of every optimizer to tell them from."""
+    """Finds averages once, after the first step, when every optimizer has a state to tell them from."""
 
     def __init__(self, torch: Any, digest: TensorDigest, optimizers: list[Any]) -> None:
         self._torch, self._digest = torch, digest
-        trained = [parameter for one in optimizers for parameter in trained_by(one)]
+        trained = [parameter for optimizer in optimizers for parameter in trained_by(optimizer)]
         self._trained = {id(parameter) for parameter in trained}
         self._shapes = {tuple(parameter.shape) for parameter in trained}
         self._buffers: list[Any] = []
         self._averages: list[Any] = []
         modules, collections = self._candidates()
         self._sort_modules(modules)
-        states = [one.state.values() for one in optimizers if hasattr(one.state, "values")]
-        state = {id(v) for held in states for one in held if isinstance(one, dict) for v in one.values()}
-        of_modules = {id(one.__dict__.get("_parameters")) for one in modules}
-        for one in collections:
-            if id(one) not in of_modules and self._is_average(one, self._trained | state):
-                self._averages.append(one)
+        states = [o.state.values() for o in optimizers if hasattr(o.state, "values")]
+        entries = [entry for values in states for entry in values if isinstance(entry, dict)]
+        state_ids = {id(value) for entry in entries for value in entry.values()}
+        of_modules = {id(module.__dict__.get("_parameters")) for module in modules}
+        for collection in collections:
+            if id(collection) not in of_modules and self._is_average(collection, self._trained | state_ids):
+                self._averages.append(collection)
 
     def checksums(self) -> tuple[int, list[int]]:
-        found = []
-        for one in self._averages:
-            values = one.state_dict().values() if hasattr(one, "state_dict") else values_of(one)
-            found.append(self._digest.of(v for v in values if hasattr(v, "data_ptr")))
-        return self._digest.of(self._buffers), sorted(set(found))
+        checksums = []
+        for average in self._averages:
+            values = average.state_dict().values() if hasattr(average, "state_dict") else values_of(average)
+            checksums.append(self._digest.of(v for v in values if hasattr(v, "data_ptr")))
+        return self._digest.of(self._buffers), sorted(set(checksums))
 
     def _candidates(self) -> tuple[list[Any], list[Any]]:
-        """All modules, and all dicts and lists that begin with a tensor; each type is looked at once."""
+        """Return all modules, and all dicts and lists that begin with a tensor."""
         kinds: dict[type, bool] = {dict: False, list: False}
         tensor, modules, collections = self._torch.Tensor, [], []
-        for one in gc.get_objects():
-            kind = type(one)
-            known = kinds.get(kind)
-            if known is None:
-                known = kinds[kind] = issubclass(kind, self._torch.nn.Module)
-            if known:
-                modules.append(one)
-            elif kind in (dict, list) and one and issubclass(type(next(iter(values_of(one, 1)))), tensor):
-                collections.append(one)
+        for value in gc.get_objects():
+            kind = type(value)
+            is_module = kinds.get(kind)
+            if is_module is None:
+                is_module = kinds[kind] = issubclass(kind, self._torch.nn.Module)
+            if is_module:
+                modules.append(value)
+            elif kind in (dict, list) and value and issubclass(type(next(iter(values_of(value, 1)))), tensor):
+                collections.append(value)
         return modules, collections
 
     def _sort_modules(self, modules: list[Any]) -> None:
-        """Outermost modules that are trained have buffers; others of the same shapes are averages."""
-        inner = {id(child) for one in modules for child in one.children()}
+        """Take buffers from trained outermost modules; other modules of the same shapes are averages."""
+        inner = {id(child) for module in modules for child in module.children()}
         buffers: dict[int, Any] = {}
-        for one in modules:
-            if id(one) in inner:
+        for module in modules:
+            if id(module) in inner:
                 continue
-            held = list(one.parameters())
+            held = list(module.parameters())
             if any(id(parameter) in self._trained for parameter in held):
-                buffers.update((id(buffer), buffer) for buffer in one.buffers())
+                buffers.update((id(buffer), buffer) for buffer in module.buffers())
             elif held and {tuple(parameter.shape) for parameter in held} >= self._shapes:
-                self._averages.append(one)
+                self._averages.append(module)
         self._buffers = list(buffers.values())
 
     def _is_average(self, held: Any, in_use: set[int]) -> bool:

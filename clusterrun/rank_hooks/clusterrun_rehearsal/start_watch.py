@@ -1,8 +1,8 @@
-"""What a rank does, seen from inside while `clusterrun rehearse` runs it: a line of JSON per optimizer step.
+"""Report what a rank does while `clusterrun rehearse` runs it: a line of JSON per optimizer step.
 
 The prelude loads it where ``CLUSTERRUN_REHEARSAL`` holds a plan (JSON); it writes to
-``attempts/NNN/00003.rehearsal.jsonl``. Nothing of the script is copied: tensors are reduced to a checksum
-where they lie. Lines, by their ``t``:
+``attempts/NNN/00003.rehearsal.jsonl``. No tensor is copied: each is reduced to a
+checksum in place. Lines, by their ``t``:
 
     step    one outermost ``Optimizer.step()``: checksums of parameters, state, buffers, averages; learning
             rates; random states; rows of the model's inputs and of batches; the loss
@@ -47,7 +47,7 @@ def begin(folder: str, rank: int, run_dir: str) -> None:
 
 
 class RankWatch:
-    """What is watched from the first line of the script on; its steps are from when torch is there."""
+    """Watches the script from its first line on, and its steps once torch is imported."""
 
     def __init__(self, plan: Any, folder: str, rank: int, run_dir: str) -> None:
         self._plan = RankPlan(plan, folder, rank)
@@ -57,7 +57,7 @@ class RankWatch:
         self._steps: StepWatch | None = None
 
     def install(self, torch: Any) -> None:
-        """torch has just been imported: hook what it offers, and wrap what it does not."""
+        """Hook torch, which has just been imported, and wrap functions that have no hook."""
         self._steps = StepWatch(torch, self._plan, self.trace, self.files)
         self.files.wrap_save(torch)
 
@@ -80,7 +80,7 @@ class RankWatch:
 
 
 class TorchImport:
-    """Sees the imports of torch, of its compiler and of safetensors, and no other.
+    """Handles the imports of torch, of its compiler and of safetensors.
 
     Nothing of what they make is garbage: without looking for any they load in four fifths of the time,
     which is most of what a start of many ranks costs. What torch itself made is never looked at again.
@@ -91,14 +91,14 @@ class TorchImport:
         self._waits_for = {*after, COMPILER}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The real spec of such a module; it is hooked once it has run."""
+        """Return the real spec of such a module, which is hooked once it has run."""
         if name not in self._waits_for:
             return None
         self._waits_for.discard(name)
         if not self._waits_for:
             sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((one for one in found if one is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((found_spec for found_spec in specs if found_spec is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             loader.exec_module = self._hooking(loader.exec_module, name)

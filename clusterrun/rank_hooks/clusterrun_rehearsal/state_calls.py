@@ -1,4 +1,4 @@
-"""Which states the script takes and loads, and the schedulers and scalers that have one."""
+"""Report the states that the script takes and loads, and those of its schedulers and scalers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# Counters that decide what a scheduler does; all but the first belong to ReduceLROnPlateau.
 COUNTS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter")
-"""What a scheduler goes by; all but the first are ReduceLROnPlateau's."""
 
 
 class StateCalls:
@@ -40,27 +40,27 @@ class StateCalls:
 
     def settings(self) -> dict[str, Any]:
         return {
-            "sched": [scheduler_state(one) for one in self._schedulers],
-            "scale": [scaler_state(one) for one in self._scalers],
+            "sched": [scheduler_state(instance) for instance in self._schedulers],
+            "scale": [scaler_state(instance) for instance in self._scalers],
         }
 
     def _collect(self, kind: Any, into: list[Any]) -> None:
-        made = kind.__init__
+        initialize = kind.__init__
 
-        def watched(one: Any, *args: Any, **more: Any) -> None:
-            made(one, *args, **more)
-            if not any(known is one for known in into):
-                into.append(one)
+        def watched(instance: Any, *args: Any, **more: Any) -> None:
+            initialize(instance, *args, **more)
+            if not any(other is instance for other in into):
+                into.append(instance)
 
         kind.__init__ = watched
 
     def _note_calls(self, kind: Any, what: str) -> None:
-        """Say once per line of the script which state is taken or loaded there."""
+        """Report once per line of the script which state is taken or loaded there."""
         for name in {"state_dict", "load_state_dict"} & vars(kind).keys():
             setattr(kind, name, self._noting(getattr(kind, name), what, name))
 
     def _note_random(self) -> None:
-        """Say which state of random numbers is set; torch's own functions set it for a moment."""
+        """Report which random state is set, except by torch's own functions, which set it for a moment."""
         for what, name, method in (
             ("python", "random", "setstate"),
             ("numpy", "numpy.random", "set_state"),
@@ -82,8 +82,8 @@ class StateCalls:
             result = real(*args, **more)
             missing, unknown = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
             if missing and unknown and self._trace.step == 0:
-                said = {"missing": len(missing), "unknown": len(unknown), "name": unknown[0]}
-                self._trace.tell("partial", line=script_line(), **said)
+                counts = {"missing": len(missing), "unknown": len(unknown), "name": unknown[0]}
+                self._trace.tell("partial", line=script_line(), **counts)
             return result
 
         watched.__name__ = getattr(real, "__name__", name)
@@ -92,14 +92,14 @@ class StateCalls:
 
 
 def scheduler_state(scheduler: Any) -> Any:
-    found = [getattr(scheduler, name, None) for name in COUNTS]
-    return found[0] if found[1:] == [None, None, None] else found
+    values = [getattr(scheduler, name, None) for name in COUNTS]
+    return values[0] if values[1:] == [None, None, None] else values
 
 
 def scaler_state(scaler: Any) -> Any:
-    """Scale and growth counter of a GradScaler; None if it is off."""
+    """Return scale and growth counter of a GradScaler; None if it is off."""
     if not getattr(scaler, "_enabled", False):
         return None
     scale = getattr(scaler, "_scale", None)
     tracker = getattr(scaler, "_growth_tracker", None)
-    return [float(one) if one is not None else None for one in (scale, tracker)]
+    return [float(value) if value is not None else None for value in (scale, tracker)]

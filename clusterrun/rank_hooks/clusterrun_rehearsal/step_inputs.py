@@ -1,4 +1,4 @@
-"""What a step was given: the model's inputs, the batches that were loaded, the losses."""
+"""Gather the inputs of a step: the model's inputs, the batches that were loaded, the losses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# Most of one step. The rest is ignored.
 MOST_INPUTS = 64
-"""Of one step; the rest is not looked at."""
 
 
 class StepInputs:
-    """Gathers them from torch's own hooks between two steps."""
+    """Gathers the inputs from torch's own hooks between two steps."""
 
     def __init__(self, torch: Any, digest: TensorDigest, trace: TraceFile) -> None:
         self._torch, self._digest, self._trace = torch, digest, trace
@@ -53,7 +53,7 @@ class StepInputs:
         self._depth = max(0, self._depth - 1)
 
     def hook_outermost(self) -> None:
-        """After the first step the outermost modules are known: only they are hooked from now on."""
+        """Hook only the outermost modules, which are known after the first step."""
         for hook in self._global_hooks:
             hook.remove()
         self._global_hooks = []
@@ -79,9 +79,9 @@ class StepInputs:
         autograd.backward = watched
 
     def _note_loss(self, tensors: Any) -> None:
-        one = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-        if self._trace.is_ours() and hasattr(one, "numel") and one.numel() == 1:
-            self._losses.append(one.item())
+        loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if self._trace.is_ours() and hasattr(loss, "numel") and loss.numel() == 1:
+            self._losses.append(loss.item())
 
     def _wrap_loader(self, loaders: Any) -> None:
         if loaders is None:
@@ -90,10 +90,10 @@ class StepInputs:
         following, index = base.__next__, base._next_index
 
         def record_indices(iterator: Any) -> Any:
-            found = index(iterator)
-            whole = isinstance(found, (list, tuple)) and all(isinstance(one, int) for one in found)
-            iterator.__dict__.setdefault("_rehearsed", []).append([*map(int, found)] if whole else "null")
-            return found
+            indices = index(iterator)
+            whole = isinstance(indices, (list, tuple)) and all(isinstance(item, int) for item in indices)
+            iterator.__dict__.setdefault("_rehearsed", []).append([*map(int, indices)] if whole else "null")
+            return indices
 
         note = self._trace.guarded(self._note_batch)
 

@@ -1,4 +1,4 @@
-"""The steps of a rank's optimizers: a line for each, and the strikes between two of them."""
+"""Report the steps of a rank's optimizers, and carry out the strikes between two of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# Seconds to wait for the other ranks at the limit of steps.
 WAIT_SECONDS = 30.0
-"""For the other ranks at the limit of steps."""
+# Seconds that all ranks wait for a fault from outside. Through Slurm it takes a step on a busy node.
 HOLD_SECONDS = 300.0
-"""For whoever strikes while all ranks hold: through Slurm that takes a step of its own, on a node in use."""
 FIRST_STEPS = 5
 RATES = ("lr", "momentum", "betas", "weight_decay")
+# Functions of torch's distributed checkpoints and of DeepSpeed that step only to create a state to load into.
 MAKE_STATE = ("_init_optim_state", "initialize_optimizer_states")
-"""Functions of torch's distributed checkpoints and of DeepSpeed that step only to have a state to fill."""
 
 
 class RankPlan:
@@ -38,41 +38,41 @@ class RankPlan:
         self._attempt = int(os.environ.get("CLUSTERRUN_ATTEMPT", "0"))
         self._past = plan.get("past", ())
         self.limit = int(plan.get("steps", 0))
-        mine = [one for one in plan.get("strikes", ()) if one["attempt"] == self._attempt]
-        self._strikes = [one for one in mine if one.get("rank", rank) == rank]
+        mine = [strike for strike in plan.get("strikes", ()) if strike["attempt"] == self._attempt]
+        self._strikes = [strike for strike in mine if strike.get("rank", rank) == rank]
         self.trace = f"{folder}/{rank:05d}.rehearsal.jsonl"
         self.done = f"{folder}/{rank:05d}.rehearsal.done"
 
     def strike(self, *kinds: str) -> Any:
-        return next((one for one in self._strikes if one["kind"] in kinds), None)
+        return next((strike for strike in self._strikes if strike["kind"] in kinds), None)
 
     def begins_with(self, parameters: int) -> None:
-        """The plan counts the steps of the run, and we those of this start: both go by the parameters."""
-        done = self._steps_before().get(parameters, 0)
+        """Convert the plan's steps, which count from the start of the run, to those of this start."""
+        steps_done = self._steps_before().get(parameters, 0)
         if self.limit:
-            self.limit = max(1, self.limit - done)
+            self.limit = max(1, self.limit - steps_done)
         for strike in self._strikes:
-            strike["step"] -= done
+            strike["step"] -= steps_done
 
     def _steps_before(self) -> dict[int, int]:
-        """After which step of the run it had which parameters, by what the starts before this one said."""
+        """Return the step of the run by the parameters after it, from the traces of earlier starts."""
         starts = [os.path.join(run, name) for run in self._past for name in sorted(os.listdir(run))]
-        here = os.path.dirname(self.folder)
-        starts += [os.path.join(here, f"{number:03d}") for number in range(self._attempt)]
-        found: dict[int, int] = {}
+        attempts = os.path.dirname(self.folder)
+        starts += [os.path.join(attempts, f"{number:03d}") for number in range(self._attempt)]
+        step_by_parameters: dict[int, int] = {}
         for start in starts:
             mine = f"{start}/{self._rank:05d}.rehearsal.jsonl"
             begin = 0
             for line in lines_of(mine if os.path.exists(mine) else f"{start}/00000.rehearsal.jsonl"):
                 if line["t"] == "before" and not begin:
-                    begin = found.get(line["p"], 0)
+                    begin = step_by_parameters.get(line["p"], 0)
                 elif line["t"] in ("step", "moved"):
-                    found[line["p"]] = begin + line["n"]
-        return found
+                    step_by_parameters[line["p"]] = begin + line["n"]
+        return step_by_parameters
 
 
 class StepWatch:
-    """Goes by torch's hooks before and after each step of an optimizer."""
+    """Uses torch's hooks before and after each step of an optimizer."""
 
     def __init__(self, torch: Any, plan: RankPlan, trace: TraceFile, files: CheckpointWatch) -> None:
         self._torch, self._plan, self._trace, self._files = torch, plan, trace, files
@@ -92,27 +92,27 @@ class StepWatch:
         hooks.register_optimizer_step_post_hook(trace.guarded(self._after_step))
 
     def look_at_all(self) -> None:
-        """At the end: whether the script has changed weights since the last step."""
+        """Report at the end whether the script has changed weights since the last step."""
         for optimizer in self._optimizers.all:
             self._trace.guarded(self._look_again)(optimizer)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._trace.is_ours() or (self._inside is not None and self._inside is not optimizer):
             return
-        known = self._optimizers.knows(optimizer)
-        if not known and is_called_by(MAKE_STATE):
+        is_known = self._optimizers.knows(optimizer)
+        if not is_known and is_called_by(MAKE_STATE):
             return
-        known = known or self._optimizers.takes_over(optimizer)
+        is_known = is_known or self._optimizers.takes_over(optimizer)
         self._inside = optimizer
         self._files.settle()
-        if known:
+        if is_known:
             self._look_again(optimizer)
         self._strike_between()
-        if not known:
+        if not is_known:
             self._first_step_of(optimizer)
 
     def _strike_between(self) -> None:
-        """What the plan wants between two steps; most of a step's time lies before this."""
+        """Carry out the plan between two steps, after most of a step's time."""
         step, hold, kill = self._trace.step, self._hold, self._kill
         if hold and step == hold["step"]:
             self._wait_for(lambda: os.path.exists(f"{self._plan.folder}/rehearsal.go"), "hold", HOLD_SECONDS)
@@ -132,9 +132,9 @@ class StepWatch:
             self._plan.begins_with(parameters)
 
     def _look_again(self, optimizer: Any) -> None:
-        """Whether the script itself has changed weights since a step, as for a mean over ranks."""
+        """Report whether the script itself has changed weights since a step, as for a mean over ranks."""
         step, files = self._trace.step, self._files
-        # It is looked for in the first steps, and where a checkpoint may hold them.
+        # Look in the first steps, and at steps whose weights a checkpoint may hold.
         if step > FIRST_STEPS and step not in (files.taken, *files.begun_at):
             return
         parameters = self._optimizers.checksums(optimizer, with_state=False)[0]
@@ -156,7 +156,7 @@ class StepWatch:
             self._die()
 
     def _told(self, optimizer: Any) -> str:
-        """The line of this step. It is put together by hand: what json takes for it is felt in each step."""
+        """Return the line of this step. It is formatted by hand, because json slows every step noticeably."""
         parameters, state = self._optimizers.checksums(optimizer)
         key = self._optimizers.key(optimizer)
         self._parameters[key] = parameters
@@ -169,7 +169,7 @@ class StepWatch:
         )
 
     def _settings_of(self, optimizer: Any) -> str:
-        """What rarely changes from one step to the next, as the end of its line."""
+        """Return the settings, which rarely change from one step to the next, as the end of its line."""
         settings = {
             "lr": [[fixed(g[name]) for name in RATES if name in g] for g in optimizer.param_groups],
             **self._calls.settings(),
@@ -183,14 +183,14 @@ class StepWatch:
         self._trace.tell("strike", what="kill")
         os.kill(self._trace.pid, signal.SIGKILL)
 
-    def _wait_for(self, there: Callable[[], bool], why: str, seconds: float = WAIT_SECONDS) -> None:
+    def _wait_for(self, condition: Callable[[], bool], why: str, seconds: float = WAIT_SECONDS) -> None:
         self._trace.tell(why)
         until = time.monotonic() + seconds
-        while not there() and time.monotonic() < until:
+        while not condition() and time.monotonic() < until:
             time.sleep(0.02)
 
     def _end_at_limit(self) -> None:
-        """The limit of steps is reached: end with all other ranks, so that none sees another one go."""
+        """End at the limit of steps together with all other ranks, so that none sees another one end."""
         with open(self._plan.done, "w"):
             pass
         size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -203,7 +203,7 @@ class StepWatch:
 
 
 def fixed(value: Any) -> Any:
-    """A setting without what may change in its place: some are tensors."""
+    """Return a setting as plain values: some settings are tensors, which change in place."""
     if isinstance(value, (list, tuple)):
-        return [fixed(one) for one in value]
+        return [fixed(item) for item in value]
     return value.item() if hasattr(value, "item") else value

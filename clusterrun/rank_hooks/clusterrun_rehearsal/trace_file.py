@@ -1,4 +1,4 @@
-"""The file of one rank's start, a line of JSON for each thing seen, and where in the script that was."""
+"""Write the trace of one rank's start: a line of JSON for each event, with its place in the script."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+# The folder of all modules of clusterrun that a rank loads.
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""The folder of all that a rank loads of ours."""
 LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<frozen", "<string>")
 
 
 class TraceFile:
-    """Where this process writes what it sees; children that it forks write nothing."""
+    """The file of this process's events. Children that it forks write nothing."""
 
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
+        # Steps taken since the start.
         self.step = 0
-        """Steps taken since the start."""
         self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._old_limit: tuple[int, int] | None = None
         self._blind = False
@@ -33,12 +33,12 @@ class TraceFile:
         """Whether this is the rank itself, and not a child that it forked."""
         return os.getpid() == self.pid
 
-    def tell(self, kind: str, **said: Any) -> None:
+    def tell(self, kind: str, **fields: Any) -> None:
         if self.is_ours():
-            self.write(json.dumps({"t": kind, "n": self.step, **said}))
+            self.write(json.dumps({"t": kind, "n": self.step, **fields}))
 
     def write(self, line: str) -> None:
-        """A line that is JSON already; no limit on the script's files holds for it."""
+        """Write a line that is JSON already. The limit on the script's files does not apply."""
         if self._old_limit is None:
             os.write(self._out, f"{line}\n".encode())
             return
@@ -48,19 +48,19 @@ class TraceFile:
         resource.setrlimit(resource.RLIMIT_FSIZE, low)
 
     def limit_files(self, size: int) -> None:
-        """From now on the kernel lets no file of this process grow beyond ``size``."""
+        """Let the kernel refuse writes of this process beyond ``size`` bytes of a file."""
         self._old_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, self._old_limit[1]))
 
     def lift_limit(self) -> None:
-        """Files may grow again as before ``limit_files``, if that was called."""
+        """Lift the limit of ``limit_files``, if that was called."""
         if self._old_limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._old_limit)
             self._old_limit = None
 
     def guarded(self, hook: Callable[..., object]) -> Callable[..., None]:
-        """The same, whatever happens in it: nothing of ours may end a script; the first failure is told."""
+        """Return the hook with its exceptions caught, as no hook may end a script. Report the first one."""
 
         def watched(*args: Any) -> None:
             try:
@@ -71,14 +71,14 @@ class TraceFile:
         return watched
 
     def is_blind(self, error: Exception) -> None:
-        """Something could not be seen: said once."""
+        """Report once that something could not be seen."""
         if not self._blind:
             self._blind = True
             self.tell("blind", why=f"{type(error).__name__}: {error}"[:300])
 
 
 def lines_of(path: str) -> Iterable[Any]:
-    """The lines of a trace; a line that was cut off by its end is left out."""
+    """Yield the events of a trace. An incomplete last line is skipped."""
     if os.path.exists(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -100,12 +100,12 @@ def is_called_by(names: tuple[str, ...]) -> bool:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to a library, or to us, and not to the script."""
+    """Whether a file belongs to a library or to clusterrun, not to the script."""
     return path.startswith(HERE) or any(part in path for part in LIBRARIES)
 
 
 def script_line() -> str:
-    """``train.py:88``: the innermost line on this thread's stack that belongs to no library."""
+    """Return the innermost line on this thread's stack that belongs to no library, as ``train.py:88``."""
     for frame in frames():
         name = frame.f_code.co_filename
         if not is_library(name):
