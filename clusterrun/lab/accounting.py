@@ -1,4 +1,4 @@
-"""Accounting for a lab: a MariaDB and a slurmdbd of its own; knows their commands and order only."""
+"""Start accounting for a lab: a MariaDB and a slurmdbd of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(place: LabPlace, state: LabState) -> None:
 
 def _run(place: LabPlace, state: LabState, argv: list[str]) -> None:
     inside = enter(state.processes[CONTROLLER], state.root)
-    done = subprocess.run(
+    result = subprocess.run(
         [*inside, *argv],
         env=daemons.environment(place),
         cwd="/",
@@ -45,5 +45,5 @@ def _run(place: LabPlace, state: LabState, argv: list[str]) -> None:
         text=True,
         timeout=MAKE_SECONDS,
     )
-    if done.returncode != 0:
-        raise LabError(f"{argv[0]} failed", (done.stderr.strip() or done.stdout.strip())[-500:])
+    if result.returncode != 0:
+        raise LabError(f"{argv[0]} failed", (result.stderr.strip() or result.stdout.strip())[-500:])

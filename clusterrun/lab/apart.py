@@ -1,4 +1,4 @@
-"""Runs a program in a session of its own: another user's program must not type into our terminal (TIOCSTI).
+"""Run a program in a session of its own: another user's program must not type into our terminal (TIOCSTI).
 
 A process whose controlling terminal it is can put characters into its input, and so run commands as the
 user who reads it afterwards. The program gets a session of its own and, from a terminal, a new terminal.
@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def run_in_own_session(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run ``argv`` to its end in a session of its own; its exit code, 128 and the number for a signal."""
+    """Run ``argv`` in a session of its own. Return its exit code, or 128 plus the signal's number."""
     with contextlib.ExitStack() as undo:
         if os.isatty(0) and os.isatty(1):
             child = _with_terminal(argv, environment, undo)
@@ -49,9 +49,9 @@ def _with_terminal(
 
     resize()
     _handle(signal.SIGWINCH, resize, undo)
-    words = ["setsid", "--ctty", *argv]
+    command = ["setsid", "--ctty", *argv]
     stderr = slave_fd if os.isatty(2) else None
-    child = subprocess.Popen(words, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
+    child = subprocess.Popen(command, env=environment, stdin=slave_fd, stdout=slave_fd, stderr=stderr)
     os.close(slave_fd)
     with _raw():
         _relay(master_fd)
@@ -60,7 +60,7 @@ def _with_terminal(
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """The caller's terminal hands every key on as it is."""
+    """Pass every key of the caller's terminal on as it is."""
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:

@@ -1,11 +1,11 @@
-"""Makes the namespaces of a lab and its hosts; a program of its own that knows nothing of Slurm.
+"""Make the namespaces of a lab and its hosts. This is a separate program that knows nothing of Slurm.
 
 It imports nothing of the package, so that `python -I -S boot.py` starts in 20 ms.
 
 A *host* is a set of namespaces (network, mounts, host name, IPC, processes) kept alive by its
 process 1, a small shell that reaps orphans. The *keeper* is process 1 of the lab and the router
 of its network; every host's processes are a child namespace of its own, so the end of the keeper
-is the end of everything the lab ever started. Nothing is pinned in a file system.
+is the end of everything the lab ever started. No namespace is pinned in a file system.
 
 Requests come as JSON lines on stdin. Every process 1 reports itself with one datagram on the
 socket whose number is the first argument; its process id, as the asker sees it, comes with it.
@@ -27,14 +27,14 @@ from typing import Any, NoReturn
 
 NEW_USER = 0x10000000
 NEW_PROCESSES = 0x20000000
+# Mounts, host name, IPC, network.
 NEW_REST = 0x20000 | 0x4000000 | 0x8000000 | 0x40000000
-"""Mounts, host name, IPC, network."""
 NO_SUID, NO_DEV, NO_EXEC = 2, 4, 8
 BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
+# Hosts that are made together. One `ip -batch` joins their links to the router.
 AT_ONCE = 32
-"""Hosts made in one go: one `ip -batch` joins their links to the router."""
+# The program of every process 1: it waits, and collects orphans of its namespace.
 REAPER = 'trap : TERM INT HUP; while :; do sleep 86400 & wait "$!"; done'
-"""What every process 1 does: wait, and with it collect whatever was orphaned in its namespace."""
 IP_LIMIT_SECONDS = 300.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -66,15 +66,15 @@ def _write(path: str, text: str) -> None:
 
 def _ip(commands: list[str]) -> None:
     lines, limit = "\n".join(commands) + "\n", IP_LIMIT_SECONDS
-    done = subprocess.run(["ip", "-batch", "-"], input=lines, capture_output=True, text=True, timeout=limit)
-    if done.returncode != 0:
-        raise OSError(0, f"ip: {done.stderr.strip()}")
+    result = subprocess.run(["ip", "-batch", "-"], input=lines, capture_output=True, text=True, timeout=limit)
+    if result.returncode != 0:
+        raise OSError(0, f"ip: {result.stderr.strip()}")
 
 
 def _without_ipv6() -> None:
-    for which in ("all", "default"):
+    for scope in ("all", "default"):
         with contextlib.suppress(FileNotFoundError):
-            _write(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", "1")
+            _write(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6", "1")
 
 
 def _own_proc_and_sys(root: str, cgroups: str) -> None:
@@ -107,7 +107,7 @@ def _to_null(*descriptors: int) -> None:
 
 
 def _child(body: Callable[[], None]) -> int:
-    """Fork; the child runs ``body`` and ends; the parent gets its id."""
+    """Fork. The child runs ``body`` and ends; the parent gets the child's id."""
     process = os.fork()
     if process:
         return process
@@ -137,7 +137,7 @@ def _serve(service: Request) -> None:
 
 
 def _mount_root(keeper: Request) -> None:
-    """Lay another Slurm over /usr, or bring what the machine shares with its labs into another root."""
+    """Mount another Slurm over /usr, or mount the machine's shared folders into another root."""
     if keeper["graft"]:
         _mount("lab", "/usr", "overlay", 0, f"lowerdir={keeper['graft']}/usr:/usr")
     for path in keeper["shared"]:
@@ -147,7 +147,7 @@ def _mount_root(keeper: Request) -> None:
 
 
 def _overlay_etc(keeper: Request) -> None:
-    """Put the lab's own hosts, passwd, … over /etc: in the lab's mounts only, the machine's stay."""
+    """Mount the lab's own hosts, passwd, … over /etc, in the lab's mounts only."""
     place = keeper["mounts"]
     _mount("lab", place, "tmpfs", NO_SUID, "mode=755")
     subprocess.run(["cp", "-a", keeper["etc"], f"{place}/etc"], check=True, timeout=60)
@@ -170,7 +170,7 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
             _mount("/dev/null", path, flags=BIND)
         _without_ipv6()
         _write("/proc/sys/net/ipv4/ip_forward", "1")
-        # What is sent to a host that is switched off vanishes, as it does on a real network.
+        # Packets to a host that is switched off vanish, as they do on a real network.
         _ip(["link set lo up", f"route add blackhole {keeper['network']}"])
         _report(report, "")
         os.write(ready, b"1")
@@ -181,7 +181,7 @@ def _keep(keeper: Request, report: int, ready: int) -> NoReturn:
 
 
 def _start_keeper(keeper: Request, report: int) -> None:
-    """Make the lab's outer namespaces; from here on this process's children live in them."""
+    """Make the lab's outer namespaces, in which this process's later children live."""
     if keeper["map_user"]:
         _map_user(*keeper["map_user"])
     _unshare(NEW_REST | NEW_PROCESSES)
@@ -227,7 +227,7 @@ def _router_side(host: Request, gateway: str) -> Iterator[str]:
 
 
 def _run_host(host: Request, lab: Request, report: int, go: int) -> NoReturn:
-    """Process 1 of a host: its mounts, then its daemons, then waits without end."""
+    """Become process 1 of a host: make its mounts, start its daemons, wait without end."""
     try:
         os.setsid()
         _own_proc_and_sys(lab["root"], f"{lab['mounts']}/cgroup")
@@ -264,11 +264,13 @@ def _start_host(host: Request, lab: Request, report: int, go: tuple[int, int]) -
 
 
 def _forget_cables(hosts: list[Request]) -> None:
-    """A cable outlives its host for a moment, and one that was not switched on as a whole for good."""
+    """Remove old cables: a cable outlives its host for a moment, and one without a complete host forever."""
     lines = "".join(f"link del {host['link']}\n" for host in hosts)
-    words = ["ip", "-force", "-batch", "-"]
+    command = ["ip", "-force", "-batch", "-"]
     # Mostly there is none: what is wrong with one that cannot be removed is said where it is made again.
-    subprocess.run(words, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False)
+    subprocess.run(
+        command, input=lines, capture_output=True, text=True, timeout=IP_LIMIT_SECONDS, check=False
+    )
 
 
 def _start_hosts(hosts: list[Request], lab: Request, report: int) -> None:

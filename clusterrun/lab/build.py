@@ -1,4 +1,4 @@
-"""Builds a lab from its state, host by host and daemon by daemon; knows the order, not who asked."""
+"""Build a lab from its state, host by host and daemon by daemon."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _boot_servers(boot: Boot, place: LabPlace, state: LabState) -> LabState:
 
 def _boot_nodes(boot: Boot, place: LabPlace, state: LabState) -> LabState:
     nodes = state.layout.compute
-    made = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
-    return replace(state, processes={**state.processes, **made})
+    process_by_host = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
+    return replace(state, processes={**state.processes, **process_by_host})
 
 
 def _hosts_request(
@@ -101,7 +101,7 @@ def _hosts_request(
 
 
 def _shared(place: LabPlace) -> Iterator[Path]:
-    """The machine's folders that a lab in another root sees too: all that belong to no distribution."""
+    """Return the machine's folders that a lab in another root shares: those of no distribution."""
     yield from (Path("/usr/local"), Path("/var/tmp"), place.folder.parent)
     for path in sorted(Path("/").iterdir()):
         if path.is_dir() and not path.is_symlink() and path.name not in OF_A_DISTRIBUTION:
@@ -127,15 +127,15 @@ def _await_idle(place: LabPlace, state: LabState) -> None:
 
 
 def idle_nodes(place: LabPlace, state: LabState) -> int:
-    """How many nodes could start a job now."""
+    """Return how many nodes could start a job now."""
     inside = [*enter(state.processes[LOGIN], state.root), *as_caller()]
     sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
-    done = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
-    return done.out.split().count("idle")
+    answer = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
+    return answer.out.split().count("idle")
 
 
 def _binds(place: LabPlace, state: LabState, host: Host) -> list[tuple[str, str]]:
-    """What this host alone has in the place of the machine's: its kernel log, and its part of the cgroups."""
+    """Return the mounts of this host alone: its kernel log, and its part of the cgroups."""
     log = place.kernel_messages(host.name)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()

@@ -1,4 +1,4 @@
-"""The cgroups of a lab with `--proctrack cgroup`: each host has a part of the tree.
+"""Make and remove the cgroups of a lab with `--proctrack cgroup`: each host has a part of the tree.
 
 Without it two hosts would put their processes into the same `job_1/step_0` and kill each other's.
 """
@@ -18,7 +18,7 @@ PREFIX = "clusterrun-lab."
 
 
 def binds(place: LabPlace, host: str) -> list[tuple[str, str]]:
-    """What a host mounts, so that its slurmd has the whole freezer and yet only its own part.
+    """Return the mounts of a host that show its slurmd its own part as the whole freezer.
 
     In version 2 slurmd names its part by the node itself, in a folder that systemd makes elsewhere.
     """
@@ -35,7 +35,7 @@ def binds(place: LabPlace, host: str) -> list[tuple[str, str]]:
 
 
 def remove(place: LabPlace, nodes: Iterable[str]) -> None:
-    """Remove what the lab made there; all its processes are gone by now."""
+    """Remove the lab's cgroups after all its processes have ended."""
     _remove(FREEZER / (PREFIX + place.name))
     for node in nodes:
         _remove(_scope(node))

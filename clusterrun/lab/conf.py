@@ -1,4 +1,4 @@
-"""The configuration files of a lab's Slurm, as text; knows Slurm's options by release, writes nothing."""
+"""Format the configuration files of a lab's Slurm; knows Slurm's options by release, writes no file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pwd
 from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import CONTROLLER, LabSpec, Layout, Preempt, Proctrack
 
+# How long a job's credential lives; a requeued job starts after it.
 CREDENTIAL_SECONDS = 20
-"""How long a job's credential lives; a requeued job starts after it."""
 SITE_CREDENTIAL_SECONDS = 120
 NODE_TIMEOUT_SECONDS = 10
+# Labs of this many nodes and more have a site's timeouts, because two cores must serve all nodes.
 MANY = 100
-"""From this many nodes on the timeouts are a site's, because two cores must serve them all."""
 DATABASE_PORT = 3306
 PORTS = {"slurmctld": 6817, "slurmd": 6818, "slurmdbd": 6819}
 
@@ -25,7 +25,7 @@ def release(version: str) -> tuple[int, int]:
 
 
 def slurm_conf(spec: LabSpec, layout: Layout, place: LabPlace, version: str) -> str:
-    """The whole of slurm.conf."""
+    """Return the text of slurm.conf."""
     lines = {
         **_base(spec, place),
         **_times(spec),
@@ -122,7 +122,7 @@ def _partitions(spec: LabSpec, layout: Layout) -> str:
 
 
 def gres_conf(spec: LabSpec, place: LabPlace) -> str:
-    """Which files stand for the GPUs of every node."""
+    """Return the files that stand for the GPUs of every node."""
     if not spec.gpus:
         return ""
     last = f"[0-{spec.gpus - 1}]" if spec.gpus > 1 else "0"
@@ -130,7 +130,7 @@ def gres_conf(spec: LabSpec, place: LabPlace) -> str:
 
 
 def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
-    """How slurmd is to meet the kernel's cgroups; ``unified``: this machine has version 2 only."""
+    """Return cgroup.conf. ``unified``: this machine has cgroup version 2 only."""
     if spec.proctrack is Proctrack.CGROUP:
         plugin = "cgroup/v2" if unified else "cgroup/v1"
     elif release(version) >= (24, 5):
@@ -149,7 +149,7 @@ def cgroup_conf(spec: LabSpec, version: str, unified: bool) -> str:
 
 
 def slurmdbd_conf(spec: LabSpec, place: LabPlace) -> str:
-    """The accounting daemon's configuration; its database is the lab's own, over a socket file."""
+    """Return the accounting daemon's configuration. Its database is the lab's own, over a socket file."""
     return "\n".join(
         (
             "AuthType=auth/munge",

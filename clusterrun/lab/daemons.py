@@ -1,4 +1,4 @@
-"""Starts, stops and awaits a lab's daemons on its hosts; knows their commands and how each shows it runs."""
+"""Start, stop and await a lab's daemons on its hosts; knows how each daemon shows that it runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clusterrun.lab.processes import processes
 from clusterrun.lab.spec import CONTROLLER
 
 START_SECONDS = 60.0
+# Seconds for which a daemon may still be the shell that starts it.
 EARLY_SECONDS = 1.0
-"""Until then a daemon may still be the shell that starts it."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def environment(place: LabPlace) -> dict[str, str]:
-    """What a daemon finds in its environment: nothing of the caller's."""
+    """Return the environment of a daemon. It has no variable of the caller."""
     return {
         "PATH": f"{place.programs}:{PATH}",
         "SLURM_CONF": str(place.slurm_conf),
@@ -33,7 +33,7 @@ def environment(place: LabPlace) -> dict[str, str]:
 
 
 def slurmd_service(place: LabPlace, node: str) -> dict[str, Any]:
-    """A node's slurmd, as `boot.py` is to start it."""
+    """Return a node's slurmd as a service for `boot.py`."""
     return {
         "argv": [*as_caller(), "slurmd", "-D"],
         "log": str(place.log / f"slurmd.{node}.out"),
@@ -42,7 +42,7 @@ def slurmd_service(place: LabPlace, node: str) -> dict[str, Any]:
 
 
 def start_slurmd(place: LabPlace, state: LabState, node: str) -> None:
-    """Start a node's slurmd again; it registers by itself."""
+    """Start a node's slurmd again. It registers by itself."""
     service = slurmd_service(place, node)
     start(place, state, node, service["argv"][len(as_caller()) :], f"slurmd.{node}.out")
 
@@ -101,12 +101,12 @@ def await_port(place: LabPlace, state: LabState, daemon: str, port: int = 0) -> 
 
     wait_for(listens_or_died, START_SECONDS)
     if not _listens(first, port or PORTS[daemon]):
-        words = tail(place.log / f"{daemon}.log") or tail(place.log / f"{daemon}.out")
-        raise LabError(f"{daemon} did not start", words)
+        last_lines = tail(place.log / f"{daemon}.log") or tail(place.log / f"{daemon}.out")
+        raise LabError(f"{daemon} did not start", last_lines)
 
 
 def controller_listens(state: LabState) -> bool:
-    """Whether slurmctld is there at all: Slurm's own commands wait long for one that is not."""
+    """Whether slurmctld listens. Slurm's own commands wait long for one that does not."""
     return _listens(state.processes[CONTROLLER], PORTS["slurmctld"])
 
 
@@ -125,7 +125,7 @@ def _listens(process: int, port: int) -> bool:
 
 
 def tail(path: Path, lines: int = 5) -> str:
-    """The last lines of a log, '' where there is none."""
+    """Return the last lines of a log, '' if there is none."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
@@ -145,7 +145,7 @@ def _on(place: LabPlace, state: LabState, host: str, argv: Sequence[str]) -> Non
 
 
 def caller_environment(place: LabPlace, programs: str) -> dict[str, str]:
-    """The caller's own environment, with what makes a lab's host a Slurm host."""
+    """Return the caller's own environment with the variables of a Slurm host."""
     # Inside a job of another cluster its variables would steer this one's srun.
     outer = "SLURM_JOB_ID" in os.environ
     mine = {key: value for key, value in os.environ.items() if not (outer and key.startswith("SLURM_"))}

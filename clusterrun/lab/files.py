@@ -1,4 +1,4 @@
-"""Writes the files of a new lab: configuration, keys, device files, /etc."""
+"""Write the files of a new lab: configuration, keys, device files, /etc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ exec "$python" -I -S {copy} {folder} "$@"
 
 
 def write_files(place: LabPlace, state: LabState) -> None:
-    """Write all that a lab's daemons and hosts will read."""
+    """Write all files that a lab's daemons and hosts read."""
     _folders(place, state)
     _slurm_files(place, state)
     _etc_files(place, state)
@@ -80,7 +80,7 @@ def _etc_files(place: LabPlace, state: LabState) -> None:
 
 
 def _devices(place: LabPlace, spec: LabSpec) -> None:
-    """Files that Slurm takes for GPUs: like /dev/null, or bound to it later where that is forbidden."""
+    """Make files that Slurm takes for GPUs: like /dev/null, or mounted over it later if that is forbidden."""
     for number in range(spec.gpus):
         path = place.devices / f"nvidia{number}"
         try:

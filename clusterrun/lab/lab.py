@@ -1,4 +1,4 @@
-"""A lab: up, down, run programs on its hosts; the one object that tests and the command line use."""
+"""Start and end a lab, and run programs on its hosts. Tests and the command line use this object."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from clusterrun.lab.spec import LOGIN, LabSpec, Proctrack
 from clusterrun.model.errors import BadInput
 from clusterrun.system import Completed, ProgramTimeout, run
 
+# Seconds for slurmctld to answer `lab status`. A frozen one never does.
 ANSWER_SECONDS = 20.0
-"""For slurmctld to answer `lab status`: a frozen one never does."""
 
 
 class Lab:
-    """One lab by name, up or not. ``say`` gets a line of text when something deserves one."""
+    """One lab by name, up or not. ``say`` gets the messages for the user."""
 
     def __init__(self, name: str = "lab", say: Callable[[str], None] = lambda line: None) -> None:
         LabSpec(name=name)
@@ -45,7 +45,7 @@ class Lab:
 
     @property
     def state(self) -> LabState:
-        """The lab as it stands. Raises ``BadInput`` when none of that name is up."""
+        """The present state of the lab. Raises ``BadInput`` if it is not up."""
         state = read_state(self.place)
         if state is None or not state.up or not alive(state):
             if around := lab_around():
@@ -55,18 +55,18 @@ class Lab:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of its nodes."""
+        """The names of the nodes."""
         return self.state.layout.node_names
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF says on its hosts."""
+        """The value of SLURM_CONF on the hosts."""
         return self.place.slurm_conf
 
     # --- up and down ---
 
     def up(self, spec: LabSpec | None = None) -> None:
-        """Start it; returns when every node is idle. Raises ``BadInput`` if it is up already."""
+        """Start the lab. Return when every node is idle. Raises ``BadInput`` if it is up already."""
         _refuse_inside()
         spec = spec or LabSpec(name=self.name)
         needs.check(spec)
@@ -115,13 +115,13 @@ class Lab:
         write_state(self.place, build.build(self.place, state))
 
     def down(self, collected: bool = False) -> bool:
-        """End it, whatever is left of it; returns, when nothing of it runs, whether there was anything.
+        """End the lab, or what is left of it. Return whether there was anything, once no process runs.
 
         ``collected``: also wait until `ps` does not even show a dead process of it any more.
         """
         _refuse_inside()
         keepers = self._keepers()
-        there = bool(keepers) or self.place.folder.exists()
+        existed = bool(keepers) or self.place.folder.exists()
         state = read_state(self.place)
         waiting = waiting_outside(namespaces.first_processes(self.place))
         for keeper in keepers:
@@ -131,14 +131,14 @@ class Lab:
         self.place.remove()
         for keeper in keepers if collected else ():
             namespaces.await_collection(keeper)
-        return there
+        return existed
 
     def _keepers(self) -> set[int]:
         state = read_state(self.place)
-        found = set(namespaces.stray_keepers(self.place))
+        keepers = set(namespaces.stray_keepers(self.place))
         if state is not None and alive(state):
-            found.add(state.keeper)
-        return found
+            keepers.add(state.keeper)
+        return keepers
 
     # --- programs on its hosts ---
 
@@ -157,25 +157,25 @@ class Lab:
         ``env`` is added to the environment; ``timeout`` is in seconds; ``user`` is an ordinary
         user of the lab (alice, bob) or of this machine. Raises what ``system.run`` raises.
         """
-        words, environment = self.entering(host, env or {}, os.fspath(cwd or os.getcwd()), user)
-        return run([*words, *argv], timeout, stdin, environment, "/")
+        inside, environment = self.entering(host, env or {}, os.fspath(cwd or os.getcwd()), user)
+        return run([*inside, *argv], timeout, stdin, environment, "/")
 
     def entering(
         self, host: str, env: Mapping[str, str], cwd: str, user: str = ""
     ) -> tuple[list[str], dict[str, str]]:
-        """The argument list and the environment that run what follows on a host."""
+        """Return the argument list and the environment that run a program on a host."""
         state = self.state
         first = LabSite(self.place, state).first(host)
         if Fault("freeze", host) in state.faults:
             raise BadInput(f"{host} is frozen", f"thaw it: {command(self.name, 'fault')} thaw {host}")
         environment = daemons.caller_environment(self.place, os.path.dirname(sys.executable))
-        words = [*enter(first, state.root), *as_caller()]
+        inside = [*enter(first, state.root), *as_caller()]
         if user and user != pwd.getpwuid(os.geteuid()).pw_name:
             identity = users.identity(user, self.place)
-            words += identity.words
+            inside += identity.words
             environment = identity.environment(environment)
             cwd = identity.folder(cwd)
-        return [*words, "env", "-C", cwd], {**environment, **env}
+        return [*inside, "env", "-C", cwd], {**environment, **env}
 
     # --- faults ---
 
@@ -190,7 +190,7 @@ class Lab:
             return order.apply(site, Fault(kind, host, pairs))
 
     def heal(self, host: str = "", kind: str = "") -> tuple[Fault, ...]:
-        """End every fault, or those on one host, or of one kind; returns what was healed."""
+        """End every fault, or those on one host, or of one kind. Return the faults that have ended."""
         with self._changing() as site:
             return order.heal(site, host, kind)
 
@@ -218,24 +218,24 @@ class Lab:
         if not daemons.controller_listens(state):
             return {}
         try:
-            words = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
-            done = LabSite(self.place, state).ask(*words, limit=ANSWER_SECONDS)
+            command = ("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T")
+            answer = LabSite(self.place, state).ask(*command, limit=ANSWER_SECONDS)
         except ProgramTimeout:
             return {}
-        return dict(line.split() for line in done.out.splitlines() if done.code == 0)
+        return dict(line.split() for line in answer.out.splitlines() if answer.code == 0)
 
     def processes(self) -> tuple[LabProcess, ...]:
-        """Every process on its hosts, its own daemons included."""
+        """Return every process on the hosts, the lab's own daemons included."""
         return processes(self.state.processes)
 
 
 def command(name: str, verb: str) -> str:
-    """How a user types a lab command."""
+    """Return a lab command as a user types it."""
     return f"clusterrun lab {verb}" + ("" if name == "lab" else f" --name {name}")
 
 
 def labs_up() -> list[Lab]:
-    """Every lab of this user that is up."""
+    """Return every lab of this user that is up."""
     home = labs_home()
     states = {f.name: read_state(LabPlace(f)) for f in sorted(home.iterdir())} if home.is_dir() else {}
     return [Lab(name) for name, state in states.items() if state is not None and state.up and alive(state)]
@@ -247,9 +247,9 @@ def alive(state: LabState) -> bool:
 
 
 def lab_around() -> str:
-    """The name of the lab of which this machine is a host; '' where it is none.
+    """Return the name of the lab of which this machine is a host; '' if it is none.
 
-    The lab's processes, by which one is known to be up, are not seen from there.
+    A host does not see the lab's keeper, which shows that a lab is up.
     """
     name = namespaces.lab_of_this_host()
     if name:
@@ -262,9 +262,9 @@ def lab_around() -> str:
 
 
 def outside_of(name: str) -> tuple[str, str]:
-    """What is said within the lab ``name``, and what to do."""
-    seen = f"this is a host of the lab {name!r}, and lab commands work only outside of it"
-    return seen, f"leave it (exit), or type in another terminal: {command(name, 'status')}"
+    """Return the message for a lab command on a host of the lab ``name``, and the remedy."""
+    message = f"this is a host of the lab {name!r}, and lab commands work only outside of it"
+    return message, f"leave it (exit), or type in another terminal: {command(name, 'status')}"
 
 
 def _refuse_inside() -> None:

@@ -1,4 +1,4 @@
-"""Asks `boot.py` for namespaces, enters them and ends them; knows processes, nothing of Slurm."""
+"""Ask `boot.py` for namespaces, enter them and end them; knows nothing of Slurm."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from clusterrun.lab.place import LabPlace
 from clusterrun.model.errors import ClusterrunError
 
 BOOT = str(Path(__file__).with_name("boot.py"))
+# Longest time in seconds without a report while hosts are being made.
 HOST_SECONDS = 120.0
-"""Longest silence while hosts are being made."""
 END_SECONDS = 60.0
 COLLECT_SECONDS = 3.0
 _CREDENTIALS = struct.Struct("3i")
 
 
 class LabError(ClusterrunError):
-    """The lab could not do what was asked."""
+    """The lab could not carry out a request."""
 
 
 class Boot:
@@ -62,7 +62,7 @@ class Boot:
         self._reports.close()
 
     def ask(self, request: dict[str, Any], count: int) -> Iterator[tuple[str, int]]:
-        """Send one request; yield host and process id of each of the ``count`` processes 1 made."""
+        """Send one request. Yield host and id of each of the ``count`` processes 1 that were made."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the reason is read below
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -78,11 +78,11 @@ class Boot:
             data, ancillary = b"", []
         if not data:
             raise LabError("a host of the lab could not be made", self._last_words())
-        said = json.loads(data)
-        if said["error"]:
-            raise LabError(f"a host of the lab could not be made: {said['error']}")
+        report = json.loads(data)
+        if report["error"]:
+            raise LabError(f"a host of the lab could not be made: {report['error']}")
         process: int = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0]
-        return said["host"], process
+        return report["host"], process
 
     def _last_words(self) -> str:
         self._process.kill()
@@ -91,7 +91,7 @@ class Boot:
 
 
 def enter(process: int, root: str = "") -> list[str]:
-    """The argument list that runs what follows it inside the namespaces of a process 1."""
+    """Return the argument list that runs a program inside the namespaces of a process 1."""
     argv = ["nsenter", "--target", str(process), "--mount", "--uts", "--ipc", "--net", "--pid"]
     if os.geteuid() != 0:
         argv += ["--user", "--preserve-credentials"]
@@ -99,7 +99,7 @@ def enter(process: int, root: str = "") -> list[str]:
 
 
 def as_caller() -> list[str]:
-    """What follows `enter` for programs that are to run as the caller.
+    """Return the arguments after those of `enter` for programs that run as the caller.
 
     Without root the lab's own user namespace calls the caller root, so that it may make networks;
     Slurm would then try to drop groups, which such a root may not. One more namespace gives the
@@ -111,7 +111,7 @@ def as_caller() -> list[str]:
 
 
 def started_at(process: int) -> int:
-    """When a process started, in kernel ticks; 0 if there is none. With the id it is unmistakable."""
+    """When a process started, in kernel ticks; 0 if there is none. Id and start time identify a process."""
     fields = _stat(process)
     return int(fields[19]) if fields and fields[0] not in "ZX" else 0
 
@@ -128,7 +128,7 @@ def is_stopped(process: int) -> bool:
 
 
 def _stat(process: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, which may hold anything."""
+    """Return the fields of /proc/PID/stat behind the name, which may hold any character."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except OSError:
@@ -149,15 +149,15 @@ def stray_keepers(place: LabPlace) -> list[int]:
 
 
 def lab_of_this_host() -> str:
-    """The name of the lab of which this machine is a host, by its process 1; '' if it is none."""
+    """Return the name of the lab of which this machine is a host, by its process 1; '' if it is none."""
     return Path(_label_of(1)[1]).name
 
 
 def _label_of(process: int) -> tuple[str, str]:
     """The host whose process 1 this is, and its lab's folder; two empty strings for any other process."""
-    words = _words(process)
-    is_first = words[:1] == ["clusterrun-lab"] and len(words) > 3
-    return (words[-3], words[-2]) if is_first else ("", "")
+    arguments = _words(process)
+    is_first = arguments[:1] == ["clusterrun-lab"] and len(arguments) > 3
+    return (arguments[-3], arguments[-2]) if is_first else ("", "")
 
 
 def _own_processes() -> Iterator[int]:
@@ -177,8 +177,8 @@ def _words(process: int) -> list[str]:
 def end(keeper: int, waiting: Sequence[int] = ()) -> None:
     """Kill the process 1 of a lab or a host, and with it all its processes; returns when all are gone.
 
-    ``waiting``: processes that wait outside for some of these; those that are stopped are continued, since
-    the kernel waits until they have collected their children.
+    ``waiting``: processes that wait outside for some of these; they are continued if they are stopped,
+    because the kernel waits until they have collected their children.
     """
     try:
         handle = os.pidfd_open(keeper)

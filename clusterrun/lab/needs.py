@@ -1,4 +1,4 @@
-"""What this machine lacks for a lab, with the exact remedy; looks, changes nothing but by `install`."""
+"""Find what this machine lacks for a lab, with the exact remedy. Only `install` changes anything."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PACKAGES = {
     "setpriv": "util-linux",
     "mount": "mount",
 }
+# Programs of the machine itself that a lab with another Slurm needs too.
 OF_A_ROOT = ("ip", "tc", "nsenter", "setpriv", "mount")
-"""What a lab with another Slurm still needs of the machine itself."""
 ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
 EXTRAS = ("libfaketime",)
+# A socket's path may have 107 characters, and slurmstepd puts up to 45 behind this.
 LONGEST_FOLDER = 60
-"""A socket's path may have 107 characters, and slurmstepd puts up to 45 behind this."""
 INSTALL_SECONDS = 1800.0
 CGROUPS = Path("/sys/fs/cgroup")
 FREEZER = CGROUPS / "freezer"
@@ -39,12 +39,12 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def program(name: str) -> str | None:
-    """Where a program is; an ordinary user's PATH often lacks the sbin folders it is in."""
+    """Return the path of a program. An ordinary user's PATH often lacks the sbin folders."""
     return shutil.which(name, path=os.environ.get("PATH", "") + ":" + PATH)
 
 
 def check(spec: LabSpec) -> None:
-    """Raise ``LabError`` or ``BadInput`` with all that this lab would need and this machine lacks."""
+    """Raise ``LabError`` or ``BadInput`` with everything that this machine lacks for the lab."""
     missing = list(_missing(spec))
     if missing:
         raise LabError(
@@ -63,14 +63,14 @@ def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
     if sys.platform != "linux":
         yield "this is not Linux", "use one, for instance in a virtual machine"
         return
-    wanted = {name: PACKAGES[name] for name in (OF_A_ROOT if spec.slurm else PACKAGES)}
+    required = {name: PACKAGES[name] for name in (OF_A_ROOT if spec.slurm else PACKAGES)}
     if spec.accounting:
-        wanted |= {
+        required |= {
             name: package for name, package in ACCOUNTING.items() if name != "slurmdbd" or not spec.slurm
         }
-    absent = [name for name in wanted if program(name) is None]
+    absent = [name for name in required if program(name) is None]
     if absent:
-        packages = " ".join(dict.fromkeys(wanted[name] for name in absent))
+        packages = " ".join(dict.fromkeys(required[name] for name in absent))
         flag = " --accounting" if set(absent) & set(ACCOUNTING) else ""
         yield (
             f"no {', '.join(absent)}",
@@ -116,12 +116,12 @@ def _without_root(spec: LabSpec) -> Iterator[tuple[str, str]]:
             "  sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000\n"
             "  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0    (Ubuntu)",
         )
-    for asked, option in (
+    for is_requested, option in (
         (spec.proctrack is Proctrack.CGROUP, "--proctrack cgroup"),
         (bool(spec.slurm), "--slurm"),
         (spec.accounting, "--accounting"),
     ):
-        if asked:
+        if is_requested:
             yield f"{option} needs root", "run it with sudo"
 
 
@@ -133,7 +133,7 @@ def _succeeds(*argv: str) -> bool:
 
 
 def free_mib() -> float:
-    """Memory that could be given to new processes, in MiB."""
+    """Return the memory for new processes, in MiB."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 1024
@@ -141,7 +141,7 @@ def free_mib() -> float:
 
 
 def install_commands(accounting: bool, roots: bool) -> list[list[str]]:
-    """What `lab install` runs. Raises ``LabError`` if there is no apt or no root."""
+    """Return the commands of `lab install`. Raises ``LabError`` without apt or without root."""
     packages = [*dict.fromkeys(PACKAGES.values()), *EXTRAS]
     packages += dict.fromkeys(ACCOUNTING.values()) if accounting else ()
     packages += ["debootstrap"] if roots else []
@@ -157,7 +157,7 @@ def install_commands(accounting: bool, roots: bool) -> list[list[str]]:
 
 
 def install(commands: list[list[str]]) -> None:
-    """Run them, their output in sight. Raises ``LabError`` at the first that fails."""
+    """Run the commands with visible output. Raises ``LabError`` at the first that fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for argv in commands:
         if subprocess.run(argv, env=environment, timeout=INSTALL_SECONDS).returncode != 0:

@@ -1,4 +1,4 @@
-"""Where a lab's files lie and what it has written down about itself."""
+"""The paths of a lab's files, and its state file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def labs_home() -> Path:
 
 
 def boot_id() -> str:
-    """Which start of this machine this is: process ids of another one mean nothing."""
+    """Return the id of this start of the machine. Process ids of another start are invalid."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -51,7 +51,7 @@ class LabPlace:
 
     @property
     def state(self) -> Path:
-        """What the lab wrote down about itself (JSON)."""
+        """The state of the lab (JSON)."""
         return self.folder / "state.json"
 
     @property
@@ -61,17 +61,17 @@ class LabPlace:
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF names."""
+        """The value of SLURM_CONF."""
         return self.conf / "slurm.conf"
 
     @property
     def etc(self) -> Path:
-        """What lies over the machine's /etc in every host."""
+        """The files that are mounted over /etc on every host."""
         return self.folder / "etc"
 
     @property
     def mounts(self) -> Path:
-        """A mount point; what is under it is seen by the lab alone."""
+        """A mount point whose mounts only the lab sees."""
         return self.folder / "mounts"
 
     @property
@@ -105,11 +105,11 @@ class LabPlace:
         return self.folder / "home"
 
     def host(self, name: str) -> Path:
-        """What is true of one host alone (its GPUs' state, its kernel log, its faults' files)."""
+        """The files of one host alone (its GPUs' state, its kernel log, its faults' files)."""
         return self.folder / "hosts" / name
 
     def kernel_messages(self, host: str) -> Path:
-        """What a host has as /dev/kmsg."""
+        """The file that is /dev/kmsg on a host."""
         return self.host(host) / "kmsg"
 
     def remove(self) -> None:
@@ -134,13 +134,13 @@ class Fault:
         return dict(self.details).get(key, "")
 
     def __str__(self) -> str:
-        told = " ".join(f"{key}={value}" for key, value in self.details if value)
-        return " ".join(part for part in (self.kind, self.host, told) if part)
+        details = " ".join(f"{key}={value}" for key, value in self.details if value)
+        return " ".join(part for part in (self.kind, self.host, details) if part)
 
 
 @dataclass(frozen=True)
 class LabState:
-    """A lab as it stands: written when it changes, read by every command.
+    """The present state of a lab: written when it changes, read by every command.
 
     ``keeper`` is the process that holds all of it (0: none yet), ``started`` that process's
     start time in kernel ticks, ``processes`` each host's process 1 (ids as this machine sees them).
@@ -165,7 +165,7 @@ class LabState:
         return Layout(self.spec.nodes, self.slot)
 
     def with_host(self, name: str, process: int) -> LabState:
-        """The same with one host started again."""
+        """Return the state with one host started again."""
         return replace(self, processes={**self.processes, name: process})
 
 
@@ -185,7 +185,7 @@ _PLAIN = ("slot", "boot", "owner", "up", "keeper", "started", "processes", "slur
 
 
 def read_state(place: LabPlace) -> LabState | None:
-    """The state of a lab; None if there is none, or only a torn beginning of one."""
+    """Return the state of a lab; None if there is none, or only a part of one."""
     try:
         document = json.loads(place.state.read_text())
         return _state(document)

@@ -1,4 +1,4 @@
-"""Finds the processes of a lab's hosts by namespace, from outside; signals them, decides nothing."""
+"""Find the processes of a lab's hosts by namespace, from outside, and signal them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DAEMONS = frozenset({"slurmd", "slurmctld", "slurmscriptd", "slurmdbd", "munged", "mariadbd"})
+# Searches for new processes before a host counts as a fork bomb.
 ROUNDS = 50
-"""How often all processes are looked up again before a fork bomb is called one."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class LabProcess:
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it is one of the lab's own: process 1, its sleep, or a daemon of Slurm's."""
+        """Whether it belongs to the lab itself: process 1, its sleep, or a daemon of Slurm."""
         return self.inner == 1 or self.command == "sleep 86400" or self.name in DAEMONS
 
 
 def processes(hosts: dict[str, int]) -> tuple[LabProcess, ...]:
-    """Every process of these hosts (name → process 1), whoever started it and wherever it fled to."""
-    found = []
+    """Return every process of these hosts (name → process 1), whoever started it."""
+    members = []
     for host, process, is_inside in _members(hosts):
         if is_inside:
             with contextlib.suppress(OSError):
-                found.append(_process(host, process))
-    return tuple(found)
+                members.append(_process(host, process))
+    return tuple(members)
 
 
 def waiting_outside(hosts: dict[str, int]) -> tuple[int, ...]:
@@ -78,17 +78,17 @@ def _namespace(process: int, kind: str) -> str:
     return os.readlink(f"/proc/{process}/ns/{kind}")
 
 
-def chosen(found: Iterable[LabProcess], wanted: str) -> tuple[LabProcess, ...]:
-    """Those meant by ``wanted``: an id as the host sees it, a name, or a part of the command line."""
-    if wanted.isdigit():
-        return tuple(p for p in found if p.inner == int(wanted))
-    named = tuple(p for p in found if p.name == wanted)
-    return named or tuple(p for p in found if wanted in p.command)
+def chosen(candidates: Iterable[LabProcess], selector: str) -> tuple[LabProcess, ...]:
+    """Return the processes that match ``selector``: an id on the host, a name, or part of the command."""
+    if selector.isdigit():
+        return tuple(p for p in candidates if p.inner == int(selector))
+    named = tuple(p for p in candidates if p.name == selector)
+    return named or tuple(p for p in candidates if selector in p.command)
 
 
-def send(found: Iterable[LabProcess], number: signal.Signals) -> None:
-    """Signal them; those already gone are passed over."""
-    for process in found:
+def send(targets: Iterable[LabProcess], number: signal.Signals) -> None:
+    """Signal the processes; those that have ended are skipped."""
+    for process in targets:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.process, number)
 
@@ -100,11 +100,11 @@ def resume(process: int) -> None:
 
 
 def stop_all(host: str, first: int) -> None:
-    """SIGSTOP every process of a host, and again until no new one appears."""
-    seen: set[int] = set()
+    """Send SIGSTOP to every process of a host, and again until no new one appears."""
+    stopped: set[int] = set()
     for _ in range(ROUNDS):
-        fresh = [p for p in processes({host: first}) if p.process not in seen]
+        fresh = [p for p in processes({host: first}) if p.process not in stopped]
         if not fresh:
             return
         send(fresh, signal.SIGSTOP)
-        seen |= {p.process for p in fresh}
+        stopped |= {p.process for p in fresh}

@@ -1,4 +1,4 @@
-"""Other releases of Slurm: Debian suites fetched into a cache, and how a lab is to run on each."""
+"""Other releases of Slurm: Debian suites fetched into a cache, and how a lab runs on each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clusterrun.lab.needs import program
 from clusterrun.model.errors import BadInput
 
 HOME_VARIABLE = "CLUSTERRUN_LAB_ROOTS"
+# Debian suites and the usual release of Slurm in each. A fetched suite tells its own.
 SUITES = {"bullseye": "20.11", "bookworm": "22.05", "trixie": "24.11", "forky": "26.05", "sid": "26.05"}
-"""Debian suites and the release of Slurm in each, as far as known; what is fetched says for itself."""
 SLURM = ("slurmctld", "slurmd", "slurm-client", "slurmdbd", "munge")
+# Packages of a login node. Its python3 brings the libraries that any other Python needs.
 BESIDE = ("libfaketime", "iproute2", "procps", "python3")
-"""What a login node has; and with its own python3 come the libraries that any other Python needs."""
 FETCH_SECONDS = 1800.0
 VERSION_FILE, GRAFT = "slurm-version", "graft"
 LIBRARY_ROUNDS = 3
@@ -38,29 +38,31 @@ class RootChoice:
 
 
 def cache() -> Path:
-    """Where fetched suites lie."""
+    """Return the folder of fetched suites."""
     named = os.environ.get(HOME_VARIABLE)
     return Path(named).absolute() if named else Path("/var/cache/clusterrun-lab/roots")
 
 
-def choose_root(wanted: str) -> RootChoice:
-    """What a lab with that release stands on ('' = the machine's own). Raises ``BadInput``."""
-    if not wanted:
+def choose_root(requested: str) -> RootChoice:
+    """Return the root file system for a release ('' = the machine's own). Raises ``BadInput``."""
+    if not requested:
         return RootChoice(_version([program("slurmctld") or "slurmctld"]))
     own = program("slurmctld")
-    if own is not None and _version([own]).startswith(wanted):
+    if own is not None and _version([own]).startswith(requested):
         return RootChoice(_version([own]))
     for version, path in found().items():
-        if version.startswith(wanted):
+        if version.startswith(requested):
             grafted = path / GRAFT
             return (
                 RootChoice(version, graft=str(grafted))
                 if grafted.is_dir()
                 else RootChoice(version, root=str(path))
             )
-    makers = [f"clusterrun lab root make {suite}" for suite, release in SUITES.items() if release == wanted]
+    makers = [
+        f"clusterrun lab root make {suite}" for suite, release in SUITES.items() if release == requested
+    ]
     raise BadInput(
-        f"there is no Slurm {wanted} here",
+        f"there is no Slurm {requested} here",
         makers[0] if makers else f"fetchable are {', '.join(dict.fromkeys(SUITES.values()))}",
     )
 
@@ -72,7 +74,7 @@ def found() -> dict[str, Path]:
 
 
 def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
-    """Fetch a suite; returns its Slurm's version. What was fetched before is left as it is.
+    """Fetch a suite and return the version of its Slurm. A suite that was fetched before stays as it is.
 
     An empty ``mirror`` is the one that debootstrap itself takes.
     """
@@ -115,10 +117,10 @@ def _debootstrap(suite: str, folder: Path, mirror: str) -> None:
     ]
     if not (SCRIPTS / suite).exists():
         argv.append(str(SCRIPTS / "sid"))  # a suite younger than this debootstrap
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
-    if done.returncode != 0:
-        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-3:])
-        raise LabError(f"debootstrap {suite} failed", words)
+    result = subprocess.run(argv, capture_output=True, text=True, timeout=FETCH_SECONDS)
+    if result.returncode != 0:
+        last_lines = "\n".join((result.stdout + result.stderr).strip().splitlines()[-3:])
+        raise LabError(f"debootstrap {suite} failed", last_lines)
 
 
 def remove(suite: str) -> None:
@@ -127,18 +129,18 @@ def remove(suite: str) -> None:
 
 
 def _version(slurmctld: list[str]) -> str:
-    done = subprocess.run([*slurmctld, "-V"], capture_output=True, text=True, timeout=30)
-    words = done.stdout.split()
-    if done.returncode != 0 or not words:
-        raise LabError("slurmctld does not say its version", done.stderr.strip())
-    return words[-1]
+    result = subprocess.run([*slurmctld, "-V"], capture_output=True, text=True, timeout=30)
+    parts = result.stdout.split()
+    if result.returncode != 0 or not parts:
+        raise LabError("slurmctld does not say its version", result.stderr.strip())
+    return parts[-1]
 
 
 def _libc(root: Path | None) -> tuple[int, ...]:
-    """The version of a C library: programs run on their own or a younger one."""
+    """Return the version of a C library. Programs run on this or a newer version."""
     inside = ["chroot", str(root)] if root else []
-    done = subprocess.run([*inside, "ldd", "--version"], capture_output=True, text=True, timeout=30)
-    return tuple(int(part) for part in done.stdout.splitlines()[0].split()[-1].split("."))
+    result = subprocess.run([*inside, "ldd", "--version"], capture_output=True, text=True, timeout=30)
+    return tuple(int(part) for part in result.stdout.splitlines()[0].split()[-1].split("."))
 
 
 def _graft(root: Path) -> None:
@@ -170,13 +172,13 @@ def _slurm_files(root: Path) -> Iterator[str]:
 
 def _lacking_libraries(root: Path) -> Iterator[str]:
     graft = root / GRAFT
-    here = {path.name for path in graft.rglob("*.so*")}
+    grafted = {path.name for path in graft.rglob("*.so*")}
     lacking: set[str] = set()
     for file in graft.rglob("*"):
         if file.is_file() and _is_program(file):
-            done = subprocess.run(["ldd", str(file)], capture_output=True, text=True, timeout=30)
-            lacking |= {line.split()[0] for line in done.stdout.splitlines() if "not found" in line}
-    for name in sorted(lacking - here):
+            result = subprocess.run(["ldd", str(file)], capture_output=True, text=True, timeout=30)
+            lacking |= {line.split()[0] for line in result.stdout.splitlines() if "not found" in line}
+    for name in sorted(lacking - grafted):
         for path in sorted(root.glob(f"usr/lib/*/{name}"))[:1]:
             yield str(path.relative_to(root))
 

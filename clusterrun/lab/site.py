@@ -1,4 +1,4 @@
-"""A lab that is up, as the faults see it: its state, and a way to run programs inside."""
+"""A lab that is up, for the faults: its state, and a way to run programs inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LabSite:
     state: LabState
 
     def host(self, name: str) -> Host:
-        """A host by name. Raises ``BadInput`` if there is none."""
+        """Return a host by name. Raises ``BadInput`` if there is none."""
         hosts = self.state.layout.hosts
         if name not in hosts:
             servers = ", ".join(host.name for host in self.state.layout.servers)
@@ -35,14 +35,14 @@ class LabSite:
         return hosts[name]
 
     def node(self, name: str) -> Host:
-        """The same for what makes sense on a node only."""
+        """Return a host that must be a node. Raises ``BadInput`` otherwise."""
         host = self.host(name)
         if name not in self.state.layout.node_names:
             raise BadInput(f"{name!r} is not a node", f"the nodes are {self.state.layout.node_range}")
         return host
 
     def first(self, name: str) -> int:
-        """A host's process 1. Raises ``BadInput`` for a host that is switched off."""
+        """Return a host's process 1. Raises ``BadInput`` for a host that is switched off."""
         process = self.state.processes.get(self.host(name).name, 0)
         if not process:
             remedy = f"switch it on: clusterrun lab fault heal {name}"
@@ -53,33 +53,33 @@ class LabSite:
         return process
 
     def router(self, *argv: str) -> str:
-        """Run a program where all cables meet; what it printed."""
+        """Run a program on the router and return its output."""
         return self._checked(enter(self.state.keeper), argv)
 
     def router_writes(self, path: str, text: str) -> None:
         """Replace the contents of a file that all hosts see."""
-        words = ["sh", "-c", 'cat >"$1"', "sh", path]
-        self._checked(enter(self.state.keeper), words, text)
+        command = ["sh", "-c", 'cat >"$1"', "sh", path]
+        self._checked(enter(self.state.keeper), command, text)
 
     def on(self, name: str, *argv: str, stdin: str = "") -> str:
-        """Run a program on a host as root; what it printed. Raises ``LabError`` when it fails."""
+        """Run a program on a host as root and return its output. Raises ``LabError`` if it fails."""
         return self._checked(enter(self.first(name), self.state.root), argv, stdin)
 
     def on_outside_root(self, name: str, *argv: str) -> str:
-        """The same with the machine's own files as root, for mounting and traffic control."""
+        """Run a program on a host with the machine's own files as root, for mounts and traffic control."""
         return self._checked(enter(self.first(name)), argv)
 
     def ask(self, *argv: str, limit: float = LIMIT_SECONDS) -> Completed:
-        """Run one of Slurm's programs on the login host; the exit code is the caller's to judge."""
-        words = [*enter(self.first(LOGIN), self.state.root), *as_caller()]
-        return run([*words, *argv], limit, env=daemons.environment(self.place), cwd="/")
+        """Run one of Slurm's programs on the login host. The caller judges the exit code."""
+        inside = [*enter(self.first(LOGIN), self.state.root), *as_caller()]
+        return run([*inside, *argv], limit, env=daemons.environment(self.place), cwd="/")
 
     def _checked(self, inside: Sequence[str], argv: Sequence[str], stdin: str = "") -> str:
         environment = {
             **daemons.environment(self.place),
             "PATH": os.environ.get("PATH", "") + ":" + daemons.PATH,
         }
-        done = run([*inside, *argv], LIMIT_SECONDS, stdin, environment, "/")
-        if done.code != 0:
-            raise LabError(f"{' '.join(argv)}: {done.err.strip() or done.out.strip() or done.code}")
-        return done.out
+        result = run([*inside, *argv], LIMIT_SECONDS, stdin, environment, "/")
+        if result.code != 0:
+            raise LabError(f"{' '.join(argv)}: {result.err.strip() or result.out.strip() or result.code}")
+        return result.out

@@ -1,4 +1,4 @@
-"""What a lab is asked to be, checked; and the names and addresses that follow."""
+"""The checked options of a lab, and the names and addresses that follow from them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cached_property
 
 from clusterrun.model.errors import BadInput
 
+# Memory one node takes (its shell, slurmd and kernel objects): measured at 1,250 nodes.
 MIB_PER_NODE = 4.4
-"""Memory one node takes (its shell, slurmd and kernel objects): measured at 1,250 nodes."""
+# Most nodes of the address plan. Memory is the limit long before.
 MOST_NODES = 50_000
-"""What the address plan holds; memory is the limit long before."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+# Ordinary users that exist in every lab and nowhere else, with their ids.
 USERS = {"alice": 20001, "bob": 20002}
-"""Ordinary users that exist in every lab and nowhere else, with their ids."""
 CONTROLLER, LOGIN = "ctl", "login"
 
 
@@ -38,7 +38,7 @@ class Preempt(enum.Enum):
 
 @dataclass(frozen=True)
 class LabSpec:
-    """A lab as asked for. Raises ``BadInput`` for what cannot be meant."""
+    """The options of a lab. Raises ``BadInput`` for values without a meaning."""
 
     name: str = "lab"
     nodes: int = 4
@@ -48,8 +48,8 @@ class LabSpec:
     preempt: Preempt = Preempt.OFF
     accounting: bool = False
     slurm: str = ""
+    # More lines of slurm.conf; they win over the lab's own.
     settings: tuple[tuple[str, str], ...] = ()
-    """More lines of slurm.conf; they win over the lab's own."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -68,7 +68,7 @@ class LabSpec:
 
     @property
     def cluster(self) -> str:
-        """What Slurm calls the cluster: it knows no hyphens there."""
+        """The name of the cluster in Slurm, which allows no hyphens there."""
         return self.name.replace("-", "_")
 
 
@@ -79,7 +79,7 @@ def _within(option: str, value: int, least: int, most: int, why: str = "") -> No
 
 
 def memory_mib(nodes: int) -> float:
-    """About what a lab of that many nodes takes, in MiB."""
+    """Return the approximate memory of a lab of that many nodes, in MiB."""
     return 120 + nodes * MIB_PER_NODE
 
 
@@ -117,7 +117,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Layout:
-    """Who is who in a lab: ``slot`` (0…99) is its own part of the private addresses."""
+    """The names and addresses of a lab. ``slot`` (0…99) is its part of the private addresses."""
 
     nodes: int
     slot: int

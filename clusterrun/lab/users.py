@@ -1,4 +1,4 @@
-"""Who runs a program in a lab when it is not the owner: identity, environment, folder."""
+"""Run a program in a lab as another user: identity, environment, folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from clusterrun.lab.place import LabPlace
 from clusterrun.lab.spec import USERS
 from clusterrun.model.errors import BadInput
 
+# Variables that name the caller's own folders: another user has others.
 PRIVATE = ("CLUSTERRUN_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
-"""Variables that name the caller's own folders: another user has others."""
 
 
 @dataclass(frozen=True)
@@ -27,27 +27,27 @@ class Identity:
 
     @property
     def words(self) -> list[str]:
-        """What runs the program that follows as this user."""
+        """The arguments that run a program as this user."""
         ids = [f"--reuid={self.user}", f"--regid={self.group}", "--clear-groups"]
         return ["setpriv", *ids, "--"]
 
     def environment(self, callers: Mapping[str, str]) -> dict[str, str]:
-        """The caller's environment with what is this user's."""
-        kept = {key: value for key, value in callers.items() if key not in PRIVATE}
-        return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": "/bin/bash"}
+        """Return the caller's environment with this user's own variables."""
+        inherited = {key: value for key, value in callers.items() if key not in PRIVATE}
+        return {**inherited, "HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": "/bin/bash"}
 
-    def folder(self, wanted: str) -> str:
-        """That folder, or home where this user may not enter it."""
-        path = Path(wanted)
-        return wanted if all(self._may_enter(one) for one in (path, *path.parents)) else self.home
+    def folder(self, requested: str) -> str:
+        """Return the folder, or the home if this user may not enter it."""
+        path = Path(requested)
+        return requested if all(self._may_enter(folder) for folder in (path, *path.parents)) else self.home
 
     def _may_enter(self, path: Path) -> bool:
-        found = os.stat(path)
-        return bool(found.st_mode & (0o100 if found.st_uid == self.user else 0o001))
+        status = os.stat(path)
+        return bool(status.st_mode & (0o100 if status.st_uid == self.user else 0o001))
 
 
 def identity(name: str, place: LabPlace) -> Identity:
-    """One of the lab's ordinary users or of this machine's. Raises ``BadInput``."""
+    """Return an ordinary user of the lab or of this machine. Raises ``BadInput``."""
     if os.geteuid() != 0:
         raise BadInput(f"without root a lab has one user, and {name!r} is not it", "start the lab with sudo")
     if name in USERS:

@@ -1,4 +1,4 @@
-"""Faults of GPUs: what a host's `nvidia-smi` says and what its kernel log holds; both are stand-ins."""
+"""Faults of GPUs, shown by a host's stand-in for `nvidia-smi` and by its kernel log."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ WORDS = frozenset({"count", "hang", "driver", "xid", "ecc", "remap", "throttle",
 
 
 def write_gpus(site: LabSite, host: str, faults: list[Fault]) -> None:
-    """Write what the host's stand-ins are to say with these faults in force."""
+    """Write the state that the host's stand-ins report with these faults in force."""
     folder = site.place.host(host)
     folder.mkdir(parents=True, exist_ok=True)
-    said: dict[str, Any] = {"count": site.state.spec.gpus, "each": {}, "lost": []}
+    document: dict[str, Any] = {"count": site.state.spec.gpus, "each": {}, "lost": []}
     log: list[tuple[float, str]] = []
     for fault in faults:
         index = fault.get("index") or "0"
-        said.update(_whole_host(fault))
-        said["each"].setdefault(index, {}).update(_one_gpu(fault))
+        document.update(_whole_host(fault))
+        document["each"].setdefault(index, {}).update(_one_gpu(fault))
         if fault.get("xid"):
             log.append((float(fault.get("at")), _xid_line(int(index), int(fault.get("xid")))))
-            said["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
-    write_whole(folder / "gpu.json", json.dumps(said))
+            document["lost"] += [int(index)] if int(fault.get("xid")) == LOST else []
+    write_whole(folder / "gpu.json", json.dumps(document))
     write_whole(folder / "kernel.log", "".join(f"{at:f} {text}\n" for at, text in log))
     # Written in place: the host has this very file as its /dev/kmsg.
     site.place.kernel_messages(host).write_text("".join(_records(log)))
@@ -56,25 +56,25 @@ def _records(log: list[tuple[float, str]]) -> Iterator[str]:
 
 
 def _whole_host(fault: Fault) -> dict[str, object]:
-    said: dict[str, object] = {key: True for key in ("hang", "driver") if fault.get(key)}
+    document: dict[str, object] = {key: True for key in ("hang", "driver") if fault.get(key)}
     if fault.get("count"):
-        said["count"] = int(fault.get("count"))
-    return said
+        document["count"] = int(fault.get("count"))
+    return document
 
 
 def _one_gpu(fault: Fault) -> dict[str, object]:
-    said: dict[str, object] = {}
+    document: dict[str, object] = {}
     if fault.get("ecc"):
-        said["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
-        said["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
+        document["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
+        document["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
     if fault.get("remap"):
-        said["remapped_rows.pending"] = int(fault.get("remap"))
+        document["remapped_rows.pending"] = int(fault.get("remap"))
     if fault.get("throttle"):
-        said["clocks_event_reasons.active"] = "0x0000000000000048"
-        said["clocks_event_reasons.hw_slowdown"] = "Active"
-        said["clocks_event_reasons.hw_thermal_slowdown"] = "Active"
-        said["temperature.gpu"] = 89
-    return said
+        document["clocks_event_reasons.active"] = "0x0000000000000048"
+        document["clocks_event_reasons.hw_slowdown"] = "Active"
+        document["clocks_event_reasons.hw_thermal_slowdown"] = "Active"
+        document["temperature.gpu"] = 89
+    return document
 
 
 def _xid_line(index: int, xid: int) -> str:
@@ -101,9 +101,9 @@ def _checked(site: LabSite, fault: Fault) -> None:
 def _apply(site: LabSite, fault: Fault) -> Fault:
     site.node(fault.host)
     _checked(site, fault)
-    made = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
-    write_gpus(site, fault.host, [*_others(site, fault), made])
-    return made
+    recorded = Fault(fault.kind, fault.host, (*fault.details, ("at", f"{time.time():.6f}")))
+    write_gpus(site, fault.host, [*_others(site, fault), recorded])
+    return recorded
 
 
 def _others(site: LabSite, fault: Fault) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""What every kind of fault has in common: its details, how it is applied, how it is undone."""
+"""A kind of fault: its details, how it is applied, how it is undone."""
 
 from __future__ import annotations
 

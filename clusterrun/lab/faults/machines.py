@@ -26,32 +26,32 @@ END_SECONDS = 15.0
 
 
 def _some(site: LabSite, fault: Fault) -> tuple[LabProcess, ...]:
-    found = chosen(processes({fault.host: site.first(fault.host)}), fault.get("process"))
-    if not found:
+    matching = chosen(processes({fault.host: site.first(fault.host)}), fault.get("process"))
+    if not matching:
         raise BadInput(
             f"no process {fault.get('process')!r} runs on {fault.host}",
             "name it by its id there, its name, or a part of its command line",
         )
-    return found
+    return matching
 
 
 def _freeze(site: LabSite, fault: Fault) -> Fault:
     if not fault.get("process"):
         stop_all(fault.host, site.first(fault.host))
         return fault
-    found = _some(site, fault)
-    send(found, signal.SIGSTOP)
-    return with_details(fault, stopped=",".join(str(p.inner) for p in found))
+    stopped = _some(site, fault)
+    send(stopped, signal.SIGSTOP)
+    return with_details(fault, stopped=",".join(str(p.inner) for p in stopped))
 
 
 def _thaw(site: LabSite, fault: Fault) -> None:
-    found = processes({fault.host: site.first(fault.host)})
+    frozen = processes({fault.host: site.first(fault.host)})
     if fault.get("process"):
         stopped = fault.get("stopped").split(",")
-        found = tuple(p for p in found if str(p.inner) in stopped)
-    send(found, signal.SIGCONT)
+        frozen = tuple(p for p in frozen if str(p.inner) in stopped)
+    send(frozen, signal.SIGCONT)
     # `nsenter`, which waits for a program of `lab exec`, has stopped itself with it.
-    parents = {parent_of(p.process) for p in found}
+    parents = {parent_of(p.process) for p in frozen}
     waiting = [p for p in waiting_outside({fault.host: site.first(fault.host)}) if p in parents]
 
     def all_run() -> bool:
@@ -95,17 +95,17 @@ def _resume(site: LabSite, fault: Fault) -> None:
     _scontrol(site, "update", f"nodename={fault.host}", "state=resume")
 
 
-def _scontrol(site: LabSite, *words: str) -> None:
-    done = site.ask("scontrol", *words)
-    if done.code != 0:
-        raise LabError(f"scontrol {' '.join(words)}: {done.err.strip() or done.out.strip()}")
+def _scontrol(site: LabSite, *arguments: str) -> None:
+    answer = site.ask("scontrol", *arguments)
+    if answer.code != 0:
+        raise LabError(f"scontrol {' '.join(arguments)}: {answer.err.strip() or answer.out.strip()}")
 
 
 def _stop_controller(site: LabSite, fault: Fault) -> Fault:
-    found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
-    send(found, signal.SIGTERM)
+    daemons_found = chosen(processes({CONTROLLER: site.first(CONTROLLER)}), "slurmctld")
+    send(daemons_found, signal.SIGTERM)
     if not wait_for(lambda: not _controller_runs(site), END_SECONDS):
-        send(found, signal.SIGKILL)
+        send(daemons_found, signal.SIGKILL)
     return replace(fault, host=CONTROLLER)
 
 

@@ -15,10 +15,10 @@ from clusterrun.model.errors import BadInput
 FIRST_RULE, RULES_APART = 1000, 4
 RATE = re.compile(r"([1-9]\d*)(k|m|g)bit")
 FACTOR = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+# One segment as the kernel hands it over: a smaller bucket would never let one pass.
 LEAST_BURST_BYTES = 65_536
-"""One segment as the kernel hands it over: a smaller bucket would never let one pass."""
+# The kernel's rules take no range that ends with 65535.
 LAST_PORT = 65534
-"""The kernel's rules take no range that ends with 65535."""
 QUEUE_MS = 100
 QUEUE_PACKETS = 100
 
@@ -39,20 +39,20 @@ def _free_rule(site: LabSite) -> int:
 
 
 def _selectors(site: LabSite, fault: Fault) -> list[list[str]]:
-    """What the router drops silently, as `ip rule` selectors."""
-    here = site.host(fault.host).address
+    """Return the packets that the router drops silently, as `ip rule` selectors."""
+    address = site.host(fault.host).address
     port = _port(fault.get("port"))
     if not fault.get("to"):
-        return [s + p for s in (["from", here], ["to", here]) for p in (port or [[]])]
-    there = site.host(fault.get("to")).address
-    ways = [["from", here, "to", there]]
+        return [s + p for s in (["from", address], ["to", address]) for p in (port or [[]])]
+    other_address = site.host(fault.get("to")).address
+    ways = [["from", address, "to", other_address]]
     if fault.get("both"):
-        ways.append(["from", there, "to", here])
+        ways.append(["from", other_address, "to", address])
     return [way + p for way in ways for p in (port or [[]])]
 
 
 def _port(port: str) -> list[list[str]]:
-    """TCP to that port or those; the answers have other ports and need no rule of their own."""
+    """Return selectors for TCP to these ports. The answers have other ports and need no rule."""
     if not port:
         return []
     ends = port.split("-")
@@ -68,7 +68,7 @@ def _undo_cut(site: LabSite, fault: Fault) -> None:
 
 
 def _rate(fault: Fault) -> tuple[str, int]:
-    """The rate as it was said, and how many bytes may pass at once."""
+    """Return the rate as given, and the bytes of a burst."""
     match = RATE.fullmatch(fault.get("rate"))
     if match is None:
         raise BadInput(
@@ -124,8 +124,8 @@ def _slow_link(site: LabSite, fault: Fault) -> Fault:
 
 def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
     """Both directions of the pair: the cable that leads to one end, and the address of the other."""
-    here, there = site.host(fault.host), site.host(fault.get("to"))
-    return [(there.link, here.address), (here.link, there.address)]
+    source, target = site.host(fault.host), site.host(fault.get("to"))
+    return [(target.link, source.address), (source.link, target.address)]
 
 
 def _filter(cable: str, number: int) -> list[str]:
@@ -157,12 +157,12 @@ def _undo_slow_link(site: LabSite, fault: Fault) -> None:
 # --- packets that vanish by chance, or by what they begin ---
 
 _SENDER = ("lose", "firewall")
+# Instructions of the kernel's classic packet filter.
 _LOAD_WORD, _LOAD_BYTE, _AND, _EQUALS, _ABOVE, _RETURN = 0x20, 0x30, 0x54, 0x15, 0x25, 0x06
-"""Instructions of the kernel's classic packet filter."""
+# Reading at this offset returns a random number of 32 bits.
 _RANDOM = 0xFFFFF038
-"""What it reads there is a random number of 32 bits."""
+# The offset of the IP header.
 _IP = 0xFFF00000
-"""Where the IP header begins."""
 _PROTOCOL, _DESTINATION, _TCP_FLAGS = _IP + 9, _IP + 16, _IP + 33
 _TCP, _SYN, _SYN_ACK = 6, 0x02, 0x12
 
@@ -177,16 +177,16 @@ def _lose(site: LabSite, fault: Fault) -> Fault:
 
 
 def _firewall(site: LabSite, fault: Fault) -> Fault:
-    """Connections that a host begins vanish: its first packets of them do, its answers pass."""
+    """Drop the first packets of connections that a host opens. Its answers pass."""
     first = [(_LOAD_BYTE, _TCP_FLAGS, None), (_AND, _SYN_ACK, None), (_EQUALS, _SYN, True)]
     return _drop(site, fault, [(_LOAD_BYTE, _PROTOCOL, None), (_EQUALS, _TCP, True), *first])
 
 
 def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]) -> Fault:
-    """Of what the host sends, drop what passes all ``steps``: instruction, number, how its test must end."""
+    """Drop packets of the host that pass all ``steps``: instruction, number, result of its test."""
     if fault.get("to"):
-        there = int.from_bytes(ipaddress.ip_address(site.host(fault.get("to")).address).packed, "big")
-        steps = [(_LOAD_WORD, _DESTINATION, None), (_EQUALS, there, True), *steps]
+        target = int.from_bytes(ipaddress.ip_address(site.host(fault.get("to")).address).packed, "big")
+        steps = [(_LOAD_WORD, _DESTINATION, None), (_EQUALS, target, True), *steps]
     _refuse_beside(site, fault, "slow")
     if not _droppers(site, fault):
         _on_cable(site, fault, "qdisc", "replace", "root", "handle", "1:", "htb", "default", "0")
@@ -202,21 +202,21 @@ def _drop(site: LabSite, fault: Fault, steps: list[tuple[int, int, bool | None]]
 def _bytecode(steps: list[tuple[int, int, bool | None]]) -> str:
     """The filter as `tc` wants it; its last two lines mean "drop it" and "let it pass"."""
     lines = []
-    for place, (instruction, number, wanted) in enumerate(steps):
+    for place, (instruction, number, value) in enumerate(steps):
         away = len(steps) - place
-        yes, no = {None: (0, 0), True: (0, away), False: (away, 0)}[wanted]
+        yes, no = {None: (0, 0), True: (0, away), False: (away, 0)}[value]
         lines.append(f"{instruction} {yes} {no} {number}")
     lines += [f"{_RETURN} 0 0 {0xFFFFFFFF}", f"{_RETURN} 0 0 0"]
     return f"{len(lines)},{','.join(lines)}"
 
 
 def _droppers(site: LabSite, fault: Fault) -> list[Fault]:
-    known = [other for other in site.state.faults if other.kind in _SENDER and other.host == fault.host]
-    return [other for other in known if other != fault]
+    droppers = [other for other in site.state.faults if other.kind in _SENDER and other.host == fault.host]
+    return [other for other in droppers if other != fault]
 
 
-def _on_cable(site: LabSite, fault: Fault, what: str, how: str, *words: str) -> None:
-    site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *words)
+def _on_cable(site: LabSite, fault: Fault, what: str, how: str, *arguments: str) -> None:
+    site.on_outside_root(fault.host, "tc", what, how, "dev", "eth0", *arguments)
 
 
 def _undo_drop(site: LabSite, fault: Fault) -> None:
@@ -237,15 +237,15 @@ done
 
 
 def _flap(site: LabSite, fault: Fault) -> Fault:
-    """Every so many seconds the host is cut off for some of them."""
+    """Cut the host off for some seconds, again and again."""
     down, every = fault.get("down"), fault.get("every")
     if not (down.isdigit() and every.isdigit() and 0 < int(down) < int(every)):
-        seen = f"--down {down} --every {every} are not durations"
-        raise BadInput(seen, "whole seconds, as in --down 4 --every 10")
+        message = f"--down {down} --every {every} are not durations"
+        raise BadInput(message, "whole seconds, as in --down 4 --every 10")
     number = str(_free_rule(site))
-    words = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
+    command = [number, site.host(fault.host).address, down, str(int(every) - int(down))]
     start = 'setsid sh -c "$0" sh "$@" </dev/null >/dev/null 2>&1 & echo $!'
-    process = site.router("sh", "-c", start, _FLAPPING, *words).strip()
+    process = site.router("sh", "-c", start, _FLAPPING, *command).strip()
     return with_details(fault, rule=number, process=process)
 
 

@@ -1,4 +1,4 @@
-"""Applies and heals faults by kind: which there are, when one is refused, what is recorded."""
+"""Apply and heal faults by kind, refuse impossible ones, and record them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KINDS: dict[str, FaultType] = {
 def apply(site: LabSite, fault: Fault) -> Fault:
     """Put a fault in force and record it. Raises ``BadInput`` for one that is unknown or in force already."""
     kind = _checked(site, fault)
-    made = kind.apply(site, fault)
+    applied = kind.apply(site, fault)
     faults = site.state.faults
     if kind.name == "kill" and not fault.get("process"):
         faults = tuple(f for f in faults if not (f.host == fault.host and KINDS[f.kind].lives_in_host))
-    site.state = replace(site.state, faults=(*faults, made))
+    site.state = replace(site.state, faults=(*faults, applied))
     write_state(site.place, site.state)
-    return made
+    return applied
 
 
 def _checked(site: LabSite, fault: Fault) -> FaultType:
@@ -42,15 +42,15 @@ def _checked(site: LabSite, fault: Fault) -> FaultType:
     return kind
 
 
-def _same(in_force: Fault, wanted: Fault, kind: FaultType) -> bool:
-    if (in_force.kind, in_force.host) != (wanted.kind, wanted.host or kind.host):
+def _same(in_force: Fault, requested: Fault, kind: FaultType) -> bool:
+    if (in_force.kind, in_force.host) != (requested.kind, requested.host or kind.host):
         return False
-    # ``apply`` appends details of its own to those that were asked for: the same fault begins with these.
-    return kind.alone or in_force.details[: len(wanted.details)] == wanted.details
+    # ``apply`` appends its own details, so an equal fault begins with the requested ones.
+    return kind.alone or in_force.details[: len(requested.details)] == requested.details
 
 
 def heal(site: LabSite, host: str = "", kind: str = "") -> tuple[Fault, ...]:
-    """End all faults, or those on one host, or of one kind (latest first); returns them.
+    """End all faults, or those on one host, or of one kind (latest first). Return them.
 
     One that cannot be undone stays in force and is raised as ``LabError``, after the others.
     """

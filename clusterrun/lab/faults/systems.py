@@ -1,4 +1,4 @@
-"""Faults of one host's system: wrong name or clock, full or locked disk; all by mounts that only it sees."""
+"""Faults of one host's system, by mounts that only it sees: wrong name or clock, full or read-only disk."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def _wrong_clock(site: LabSite, fault: Fault) -> Fault:
 
 def _library(site: LabSite) -> str:
     root = Path(site.state.root or "/")
-    found = sorted(root.glob(f"usr/lib/*/faketime/{LIBRARY}")) + sorted(
+    libraries = sorted(root.glob(f"usr/lib/*/faketime/{LIBRARY}")) + sorted(
         root.glob(f"usr/lib*/faketime/{LIBRARY}")
     )
-    if not found:
+    if not libraries:
         raise LabError("a host's clock cannot be moved without libfaketime", "apt-get install libfaketime")
-    return "/" + str(found[0].relative_to(root))
+    return "/" + str(libraries[0].relative_to(root))
 
 
 def _right_clock(site: LabSite, fault: Fault) -> None:
@@ -117,10 +117,10 @@ def _restart_slurmd(site: LabSite, host: str) -> None:
     """Let the node's slurmd start under the clock that the host now has; its jobs continue."""
     if host not in site.state.layout.node_names:
         return
-    found = chosen(processes({host: site.first(host)}), "slurmd")
-    send(found, signal.SIGTERM)
-    if not wait_for(lambda: not any(Path(f"/proc/{p.process}").exists() for p in found), 10.0):
-        send(found, signal.SIGKILL)
+    daemons_found = chosen(processes({host: site.first(host)}), "slurmd")
+    send(daemons_found, signal.SIGTERM)
+    if not wait_for(lambda: not any(Path(f"/proc/{p.process}").exists() for p in daemons_found), 10.0):
+        send(daemons_found, signal.SIGKILL)
     daemons.start_slurmd(site.place, site.state, host)
 
 

@@ -21,14 +21,14 @@ def _lines(folder: str) -> list[tuple[float, str]]:
     return [(float(at), text) for at, _, text in rows]
 
 
-def _stamp(at: float, words: set[str]) -> str:
-    if words & {"-T", "--ctime", "--time-format=ctime"}:
+def _stamp(at: float, options: set[str]) -> str:
+    if options & {"-T", "--ctime", "--time-format=ctime"}:
         return time.strftime("[%a %b %e %H:%M:%S %Y] ", time.localtime(at))
-    if words & {"--time-format=iso", "iso"}:
+    if options & {"--time-format=iso", "iso"}:
         zone = time.strftime("%z", time.localtime(at))
         micro = f",{int(at % 1 * 1e6):06d}"
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) + f"{micro}{zone[:3]}:{zone[3:]} "
-    if words & {"-t", "--notime"}:
+    if options & {"-t", "--notime"}:
         return ""
     since_boot = at - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
     return f"[{since_boot:12.6f}] "
@@ -36,10 +36,10 @@ def _stamp(at: float, words: set[str]) -> str:
 
 def main() -> None:
     """Print the log with the time stamps that were asked for."""
-    words = set(sys.argv[2:])
-    raw = "<3>" if words & {"-r", "--raw"} else ""
+    options = set(sys.argv[2:])
+    raw = "<3>" if options & {"-r", "--raw"} else ""
     for at, text in _lines(sys.argv[1]):
-        print(raw + _stamp(at, words) + text)
+        print(raw + _stamp(at, options) + text)
 
 
 if __name__ == "__main__":

@@ -104,8 +104,8 @@ def _gpus(folder: str) -> dict[str, Any]:
     for path in (f"{folder}/hosts/{os.uname().nodename}/gpu.json", f"{folder}/gpu.json"):
         try:
             with open(path, encoding="utf-8") as file:
-                found: dict[str, Any] = json.load(file)
-                return found
+                state: dict[str, Any] = json.load(file)
+                return state
         except FileNotFoundError:
             continue
     return {"count": 0}
@@ -147,33 +147,33 @@ def _stop(text: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _field(asked: str) -> str:
-    name = asked.replace("clocks_throttle_reasons.", "clocks_event_reasons.")
+def _field(query: str) -> str:
+    name = query.replace("clocks_throttle_reasons.", "clocks_event_reasons.")
     return ALIASES.get(name, name)
 
 
-def _query(asked: list[str], formats: list[str], indices: list[int], state: dict[str, Any]) -> None:
+def _query(queries: list[str], formats: list[str], indices: list[int], state: dict[str, Any]) -> None:
     if "csv" not in formats:
         _stop('"--format=" switch is missing. Please run with "--help" for a list of valid options.', 2)
-    known = _values(0, state)
-    for name in asked:
-        if _field(name) not in known:
+    known_values = _values(0, state)
+    for name in queries:
+        if _field(name) not in known_values:
             _stop(f'Field "{name}" is not a valid field to query.\n', 2)
     if "noheader" not in formats:
-        print(", ".join(_header(name) for name in asked))
+        print(", ".join(_header(name) for name in queries))
     for index in indices:
         values = _values(index, state)
-        print(", ".join(_cell(name, values, "nounits" not in formats) for name in asked))
+        print(", ".join(_cell(name, values, "nounits" not in formats) for name in queries))
 
 
-def _header(asked: str) -> str:
-    unit = UNITS.get(_field(asked))
-    shown = _field(asked) if "clocks" in asked and "reasons" not in asked else asked
-    return f"{shown} [{unit}]" if unit else shown
+def _header(query: str) -> str:
+    unit = UNITS.get(_field(query))
+    label = _field(query) if "clocks" in query and "reasons" not in query else query
+    return f"{label} [{unit}]" if unit else label
 
 
-def _cell(asked: str, values: dict[str, object], with_units: bool) -> str:
-    name = _field(asked)
+def _cell(query: str, values: dict[str, object], with_units: bool) -> str:
+    name = _field(query)
     unit = UNITS.get(name, "")
     return f"{values[name]} {unit}" if unit and with_units else str(values[name])
 
@@ -232,27 +232,27 @@ def _refuse_if_broken(state: dict[str, Any]) -> None:
         _stop("No devices were found", 6)
 
 
-def _options(words: list[str]) -> dict[str, str]:
+def _options(arguments: list[str]) -> dict[str, str]:
     """{'--query-gpu': 'name', '-i': '3', …}; `--x=y`, `--x y` and flags alike."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     takes = {"-i", "--id", "--format", "-f", "--filename", "--query-gpu"}
     position = 0
-    while position < len(words):
-        name, equals, value = words[position].partition("=")
-        if not equals and name in takes and position + 1 < len(words):
+    while position < len(arguments):
+        name, equals, value = arguments[position].partition("=")
+        if not equals and name in takes and position + 1 < len(arguments):
             position += 1
-            value = words[position]
-        found[name] = value
+            value = arguments[position]
+        options[name] = value
         position += 1
-    return found
+    return options
 
 
 def _chosen(options: dict[str, str], state: dict[str, Any]) -> list[int]:
-    wanted = options.get("-i") or options.get("--id")
+    selector = options.get("-i") or options.get("--id")
     every = range(state["count"])
-    if not wanted:
+    if not selector:
         return list(every)
-    chosen = [i for i in every if {str(i), _uuid(i), _bus(i)} & set(wanted.split(","))]
+    chosen = [i for i in every if {str(i), _uuid(i), _bus(i)} & set(selector.split(","))]
     if not chosen:
         _stop("No devices were found", 6)
     return chosen
@@ -260,8 +260,8 @@ def _chosen(options: dict[str, str], state: dict[str, Any]) -> list[int]:
 
 def main() -> None:
     """Answer one call."""
-    state, words = _gpus(sys.argv[1]), sys.argv[2:]
-    options = _options(words)
+    state, arguments = _gpus(sys.argv[1]), sys.argv[2:]
+    options = _options(arguments)
     if "--version" in options:
         _stop(
             f"NVIDIA-SMI version  : {DRIVER}\nDRIVER version      : {DRIVER}\nCUDA Version        : {CUDA}", 0
@@ -274,8 +274,8 @@ def main() -> None:
         for index in indices:
             print(f"GPU {index}: {NAME} (UUID: {_uuid(index)})")
     elif queries and queries[0] in ("--query-gpu", "--query-remapped-rows"):
-        asked = [part.strip() for part in options[queries[0]].split(",")]
-        _query(asked, formats, indices, state)
+        names = [part.strip() for part in options[queries[0]].split(",")]
+        _query(names, formats, indices, state)
     elif queries == ["--query-compute-apps"]:
         if "noheader" not in formats:
             print(options[queries[0]].replace(",", ", ").replace("used_memory", "used_gpu_memory [MiB]"))
@@ -285,7 +285,8 @@ def main() -> None:
         _table(indices, state)
     else:
         _stop(
-            f"Invalid combination of input arguments: the lab's stand-in does not know {' '.join(words)}", 2
+            f"Invalid combination of input arguments: the lab's stand-in does not know {' '.join(arguments)}",
+            2,
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 SRAM = ("sram_correctable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
 
+# Tag below `gpu` → a field of the query and its unit, or the very text; `?` is a number as No and Yes.
 FIELDS = {
     "product_name": "name",
     "product_architecture": "Hopper",
@@ -73,7 +74,6 @@ FIELDS = {
     "fabric/status": "fabric.status",
     "processes": "",
 }
-"""Tag below `gpu` → a field of the query and its unit, or the very text; `?` is a number as No and Yes."""
 
 
 def log(driver: str, cuda: str, gpus: Sequence[Mapping[str, object]]) -> str:
@@ -115,12 +115,12 @@ def _said(field: str, values: Mapping[str, object]) -> str:
     return value + (unit if unit == "x" else " " + unit if unit else "")
 
 
-def _shared(left: list[str], right: list[str]) -> int:
+def _shared(first: list[str], second: list[str]) -> int:
     """How many tags both begin with."""
-    for depth, (one, other) in enumerate(zip(left, right)):
-        if one != other:
+    for depth, (name, other) in enumerate(zip(first, second)):
+        if name != other:
             return depth
-    return min(len(left), len(right))
+    return min(len(first), len(second))
 
 
 def _tabs(depth: int) -> str:
