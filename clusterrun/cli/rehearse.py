@@ -24,6 +24,7 @@ from clusterrun.model import duration
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def rehearse(
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
     names = _names(faults)
     slurm = given["cluster"] == "slurm"
+    _check_command(command, slurm, given)
     if slurm and not os.environ.get("SLURM_JOB_ID"):
         _in_new_allocation(duration.parse(budget), given)
     keep, folder = given["keep"], _folder(given["keep"], slurm)
@@ -181,6 +183,17 @@ def _names(text: str) -> tuple[str, ...]:
         if name not in known:
             raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known)}")
     return names
+
+
+def _check_command(command: tuple[str, ...], slurm: bool, given: dict[str, Any]) -> None:
+    """Refuse a command that ``submit`` refuses, before anything is copied. Raises ``BadInput``."""
+    from clusterrun.script.command_words import check_words
+    from clusterrun.script.nested_launchers import check_command
+
+    ranks_per_node = 0 if given["gpus"] else given["ranks_per_node"]
+    size = {"nodes": given["nodes"], "gpus": given["gpus"], "ranks_per_node": ranks_per_node}
+    spec = JobSpec(command, os.getcwd(), **size)
+    say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
 
 
 def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
