@@ -246,8 +246,8 @@ def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) ->
         done = run((python, "-c", _COMPILE, path), ANSWER_SECONDS)
     except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
         return (f"{name}, {mistake}: can {python} compile it?",)
-    kind, _, told = done.out.strip().partition(": ")
+    kind, _, mistake = done.out.strip().partition(": ")
     if not kind.endswith("Error"):
         return ()  # the ranks' Python knows more than ours
-    seen = f"{name} cannot be compiled by {python}: {told}"
+    seen = f"{name} cannot be compiled by {python}: {mistake}"
     raise BadInput(seen, f"correct {name}, or name another --python")

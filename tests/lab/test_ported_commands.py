@@ -187,8 +187,8 @@ def test_a_launcher_in_a_shell_script_is_warned_of_and_seen_while_it_runs(projec
 
 
 def test_gpus_that_were_forgotten_on_a_gpu_partition_are_named_in_one_line(project: Site) -> None:
-    said = [project.run("submit", "--dry-run", *words, "train.py").err for words in ((), ("--gpus", "0"))]
-    lines = [line for line in said[0].split("\n") if "this run asks for none" in line]
+    outputs = [project.run("submit", "--dry-run", *words, "train.py").err for words in ((), ("--gpus", "0"))]
+    lines = [line for line in outputs[0].split("\n") if "this run asks for none" in line]
     assert len(lines) == 1
     assert "nodes of partition debug have up to 8 GPUs" in lines[0]
-    assert "asks for none" not in said[1]
+    assert "asks for none" not in outputs[1]

@@ -451,12 +451,12 @@ def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int]) -> lis
     return one.said(at, WALL + at, 0, 0, body)
 
 
-def test_a_launcher_below_every_rank_is_told_once_and_is_not_taken_back() -> None:
+def test_a_launcher_below_every_rank_is_reported_once_and_is_not_taken_back() -> None:
     one = detector()
     launched(one, 2.0)
-    (told,) = launched(one, 5.0, (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3))
-    assert isinstance(told, Warn)
-    assert told.text.startswith("training alone: at least 2 of 4 ranks start a launcher")
+    (warning,) = launched(one, 5.0, (0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3))
+    assert isinstance(warning, Warn)
+    assert warning.text.startswith("training alone: at least 2 of 4 ranks start a launcher")
     # Each world has the size of the run: by their groups they look like one.
     assert all_same(one, 10.0, begun=50) == []
     assert one.over(20.0, WALL, True) == []
@@ -475,7 +475,7 @@ def test_children_of_one_world_are_no_worlds_of_their_own(inner_ranks: tuple[tup
 
 
 @pytest.mark.parametrize("wish", [{"per_node": True}, {"environment": (("CLUSTERRUN_INDEPENDENT", "1"),)}])
-def test_worlds_that_are_meant_are_not_told_as_launchers_in_ranks(wish: dict[str, Any]) -> None:
+def test_worlds_that_are_meant_are_not_reported_as_launchers_in_ranks(wish: dict[str, Any]) -> None:
     orders = Orders("r", "r", 2, 2, 0, 1, ("x",), "/", watch=WatchOrders(on=True, hang_seconds=60.0), **wish)
     one = HangDetector(orders, 0, NODES, 0.0, WALL)
     assert launched(one, 5.0, (0, 0), (1, 0)) == []

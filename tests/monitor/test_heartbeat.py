@@ -69,7 +69,7 @@ def test_digests_are_more_frequent_where_a_group_times_out_soon(
     assert part.wakes_at() == 113.75
 
 
-def test_ranks_below_a_launcher_are_told_as_soon_as_they_are_seen(
+def test_ranks_below_a_launcher_are_reported_as_soon_as_they_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank is a shell: it has no channel itself. Its launcher starts two processes after 3 s."""
@@ -80,9 +80,9 @@ def test_ranks_below_a_launcher_are_told_as_soon_as_they_are_seen(
     part = Digests(10.0)
     part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {4: shell})
     monkeypatch.setattr(part, "digest", lambda: Digest((), 0, part._inner_ranks))
-    told = []
+    digests = []
     while (at := part.wakes_at()) is not None and at <= 106.0:
         if at == 103.0:
             below += [RankChannel(rank, 1000 + rank, 3, 4, 5, "") for rank in (0, 1)]
-        told += [(at, json.loads(body)["digest"].get("inner_ranks")) for body in part.run(at)]
-    assert told == [(102.0, []), (103.0, [[4, 0], [4, 1]]), (105.0, [[4, 0], [4, 1]])]
+        digests += [(at, json.loads(body)["digest"].get("inner_ranks")) for body in part.run(at)]
+    assert digests == [(102.0, []), (103.0, [[4, 0], [4, 1]]), (105.0, [[4, 0], [4, 1]])]

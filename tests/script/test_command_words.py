@@ -114,7 +114,7 @@ def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "wish", "told"),
+    ("typed", "wish", "phrase"),
     [
         ("python3 trian.py", {"setup": ("cd /data",)}, "did you mean train.py?): will it be on the nodes?"),
         ("wrong.py", {"setup": ("module load python",)}, "wrong.py, line 2: invalid syntax: can the Python"),
@@ -124,10 +124,10 @@ def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
     ],
 )
 def test_what_another_machine_may_have_is_warned_of(
-    folder: Path, typed: str, wish: dict[str, Any], told: str
+    folder: Path, typed: str, wish: dict[str, Any], phrase: str
 ) -> None:
     (sentence,) = check_files(spec(folder, typed, **wish), contained=False)
-    assert told in sentence
+    assert phrase in sentence
 
 
 def test_files_of_a_container_are_not_looked_for_here(folder: Path) -> None:
@@ -159,9 +159,9 @@ def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
 
     newer = spec(folder, "wrong.py", python="/new/python")
     assert check_files(newer, False, answer("")) == ()
-    told = answer("SyntaxError: line 1: invalid syntax")
+    old_python = answer("SyntaxError: line 1: invalid syntax")
     with pytest.raises(BadInput, match=r"new\.py cannot be compiled by /old/python: line 1: invalid syntax"):
-        check_files(spec(folder, "new.py", python="/old/python"), False, told)
+        check_files(spec(folder, "new.py", python="/old/python"), False, old_python)
     assert [argv[0] for argv in asked] == ["/new/python", "/old/python"]
     assert check_files(spec(folder, "train.py", python="/old/python"), False, answer("not asked")) == ()
     assert len(asked) == 2

@@ -170,7 +170,7 @@ def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("lines", "wish", "told"),
+    ("lines", "wish", "phrase"),
     [
         ("torchrun --nproc_per_node=2 w.py", {"nodes": 2}, "line 2 starts torchrun"),
         ("echo a\nif true; then OMP=1 torchrun w.py; fi", {"nodes": 2}, "line 3 starts torchrun"),
@@ -190,11 +190,11 @@ def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: 
 )
 @pytest.mark.parametrize("start", ["./run.sh", "bash run.sh"])
 def test_a_launcher_in_a_shell_script_is_warned_of(
-    tmp_path: Path, lines: str, wish: dict[str, Any], told: str, start: str
+    tmp_path: Path, lines: str, wish: dict[str, Any], phrase: str, start: str
 ) -> None:
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{lines}\n")
     warnings = check_command(spec(tmp_path, *start.split(), **wish), True)
-    assert [told in warning for warning in warnings] == ([True] if told else [])
+    assert [phrase in warning for warning in warnings] == ([True] if phrase else [])
 
 
 def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +227,8 @@ def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) -> None:
-    (told,) = in_python("train.py", source)
-    assert told.startswith(f"train.py, {word}")
+    (sentence,) = in_python("train.py", source)
+    assert sentence.startswith(f"train.py, {word}")
 
 
 @pytest.mark.parametrize(
