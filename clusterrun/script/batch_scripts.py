@@ -165,12 +165,12 @@ def _number(value: str) -> int:
 
 
 def script_of(command: Sequence[str], shells: Sequence[str]) -> str:
-    """The file that a shell would run for ``command`` (``job.sh``, ``bash -x job.sh``); '' for ``-c``."""
+    """The file that a shell runs for ``command`` (``job.sh``, ``bash -x job.sh``); '' for ``-c``, ``-s``."""
     if os.path.basename(command[0]) not in shells:
         return command[0]
     words = list(command[1:])
     while words and words[0][:1] in ("-", "+"):
-        if "c" in words[0] and not words[0].startswith("--"):
+        if set("cs") & set(words[0]) and not words[0].startswith("--"):
             return ""
         words = words[2:] if words[0] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else words[1:]
     return words[0] if words else ""

@@ -12,6 +12,7 @@ import glob
 import os
 import re
 import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -33,8 +34,8 @@ _STRAIGHT = str.maketrans(
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
-# Options of Python whose value is the next word.
-_VALUED = ("-W", "-X", "--check-hash-based-pycs")
+# Long options of Python whose value is the next word.
+_VALUED = ("--check-hash-based-pycs",)
 NEAR = 0.65
 # Bytes. A larger file is data, and takes long to compile.
 MAX_SOURCE = 2 << 20
@@ -111,16 +112,19 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
         return _check_module(spec, contained)
     is_sure = not (spec.setup or contained)
     name = argument = command[0]
+    is_shell = os.path.basename(name) in SHELLS
     if _PYTHON.fullmatch(os.path.basename(name)):
         argument = _python_argument(command)
         if argument.startswith("-m "):
             module = ("-m", *argument.split(" ", 1)[1:])
             return _check_module(replace(spec, command=module), contained)
-    elif os.path.basename(name) in SHELLS:
+    elif is_shell:
         argument = script_of(command, SHELLS)
     if not argument:
         return ()
     path = os.path.normpath(os.path.join(cwd, argument))
+    if is_shell and "/" not in argument and not os.path.exists(path) and shutil.which(argument):
+        return ()  # a shell looks for a script on PATH too
     if argument != name and not os.path.exists(path):
         sentence = f"there is no file {path!r}"
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
@@ -141,14 +145,24 @@ def _python_argument(command: Sequence[str]) -> str:
     words = list(command[1:])
     while words:
         word = words.pop(0)
-        if word == "-m":
-            return f"-m {words[0]}" if words else ""
-        if word in _VALUED:
-            words = words[1:]
-        elif word in ("-", "-c") or (word.startswith("-c") and not word.startswith("--")):
-            return ""
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return word
+        if word == "-":
+            return ""
+        if word.startswith("--"):
+            words = words[1:] if word in _VALUED else words
+            continue
+        # Letters may stand together (-um MODULE), and a value may follow its letter at once (-Xdev).
+        match = re.search("[cmWX]", word)
+        if not match:
+            continue
+        value = word[match.end() :]
+        if match[0] == "c":
+            return ""
+        if not value and words:
+            value = words.pop(0)
+        if match[0] == "m":
+            return f"-m {value}" if value else ""
     return ""
 
 
@@ -205,7 +219,8 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
     if b"\0" in start:
         return ()  # a program, not a script
     first = start.partition(b"\n")[0]
-    if b"\r\n" in start and (is_shell_argument or first.startswith(b"#!")):
+    has_dos_lines = start.count(b"\r\n") * 2 > start.count(b"\n")
+    if (is_shell_argument and has_dos_lines) or (first.startswith(b"#!") and first.endswith(b"\r")):
         seen = f"{name!r} has DOS line ends (CR LF): a shell takes the CR as a part of each last word"
         raise BadInput(seen, f"convert it: sed -i 's/\\r$//' {shlex.quote(name)}")
     if is_shell_argument or not start:

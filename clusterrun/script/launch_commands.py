@@ -28,6 +28,7 @@ _WRAPPERS = (
 """Words that may stand before a launcher."""
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_TIME = re.compile(r"\d+[smhd]?", re.ASCII)
 _GLUED = re.compile(r"-([nN])(\d+)", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
 _NODES = ("nnodes", "num-machines", "num-nodes", "nodes", "N")
@@ -88,7 +89,7 @@ def launch_in(words: Sequence[str]) -> LaunchCommand | None:
         if _ASSIGNMENT.match(words[place]):
             variable, _, value = words[place].partition("=")
             environment.append((variable, value))
-        elif not (name in _WRAPPERS or words[place].startswith("-")):
+        elif not (name in _WRAPPERS or words[place].startswith("-") or _TIME.fullmatch(words[place])):
             is_value = place > 1 and words[place - 1].startswith("-")
             if not is_value:
                 return None
@@ -127,9 +128,8 @@ def _launch(program: str, words: Sequence[str]) -> LaunchCommand:
     overlaps = any(word == "--overlap" or word.startswith("--jobid") for word in options)
     on_cpus = "--cpu" in options or not has_gpus
     launch = LaunchCommand(program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps)
-    if len(command) > 2 and os.path.basename(command[0]) in SHELLS and re.fullmatch(r"-\w*c", command[1]):
-        for _, inner in shell_launches(command[2]):
-            return _joined(launch, inner)
+    for _, inner in shell_launches(inline_text(command)):
+        return _joined(launch, inner)
     return launch
 
 
@@ -194,6 +194,16 @@ def _inner_command(program: str, words: Sequence[str]) -> tuple[int, tuple[str, 
         if is_program and (not is_value or "/" in word) and os.path.basename(word) not in PROGRAMS:
             return place, tuple(words[place:])
     return len(words), ()
+
+
+def inline_text(command: Sequence[str]) -> str:
+    """The text of ``bash -c TEXT``; '' for other commands."""
+    if not command or os.path.basename(command[0]) not in SHELLS:
+        return ""
+    for option, word in zip(command[1:], command[2:]):
+        if re.fullmatch(r"-\w*c\w*", option):
+            return word
+    return ""
 
 
 def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:

@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Iterator
 
-from clusterrun import system
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
 from clusterrun.script.launch_commands import PROGRAMS, SHELLS, launch_in, shell_launches
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
+# Characters. A longer file is a program, or data.
+MAX_SCRIPT = 1 << 18
 _GPUS = re.compile(r"device_count|gpu_count|num_gpus|n_gpus", re.IGNORECASE)
 _LEAVES = ("exit", "sys.exit", "os._exit", "quit")
 
@@ -53,7 +54,13 @@ def _batch_script(command: tuple[str, ...], cwd: str) -> batch_scripts.BatchScri
 def _text(name: str, cwd: str) -> str:
     """The text of a script; '' for a file that is none, as a compiled program."""
     path = os.path.join(cwd, name)
-    text = system.text_of(path) if os.path.isfile(path) else ""
+    if not os.path.isfile(path):
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_SCRIPT)
+    except OSError:
+        return ""
     return "" if "\0" in text else text
 
 
@@ -61,8 +68,9 @@ def _in_shell_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> It
     name = batch_scripts.script_of(spec.command, SHELLS)
     if name == "-m" or name.endswith(".py"):
         return
-    is_inline = not name and len(spec.command) > 2
-    text = spec.command[2] if is_inline else _text(name, spec.cwd) if name else ""
+    inline = launch_commands.inline_text(spec.command)
+    is_inline = bool(inline)
+    text = inline or (_text(name, spec.cwd) if name else "")
     is_shell = (
         is_inline or name != spec.command[0] or (text.startswith("#!") and "sh" in text.partition("\n")[0])
     )

@@ -46,6 +46,7 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ("env A=1 torchrun --nproc_per_node 2 train.py", "--gpus 2 --env A=1 train.py"),
         ("srun -N2 bash -c torchrun\\ --nproc_per_node\\ 4\\ t.py\\ -x", "--nodes 2 --gpus 4 t.py -x"),
         ("uv run torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
+        ("timeout 60 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
         ("nice -n 10 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
     ],
 )
@@ -199,10 +200,10 @@ def test_a_launcher_in_a_shell_script_is_warned_of(
 
 def test_a_warning_has_the_line_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (warning,) = check_command(
-        spec(tmp_path, "bash", "-c", "torchrun --nproc_per_node 2 w.py", nodes=2), True
-    )
-    assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
+    for options in (("-c",), ("-l", "-c"), ("-lc",)):
+        asked = spec(tmp_path, "bash", *options, "torchrun --nproc_per_node 2 w.py", nodes=2)
+        (warning,) = check_command(asked, True)
+        assert warning.endswith(": instead clusterrun submit --nodes 2 --gpus 2 w.py")
 
 
 def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
