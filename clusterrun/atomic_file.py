@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+
+# CIFS, FUSE and others answer so if a folder cannot be synced. Then a rename survives a crash only by chance.
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 
 
 def write_whole(path: str, data: bytes, mode: int = 0o600, sync: bool = True) -> None:
@@ -44,10 +48,13 @@ def remove(path: str) -> None:
 
 
 def sync_names(folder: str) -> None:
-    """Let the names in ``folder`` outlive a crash of this machine."""
+    """Let the names in ``folder`` outlive a crash of this machine, if its file system can sync folders."""
     handle = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
     finally:
         os.close(handle)
 

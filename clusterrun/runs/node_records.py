@@ -15,7 +15,7 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Report
 from clusterrun.runs.private_files import names_in, write_whole
-from clusterrun.runs.run_documents import read_document
+from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
 
 FORGOTTEN = ".forgotten"
 SLACK = 86400.0
@@ -59,7 +59,7 @@ def recall(folder: str, since: float) -> NodeRecords:
         if not name.endswith(".json") or _written(path) < since - SLACK:
             continue
         try:
-            report = read_document(Report, path)
+            report = read_document(Report, path, MOST_REPORT_BYTES)
         except ClusterrunError as error:
             damaged.append(error.seen)
             continue

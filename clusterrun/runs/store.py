@@ -24,7 +24,7 @@ from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID
 from clusterrun.runs import private_files
-from clusterrun.runs.run_documents import read_document
+from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
 
 LONGEST = 20
 """Digits: Slurm's ids of a federation fill 32 bits."""
@@ -222,7 +222,7 @@ class Store:
 
     def report(self, run_id: str, attempt: int) -> Report | None:
         """What the pre-flight check of an attempt found, if it had a verdict. Raises ``BadDocument``."""
-        return read_document(Report, self.paths(run_id).attempt(attempt).preflight)
+        return read_document(Report, self.paths(run_id).attempt(attempt).preflight, MOST_REPORT_BYTES)
 
     def checked_for(self, run_id: str) -> CheckedFor | None:
         """What the check of a run in an allocation depends on. Raises ``BadDocument``."""

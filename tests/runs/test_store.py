@@ -203,6 +203,40 @@ def test_a_damaged_record_is_named_and_never_a_traceback(home: Store, content: s
         home.read(chosen)
 
 
+def test_a_file_that_is_larger_than_any_document_is_damaged(home: Store) -> None:
+    chosen = add(home, "train")
+    with open(home.paths(chosen).state, "wb") as file:
+        file.truncate(300 << 20)
+    with pytest.raises(BadDocument, match=r"state\.json is damaged: it has more than 64 MB"):
+        home.state(chosen)
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_home_whose_file_system_cannot_sync_folders_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    home = Store(str(tmp_path / "home"))
+    chosen = add(home, "train")
+    assert home.read(chosen).run_id == chosen
+
+
+def test_an_error_of_the_disk_is_not_taken_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(DiskRefused):
+        add(Store(str(tmp_path / "home")), "train")
+
+
 def test_a_damaged_record_does_not_hide_other_runs_of_its_name(home: Store) -> None:
     good = add(home, "train", NOW)
     bad = add(home, "train", NOW + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -50,9 +51,13 @@ def room(path: str) -> dict[str, object]:
 
 
 def written(folder: str) -> dict[str, object]:
-    """``room``, after a file was written there, forced to the disk, read back and removed."""
+    """Return ``room``, after a file was written there, forced to the disk, read back and removed.
+
+    The file respects the user's limit for files (``ulimit -f``), which says nothing about the folder.
+    """
     path = os.path.join(folder, f".preflight-{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
-    data = secrets.token_bytes(BYTES)
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    data = secrets.token_bytes(BYTES if most == resource.RLIM_INFINITY else min(BYTES, most))
     step = "make a file in"
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""What the kernel lets a rank have: locked memory for RDMA, open files, processes, TCP ports."""
+"""What the kernel lets a rank have: locked memory for RDMA, open files, processes, large files, TCP ports."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _KINDS = {
     "memlock": resource.RLIMIT_MEMLOCK,
     "open_files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
+    "file_size": resource.RLIMIT_FSIZE,
 }
 _PROCESSES_PER_RANK = 64
 _MEMLOCK = (
@@ -29,6 +30,9 @@ _PORTS_PER_RANK = 32
 """A rank of a small group opens about so many: a store, a listener, connections to others and from them."""
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
+# Logs and small checkpoints fit below this.
+LEAST_FILE_BYTES = 1 << 30
+_FILE_SIZE = "ulimit -f unlimited before the job, or LimitFSIZE in slurmd's unit file"
 _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
@@ -64,6 +68,10 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             said = f"the user may have {most_processes:.0f} processes"
             said += f", and {request.ranks} ranks need {processes}"
             yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
+        file_size = number(reading, "file_size", "soft")
+        if file_size is not None and file_size < LEAST_FILE_BYTES:
+            said = f"a rank may write files of at most {file_size / 2**20:.3g} MiB (ulimit -f)"
+            yield node, Finding(NAME, Grade.WARN, said, _FILE_SIZE)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
         if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
             said = f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "

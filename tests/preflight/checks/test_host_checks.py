@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterrun.model.preflight_report import Grade
 from clusterrun.preflight.checks import (
     cpus,
     folders,
@@ -23,6 +27,24 @@ GIB, MIB = 2**30, 2**20
 
 def room(**changes: object) -> dict[str, object]:
     return {"path": "/p", "size": 100 * GIB, "free": 50 * GIB, "files": 10**6, **changes}
+
+
+def test_a_limit_of_the_user_for_files_blames_no_folder(tmp_path: Path) -> None:
+    code = (
+        "import json, resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
+        "from clusterrun.preflight.checks import folders; print(json.dumps(folders.written({!r})))"
+    )
+    argv = [sys.executable, "-c", code.format(str(tmp_path))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    reading = json.loads(done.stdout)
+    assert "error" not in reading and reading["same"] is True
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1024, WARN), (1 << 30, None), (None, None)])
+def test_a_small_limit_for_files_is_a_warning(most: int | None, expected: Grade | None) -> None:
+    reading = {"file_size": {"soft": most}}
+    assert blamed(resource_limits, {"n1": reading}) == ({"n1": expected} if expected else {})
 
 
 def test_shared_memory_is_judged_by_the_ranks_that_share_it():
