@@ -53,6 +53,12 @@ def look(pid: int) -> Process | None:
     return None if found is None or found.state in GONE_STATES else found
 
 
+def seconds_without_processor(pid: int) -> float:
+    """Return how long the process was ready to run and waited for a processor; 0.0 if that is unknown."""
+    words = content(f"/proc/{pid}/schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+
+
 def runs(pid: int) -> bool:
     """Whether it lives and is not stopped: then it may answer."""
     found = look(pid)

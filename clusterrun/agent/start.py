@@ -23,6 +23,7 @@ from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.nccl_conf import nccl_conf
+from clusterrun.runtime.overload import is_overloaded
 from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
 
@@ -87,7 +88,8 @@ def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:
     shim.tell(f"until {until + contract.LEASE_SECONDS!r}")
     bootstrap = read_bootstrap(_first_line(until))
     timeouts = bootstrap.timeouts
-    shim.tell(f"until {steady() + timeouts.join + timeouts.lease!r}")
+    overload = contract.OVERLOAD_FACTOR * timeouts.join if is_overloaded() else 0.0
+    shim.tell(f"until {steady() + timeouts.join + overload + timeouts.lease!r}")
     python = ".".join(map(str, sys.version_info[:3]))
     return join(bootstrap, lambda address: Hello(node, name, address, os.getpid(), python)), bootstrap
 

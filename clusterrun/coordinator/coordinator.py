@@ -269,6 +269,7 @@ class Coordinator:
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     Tick: Coordinator._on_tick,
     events.AgentJoined: Coordinator._on_joined,
+    events.Overloaded: lambda self, now, event: self._lifecycle.formation.overloaded(event.seconds),
     events.AgentLeft: Coordinator._on_left,
     events.MessageCame: Coordinator._on_message,
     SignalCame: Coordinator._on_own_signal,

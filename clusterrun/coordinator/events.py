@@ -31,6 +31,13 @@ class MessageCame(Event):
 
 
 @frozen
+class Overloaded(Event):
+    """This machine had more work than it can do for so many seconds: agents on it join late."""
+
+    seconds: float
+
+
+@frozen
 class CancelAsked(Event):
     """The cancel file is in the run directory, or was written again.
 

@@ -53,7 +53,7 @@ class Rendezvous(RunPart):
         self._join_seconds = self._timeouts.join + START_SECONDS_PER_NODE * self._nodes
         self.does_without, self._relaunch = does_without, bool(self._orders.launch)
         self._least = 0
-        self._began = 0.0
+        self._began = self._overloaded = 0.0
         self._half = self._ending = False
         self._due_at: float | None = None
         self._look_at: float | None = None
@@ -163,6 +163,21 @@ class Rendezvous(RunPart):
         """Those who are missing are waited for no longer where the launcher has said what became of them."""
         if self._half and self._said and self._due_at is not None and not self._unnamed():
             self._due_at = min(self._due_at, now.steady + NAMED_SECONDS)
+
+    def overloaded(self, seconds: float) -> None:
+        """Do not count ``seconds`` in which this machine was overloaded, within ``OVERLOAD_FACTOR``.
+
+        Nodes of which the launcher said that they will not come get no more time.
+        """
+        waits = self._due_at is not None and not self._ending and self._again_at is None
+        seconds = min(seconds, contract.OVERLOAD_FACTOR * self._timeouts.join - self._overloaded)
+        if seconds <= 0.0 or not waits or self._complete or (self._said and not self._unnamed()):
+            return
+        if not self._overloaded:
+            self._note("this machine is overloaded: agents get more time to join")
+        self._overloaded += seconds
+        self._began += seconds
+        self._due_at = (self._due_at or 0.0) + seconds
 
     def wakes_at(self) -> float | None:
         return None if self._due_at is None else earliest(self._look_at, self._due_at)

@@ -107,6 +107,10 @@ class WorldFormation(RunPart):
         if self.joining:
             self._rendezvous.launcher_reached(now, event.names, event.settled)
 
+    def overloaded(self, seconds: float) -> None:
+        if self.joining:
+            self._rendezvous.overloaded(seconds)
+
     def lost(self, now: Now, member: Member, why: str, failure_event: FailureEvent) -> Outcome | None:
         if self._checks:
             return self._follow(now, self._checks.lost(now, member, failure_event))

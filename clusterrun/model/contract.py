@@ -118,6 +118,8 @@ TAIL_LINES = 20
 """How many of the last lines of a failed rank travel with the news of its end."""
 JOIN_SECONDS = 120.0
 """From the launch of the agents until all must have joined."""
+# An overloaded machine gets at most so many times the limit more: 10 minutes with ``JOIN_SECONDS``.
+OVERLOAD_FACTOR = 5.0
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
 """In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
 SHAPE_MARK = "shape="

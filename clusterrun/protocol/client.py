@@ -14,6 +14,7 @@ from clusterrun.protocol.codec import WireError
 from clusterrun.protocol.connection import tuned
 from clusterrun.protocol.handshake import ClientEnd, Refused, Stranger
 from clusterrun.protocol.messages import Hello, ToAgent
+from clusterrun.runtime.overload import PatientLimit
 
 _CONNECT_SECONDS = 4.0
 _PROOF_SECONDS = 8.0
@@ -45,10 +46,11 @@ def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
     """A connection on which both sides have proved themselves.
 
     ``hello`` makes the hello from the own address of the connection. A coordinator that is slow,
-    full or out of reach is tried again until ``timeouts.join``; one that refuses with a proof, or
-    strangers at all addresses, end the search at once. Raises ``CannotJoin``.
+    full or out of reach is tried again until ``timeouts.join``, and longer while this machine is overloaded.
+    One that refuses with a proof, or strangers at all addresses, end the search at once. Raises
+    ``CannotJoin``.
     """
-    until = time.monotonic() + bootstrap.timeouts.join
+    limit = PatientLimit(bootstrap.timeouts.join)
     time.sleep(_random_fraction() * min(bootstrap.agents / _AGENTS_PER_SECOND, 5.0))
     pause = 0.05
     while True:
@@ -62,7 +64,7 @@ def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
                 failures.append(error)
         if all(isinstance(failure, Stranger) for failure in failures):
             raise _failed(bootstrap, str(failures[-1]))
-        if time.monotonic() + pause > until:
+        if limit.expires_within(pause):
             raise _failed(bootstrap, str(failures[-1]), OutOfReach)
         time.sleep(pause * (0.5 + _random_fraction()))
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -8,7 +8,14 @@ import pytest
 
 from clusterrun.coordinator.actions import ClaimEpoch, DropLink, EndLauncher, Finish, LaunchAgents, Send
 from clusterrun.coordinator.coordinator import Coordinator
-from clusterrun.coordinator.events import AgentJoined, AgentLeft, EpochClaimed, LauncherEnded, MessageCame
+from clusterrun.coordinator.events import (
+    AgentJoined,
+    AgentLeft,
+    EpochClaimed,
+    LauncherEnded,
+    MessageCame,
+    Overloaded,
+)
 from clusterrun.model.orders import Orders
 from clusterrun.model.record import Attempt
 from clusterrun.model.states import Phase, State
@@ -101,6 +108,31 @@ def test_who_does_not_join_is_named() -> None:
         == "nodes 0 and 2 of 3 did not join within 120.3 s; what the launcher said is in job.out"
     )
     assert [ending(actions).state, EndLauncher() in actions] == [State.FAILED, True]
+
+
+def overloaded(until: float) -> Tape:
+    """A coordinator of two nodes of which one has joined, on a machine that is overloaded until then."""
+    tape = coordinator(nodes=2)
+    tape.at(1.0, AgentJoined(1, hello(1)), MessageCame(1, Beat(0)))
+    time = 5.0
+    while time < until:
+        tape.at(time, MessageCame(1, Beat(int(time))), Overloaded(5.0))
+        assert EndLauncher() not in tape.at(time + 0.1), time
+        time += 5.0
+    return tape
+
+
+def test_an_agent_that_joins_late_on_an_overloaded_machine_is_welcome() -> None:
+    tape = overloaded(600.0)
+    assert sent(tape.does(601.0, AgentJoined(0, hello(0)), MessageCame(0, Beat(0))))[-1] == (
+        0,
+        ReservePort(0),
+    )
+
+
+def test_an_overloaded_machine_gets_five_times_the_limit_more() -> None:
+    tape = overloaded(720.0)
+    assert ending(tape.at(720.3)).reason.startswith("node 0 of 2 did not join within 120")
 
 
 def test_a_launcher_that_ends_before_all_joined_is_the_failure_with_its_words() -> None:

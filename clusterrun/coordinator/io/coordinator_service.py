@@ -21,6 +21,7 @@ from clusterrun.protocol.server import Server
 from clusterrun.runtime import machine_events, run_files
 from clusterrun.runtime.event_loop import EventLoop, steady
 from clusterrun.runtime.machine_driver import MachineDriver
+from clusterrun.runtime.overload import is_overloaded
 from clusterrun.runtime.processes import ended_children
 from clusterrun.slurm_text.job_row import own_id
 
@@ -34,6 +35,7 @@ _CLAIM_SECONDS = 300.0
 """For a file system in trouble to take an attempt."""
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
+_OVERLOAD_LOOK = 5.0
 _NOTHING_SECONDS = 60.0
 """A file server that comes back may say for a while that there is nothing."""
 _SUPERSEDED_LOOK = 2.0
@@ -95,6 +97,7 @@ class CoordinatorService:
         self._loop.catch(_CAUGHT, self._signalled)
         self._heed_supervisor()
         self._loop.every(_CANCEL_LOOK, self._look_for_cancel)
+        self._loop.every(_OVERLOAD_LOOK, self._look_for_overload)
         if self._orders.watch.on:
             self._loop.every(_ASKS_LOOK, self._look_for_asks)
         self._loop.every(_SUPERSEDED_LOOK, self._state_writer.look)
@@ -195,6 +198,10 @@ class CoordinatorService:
     def _look_for_asks(self) -> None:
         for name, body in self._reports.asks():
             self._happened(events.ClientAsked(name, body))
+
+    def _look_for_overload(self) -> None:
+        if is_overloaded():
+            self._happened(events.Overloaded(_OVERLOAD_LOOK))
 
     def _look_for_cancel(self) -> None:
         mark = self._reports.cancel_mark()

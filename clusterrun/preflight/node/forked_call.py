@@ -44,6 +44,10 @@ class ForkedCall:
     def rest(self) -> str:
         return self._half.decode("utf-8", "replace")
 
+    def seconds_without_processor(self) -> float:
+        """Return how long it or a process below it waited for a processor, whichever is longest."""
+        return max(map(proc.seconds_without_processor, _family(self.pid)))
+
     def kill(self) -> str:
         """Kill it and all below it; what that was doing, in words. Never waits: a D-state cannot be ended."""
         family = _family(self.pid)

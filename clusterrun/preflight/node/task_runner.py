@@ -19,6 +19,8 @@ from clusterrun.preflight.node.forked_call import ForkedCall, call
 from clusterrun.preflight.node.listener import READ, Watch
 from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
 
+# A check that waited for a processor for so much of its limit says nothing about what it looked at.
+STARVED_SHARE = 0.25
 _RUNS = "(R"
 """As a child's state is told: it had work to do, and waited for a processor at most."""
 
@@ -31,6 +33,7 @@ class WatchedChild:
         self.lines: list[dict[str, object]] = []
         self.over = self.late = False
         self.doing = ""
+        self.starved = 0.0  # seconds that it waited for a processor until its limit
         self.seconds = 0.0
         self._watch = watch
         watch(child.output, READ, lambda _: self._read())
@@ -38,6 +41,7 @@ class WatchedChild:
     def tick(self) -> None:
         if not self.over and time.monotonic() >= self.child.until:
             self.late = True
+            self.starved = self.child.seconds_without_processor()
             self.doing = self.child.kill()
             self._finish()
 
@@ -105,6 +109,9 @@ class RunningChecks:
 
 def _reading(name: str, one: WatchedChild) -> ProbeReading:
     seconds = round(one.seconds, 3)
+    if one.late and one.starved >= STARVED_SHARE * seconds:
+        why = f"no answer within {seconds:.0f} s, of which it waited {one.starved:.0f} s for a processor"
+        return ProbeReading(name, "", seconds, f"{why}: this node is overloaded")
     if one.late:
         return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {one.doing}", True)
     for line in one.lines:

@@ -1,0 +1,68 @@
+"""A check that waited for a processor until its limit blames no node; one that hangs does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterrun import proc
+from clusterrun.model.preflight_report import Grade
+from clusterrun.preflight import registry
+from clusterrun.preflight.checks import infiniband
+from clusterrun.preflight.node import forked_call
+from clusterrun.preflight.node.task_runner import RunningChecks
+from clusterrun.preflight.probes import run_program
+from clusterrun.preflight.tasks import LocalAnswer, LocalTask, RunNeeds
+
+NEEDS = RunNeeds("r", "/", "", "/", "", 0, 1, 1)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalAnswer]:
+    """The answer of a check that exceeds its limit."""
+    monkeypatch.setattr(infiniband, "LIMIT", 0.2)
+    monkeypatch.setattr(infiniband, "probe", lambda request: time.sleep(600))
+    running = RunningChecks(LocalTask(NEEDS, (infiniband.NAME,)), str(tmp_path), "/", lambda *_: None)
+    end = time.monotonic() + 60.0
+    while not running.tick():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    yield running.answer()
+    running.end()
+
+
+@pytest.fixture
+def starved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proc, "seconds_without_processor", lambda pid: 8.0)
+
+
+def grades(answer: LocalAnswer) -> list[tuple[Grade, str]]:
+    found = registry.findings(NEEDS, {"n1": answer}, {}, {})
+    return [(finding.verdict, finding.said) for finding in found["n1"]]
+
+
+def test_a_check_that_hangs_is_a_verdict(late: LocalAnswer) -> None:
+    assert [grade for grade, _ in grades(late)] == [Grade.FAIL]
+
+
+def test_a_check_that_waited_for_a_processor_is_none(starved: None, late: LocalAnswer) -> None:
+    ((grade, message),) = grades(late)
+    assert grade is Grade.UNDETERMINED and "this node is overloaded" in message
+
+
+def test_a_program_that_waits_for_a_processor_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = iter([0.1, 0.2, 0.2])
+    monkeypatch.setattr(run_program, "seconds_without_processor", lambda pid: next(waits))
+    assert run_program.answer("sleep", "600", seconds=0.2).code == -9
+    assert next(waits, None) is None
+    monkeypatch.setattr(run_program, "seconds_without_processor", lambda pid: time.monotonic())
+    assert run_program.answer("sh", "-c", "sleep 0.5; echo done", seconds=0.1).out == "done\n"
+
+
+def test_the_kernel_counts_how_long_a_process_waits() -> None:
+    assert proc.seconds_without_processor(1) >= 0.0
+    assert proc.seconds_without_processor(2**30) == 0.0
+    assert forked_call.call(list, 60.0).seconds_without_processor() >= 0.0
