@@ -59,7 +59,7 @@ def test_a_program_that_waits_for_a_processor_gets_more_time(monkeypatch: pytest
     assert run_program.answer("sleep", "600", seconds=0.2).code == -9
     assert next(waits, None) is None
     monkeypatch.setattr(run_program, "seconds_without_processor", lambda pid: time.monotonic())
-    assert run_program.answer("sh", "-c", "sleep 0.5; echo done", seconds=0.1).out == "done\n"
+    assert run_program.answer("sh", "-c", "sleep 0.5; echo done", seconds=0.2).out == "done\n"
 
 
 def test_the_kernel_counts_how_long_a_process_waits() -> None:
