@@ -41,7 +41,12 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         raise launch_commands.refuse(spec, launch, many, verb)
     if script := _batch_script(spec.command, spec.cwd):
         raise batch_scripts.refuse(spec, script, verb)
-    return () if launch else tuple(_in_shell_script(spec, on_slurm, many, verb))
+    if launch is None:
+        return tuple(_in_shell_script(spec, on_slurm, many, verb))
+    line = launch_commands.instead(spec, launch, verb)
+    if spec.per_node or launch.is_scheduler or not line:
+        return ()
+    return (f"{launch.program} is not needed: {line} starts the same",)
 
 
 def _batch_script(command: tuple[str, ...], cwd: str) -> batch_scripts.BatchScript | None:

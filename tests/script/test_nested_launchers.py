@@ -83,8 +83,6 @@ def test_shapes_stay_in_the_line_and_say_the_sizes(tmp_path: Path, monkeypatch: 
         ("torchrun --nnodes $NNODES train.py", {"nodes": 2, "per_node": True}, True),
         ("bash -c torchrun", {"nodes": 2, "per_node": True}, True),
         ("mpirun -n 4 ./prog", {"per_node": True}, True),
-        ("torchrun train.py", {}, True),  # one process in one rank
-        ("torchrun --nproc_per_node=1 train.py", {"gpus": 1}, True),
         ("srun --overlap hostname", {}, True),
         ("srun hostname", {}, False),
         ("accelerate config", {"nodes": 2}, True),
@@ -99,6 +97,22 @@ def test_other_commands_and_launchers_where_one_may_be_are_allowed(
     tmp_path: Path, typed: str, wish: dict[str, Any], on_slurm: bool
 ) -> None:
     assert check_command(spec(tmp_path, *typed.split(), **wish), on_slurm) == ()
+
+
+@pytest.mark.parametrize(
+    ("typed", "wish", "line"),
+    [
+        ("torchrun train.py", {}, "train.py"),
+        ("torchrun --nproc_per_node=1 train.py", {"gpus": 1}, "--gpus 1 train.py"),
+        ("accelerate launch train.py -x", {"gpus": 1}, "--gpus 1 train.py -x"),
+    ],
+)
+def test_a_launcher_of_one_process_in_one_rank_is_allowed_and_said_to_be_needless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, wish: dict[str, Any], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (warning,) = check_command(spec(tmp_path, *typed.split(), **wish), True)
+    assert f"is not needed: clusterrun submit {line} starts the same" in warning
 
 
 BATCH = r"""#!/bin/bash
