@@ -47,23 +47,23 @@ def with_last_words(
     grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
     launcher: bool = False,
 ) -> RankExited:
-    """Add to ``end`` what the rank printed last on both streams, its traceback, and what they mean.
+    """Return ``end`` with the last lines of both streams, the rank's traceback, and what they mean.
 
-    ``grown`` says when its logs had which size; ``launcher``: it started ranks of its own.
+    ``grown`` holds the times and sizes of its logs. ``launcher``: the rank started ranks of its own.
     """
     rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
     lines = _in_order(_timed(out, grown.get((rank, "o"), ())), _timed(err, grown.get((rank, "e"), ())))
     traceback = _traceback(paths.error(rank))
-    own = [line for _, line in err or out]
-    said = "\n".join(own[-contract.TAIL_LINES :]) + traceback
+    printed = [line for _, line in err or out]
+    text = "\n".join(printed[-contract.TAIL_LINES :]) + traceback
     return replace(
         end,
         last_lines=lines,
         traceback=traceback,
-        collision=any(words in said for words in _IN_USE),
-        noticed=noticed(rank, end.code, own, launcher),
-        lost_connection=lost_connection(own),
+        collision=any(phrase in text for phrase in _IN_USE),
+        noticed=noticed(rank, end.code, printed, launcher),
+        lost_connection=lost_connection(printed),
     )
 
 
