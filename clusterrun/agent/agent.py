@@ -12,7 +12,7 @@ Laws
 4. A grace time that runs is neither shortened nor lengthened by another request to end. A lost connection
    may shorten it, because then the lease sets the bound, and so may a user who asks for that.
 5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits. If all of
-   them exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the grace time.
+   them exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the kill wait.
 6. The port is held until its epoch is over.
 7. A pre-flight worker is gone before ranks start, and none starts while ranks live; only an observer
    runs beside them.
@@ -75,7 +75,7 @@ class Agent:
         self._actions: list[Action | messages.ToAgent] = []
         self._lease = Lease(timeouts.lease)
         self._early = LEASE_MARGIN * timeouts.lease
-        self._ranks = Ranks(processes, self._actions)
+        self._ranks = Ranks(processes, kill_wait, self._actions)
         self._sidecars = Sidecars(self._ranks, self._actions)
         self._observed = observed
         self._observe_at: float | None = None

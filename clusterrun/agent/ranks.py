@@ -60,18 +60,19 @@ class Ranks:
     """The newest epoch's ranks; what is to be done goes to ``actions``.
 
     ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed, ``term_at`` when leftover processes get a TERM (steady clock, seconds).
+    when what still runs is killed, ``term_at`` when leftover processes get a TERM (steady clock, seconds);
+    ``kill_wait`` seconds after it they get a KILL.
     ``got_signal``: this node got a signal to end, which may end its ranks too.
     """
 
-    def __init__(self, processes: int, actions: list[Action | messages.ToAgent]) -> None:
+    def __init__(self, processes: int, kill_wait: float, actions: list[Action | messages.ToAgent]) -> None:
         self.seen = self.epoch = -1
         self.stage = RankStage.IDLE
         self.got_signal = False
         self.kill_at: float | None = None
         self.term_at: float | None = None
         self.port = MasterPort(actions)
-        self._processes, self._actions = processes, actions
+        self._processes, self._kill_wait, self._actions = processes, kill_wait, actions
         self._swept = -1
         self._stuck: tuple[str, ...] = ()
         self._start: messages.StartRanks | None = None
@@ -236,7 +237,7 @@ class Ranks:
     def on_time(self, now: Now) -> None:
         if self.term_at is not None and now.steady >= self.term_at:
             self.term_at = None
-            self.kill_at = now.steady + contract.GRACE_SECONDS
+            self.kill_at = now.steady + self._kill_wait
             self._actions.append(EndLeftovers(self.epoch))
         self.kill_when_due(now)
 

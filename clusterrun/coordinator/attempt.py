@@ -307,7 +307,7 @@ class LiveAttempt(RunPart):
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
             # Nothing needs to be stopped: each node lets leftover processes finish, then sweeps by itself.
             self._is_finishing = True
-            limit = contract.FINISH_SECONDS + contract.GRACE_SECONDS + STOP_SLACK_SECONDS
+            limit = contract.FINISH_SECONDS + self._orders.kill_wait + STOP_SLACK_SECONDS
             self._state_keeper.explains("every rank exited 0; processes that they left may finish")
             return self._enter_stopping(now, limit)
         return None

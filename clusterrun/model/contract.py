@@ -107,8 +107,8 @@ GRACE_SECONDS = 8.0
 restart waits for their end."""
 KILL_WAIT_SECONDS = 30.0
 """From TERM to KILL when a run is ended: Slurm's default of ``KillWait``, which local runs use too."""
-# How long processes may go on that ranks with exit code 0 left on a node. Then they get a TERM, and after the
-# grace time a KILL. Uploads of results need it, and a daemon must not keep the nodes for longer.
+# How long processes may go on that ranks with exit code 0 left on a node. Then they get a TERM, and a KILL
+# after the kill wait. Uploads of results need it, and a daemon must not keep the nodes for longer.
 FINISH_SECONDS = 60.0
 # How long filters of a failed rank's output (``exec > >(tee …)``) may go on; the pipe holds at most 64 KiB.
 DRAIN_SECONDS = 5.0

@@ -171,13 +171,14 @@ def finishing(code: int = 0) -> Tape:
 def test_what_ranks_with_exit_code_0_left_may_finish_then_gets_a_term_and_then_a_kill() -> None:
     tape = finishing()
     term_at = 2.0 + contract.FINISH_SECONDS
-    kill_at = term_at + contract.GRACE_SECONDS
-    for beat in range(1, int(term_at) // 5 + 1):
+    kill_at = term_at + contract.KILL_WAIT_SECONDS
+    for beat in range(1, int(kill_at) // 5 + 1):
         tape.at(5.0 * beat - 1.0, Told(Ack(beat - 1, WALL)))
         assert tape.does(5.0 * beat) == [Tell(Beat(beat))]
-    assert tape.machine.wakes_at() == term_at
-    assert tape.does(term_at) == [EndLeftovers(0)]
-    assert Sweep(0) not in tape.does(kill_at - 0.1)
+        if beat == int(term_at) // 5:
+            assert tape.machine.wakes_at() == term_at
+            assert tape.does(term_at) == [EndLeftovers(0)]
+    assert tape.machine.wakes_at() == kill_at
     assert tape.does(kill_at) == [Sweep(0)]
 
 
@@ -216,7 +217,7 @@ def test_what_slurms_own_term_left_of_ranks_gets_no_second_one_and_the_grace_tim
     for beat in range(1, 18):
         tape.at(5.0 * beat - 1.0, Told(Ack(beat - 1, WALL)))
         assert tape.does(5.0 * beat) == [Tell(Beat(beat))]
-    assert [tape.does(92.9)[-1:], tape.does(93.0)] == [[Tell(Beat(18))], [Sweep(0)]]
+    assert [tape.does(91.9)[-1:], tape.does(92.0)] == [[Tell(Beat(18))], [Sweep(0)]]
 
 
 def test_a_lost_lease_sweeps_leftover_processes_at_once() -> None:
