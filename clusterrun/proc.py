@@ -170,6 +170,22 @@ def descriptors(pid: int) -> dict[int, str]:
     return found
 
 
+def written_files(pid: int) -> dict[str, int]:
+    """How far ``pid`` has written each file that it has open for writing, by path; not its standard streams.
+
+    The position stands in fdinfo. No file is asked for its size: it may be on a server that does not answer.
+    """
+    positions = {}
+    for number, path in descriptors(pid).items():
+        if number <= 2 or not path.startswith("/") or path.startswith(("/memfd:", "/dev/", "/proc/")):
+            continue
+        lines = content(f"/proc/{pid}/fdinfo/{number}").split(b"\n")
+        info = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+        if int(info.get(b"flags", b"0"), 8) & os.O_ACCMODE != os.O_RDONLY:
+            positions[path] = int(info.get(b"pos", b"0"))
+    return positions
+
+
 def awaited_lock(pid: int) -> tuple[int, str]:
     """Who holds the lock of a file that ``pid`` waits for (0: it waits for none), and the file ('': unknown).
 

@@ -60,6 +60,7 @@ A function's ranks run `training/function.py`, and the executor reads what it wr
 PURE = (
     "coordinator/*.py",
     "diagnosis/*.py",
+    "diagnosis/rules/*.py",
     "slurm_text/*.py",
     "preflight/causes/*.py",
     "preflight/session/*.py",

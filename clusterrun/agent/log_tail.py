@@ -105,7 +105,7 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
         listener.hear(0.0, line)
     # What ended the rank counts, where torch marks it: it may have survived other errors before.
     errors = [one for one in listener.errors if one.ends] or listener.errors
-    return bool(errors) and all(one.consequence for one in errors)
+    return bool(errors) and all(one.is_consequence for one in errors)
 
 
 def lost_connection(lines: list[str]) -> bool:

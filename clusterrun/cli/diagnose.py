@@ -10,7 +10,7 @@ import click
 
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
-from clusterrun.diagnosis.stack_location import is_library, line_of, short
+from clusterrun.diagnosis.stacks import is_library, line_of, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
 from clusterrun.model.duration import parse
 from clusterrun.model.frozen import fields

@@ -1,17 +1,27 @@
-"""What was seen of ranks while they ran: values that travel from nodes to whoever judges; judges nothing."""
+"""What nodes report about running ranks: values that travel to the coordinator. They judge nothing."""
 
 from __future__ import annotations
 
+import math
+
+from clusterrun.diagnosis.stacks import StackLocation, ThreadPlace, location
 from clusterrun.model.frozen import frozen
 
+# Processors. A rank that uses less waits for something.
 BUSY = 0.5
-"""Processors: a rank that uses less than this waits for something."""
+# The same if the kernel calls the process runnable: a crowded node gives it little.
 CROWDED = 0.05
+# Bytes per second by which a file must grow. A heartbeat or a line of a log is less.
+WRITES = 16 << 10
 
 
 @frozen
 class LookOptions:
-    """How long to look, in seconds, and how many flight records of each group to bring."""
+    """How to look at the ranks of a node.
+
+    seconds: how long the look lasts
+    records: number of flight records per group and rank
+    """
 
     seconds: float = 1.0
     records: int = 64
@@ -19,11 +29,15 @@ class LookOptions:
 
 @frozen
 class Record:
-    """One collective in a rank's flight recorder: ``sequence`` counts within ``group``.
+    """One collective in a rank's flight recorder.
 
-    ``done``: this rank has left it. ``at`` is when it was begun, seconds since the epoch on the
-    rank's own clock. ``sizes`` and ``types`` are those of its input, as text. With it the rank had
-    ``begun`` so many calls of the group: over gloo sends and receives count as well (0: unknown).
+    sequence: its number within ``group``
+    sizes, types: of its input, as text
+    done: this rank has left it
+    at: when it began, seconds since the epoch on the rank's own clock
+    begun: number of calls that the rank had begun in the group, this one included. On gloo, sends and
+        receives count as well. 0: unknown
+    by_thread: neither the main thread nor a thread of autograd began it
     """
 
     group: str
@@ -34,14 +48,16 @@ class Record:
     done: bool
     at: float
     begun: int = 0
+    by_thread: bool = False
 
 
 @frozen
 class Group:
-    """A process group as one rank knows it; ``ranks`` are global ones, folded (``0-3,8``; '' unknown).
+    """A process group as one rank knows it.
 
-    ``sequence`` is how many collectives this rank has begun in it, -1 where nobody counts. After
-    ``timeout`` seconds in one collective the group ends the rank by itself (0: unknown).
+    sequence: collectives that this rank has begun in it; -1: unknown
+    ranks: global ranks, folded (``0-3,8``); '': unknown
+    timeout: seconds in one collective after which the group ends the rank; 0: unknown
     """
 
     name: str
@@ -55,7 +71,7 @@ class Group:
 
 @frozen
 class ChildProcess:
-    """A process below a rank: a data-loader worker, a program it runs. ``state`` is the kernel's letter."""
+    """A process below a rank: a data-loader worker or a program. ``state`` is the kernel's letter."""
 
     pid: int
     name: str
@@ -66,7 +82,7 @@ class ChildProcess:
 
 @frozen
 class PostedOp:
-    """A ``send`` or ``recv`` that was begun together with others, and waits for rank ``peer``."""
+    """A ``send`` or ``recv`` with rank ``peer`` that was begun together with others."""
 
     call: str
     peer: int
@@ -75,7 +91,7 @@ class PostedOp:
 
 @frozen
 class Backlog:
-    """Bytes that a peer does not acknowledge: ``retries`` times they were sent anew."""
+    """Bytes that a peer does not acknowledge although they were sent ``retries`` times."""
 
     peer: str
     waiting: int
@@ -83,106 +99,205 @@ class Backlog:
 
 
 @frozen
-class RankSeen:
-    """One rank, looked at for ``seconds``.
+class ProcessSample:
+    """What the kernel shows of a rank's process during a look.
 
-    ``state`` is the kernel's letter, '' where its process is gone; ``busy`` how many processors it
-    kept busy. ``stack`` is the main thread's, innermost first, each ``FILE:LINE FUNCTION``, as
-    ``source`` told it. ``answered``: the rank's own thread did, so that ``torch``, ``groups`` and
-    ``records`` are known. ``moved``: it began a collective while it was looked at, ``printed``: it
-    printed something; ``quiet`` is how many seconds ago it last did. ``clock`` is its node's wall
-    clock when it was looked at, ``addresses`` are those it speaks from. ``call`` is ``send`` or ``recv``
-    where its main thread waits in one, with rank ``peer`` and that ``tag``, ``wait`` where it waits for
-    something begun before (``posts``, where these are at hand), ``store`` where it waits for a ``key``. In
-    ``init_process_group`` it has asked for a world of ``world`` ranks and was started as one of
-    ``started`` (0: not there), as rank ``asks`` (-1: unknown), at ``store`` (``HOST:PORT``, '' unknown).
-    ``rooted`` is the collective with a root that its main thread is in, which names rank ``root`` (-1:
-    unknown). It has begun to make ``made`` groups, and is about to make ``makes``: its name and its ranks.
-    ``threads``: where in the user's code its other threads stand. ``named``: ``FILE:LINE ROOT`` of
-    collectives above where it stands, as its variables say it now, ``sets``: ``FILE:LINE``, a tab and a key
-    of a store that is set there, with another tab and the condition around it where that does not hold.
-    ``tasks``: where asyncio's tasks stand, and how some have failed. It waits for the ``lock`` of a file ('':
-    unknown) that process ``lock_holder`` of its node holds (0: it waits for none).
+    state: the kernel's letter; '' if the process is gone
+    waits_in: the kernel function that it sleeps in
+    busy: processors that it kept busy
+    seconds: length of the look
+    addresses: IP addresses that it speaks from
+    lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0: none)
+    file, written: the file that grew most during the look, and by how many bytes per second
     """
 
-    rank: int
-    node: str
     pid: int
     state: str
     waits_in: str = ""
     busy: float = 0.0
     seconds: float = 0.0
-    quiet: float = 0.0
-    clock: float = 0.0
-    moved: bool = False
-    printed: bool = False
-    stack: tuple[str, ...] = ()
-    source: str = ""
-    answered: bool = False
-    torch: bool = False
-    groups: tuple[Group, ...] = ()
-    records: tuple[Record, ...] = ()
     children: tuple[ChildProcess, ...] = ()
     addresses: tuple[str, ...] = ()
     backlog: tuple[Backlog, ...] = ()
-    problem: str = ""
-    call: str = ""
+    lock: str = ""
+    lock_holder: int = 0
+    file: str = ""
+    written: float = 0.0
+
+
+@frozen
+class PythonStacks:
+    """The Python stacks of a rank.
+
+    main: the main thread's, innermost frame first
+    source: the tool that gave it
+    threads: the other threads that run user code
+    tasks: where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
+    samples: frames of the user's code that the main thread was in during the look, outside of collectives
+    """
+
+    main: tuple[str, ...] = ()
+    source: str = ""
+    threads: tuple[ThreadPlace, ...] = ()
+    tasks: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
+
+
+@frozen
+class MainCall:
+    """What the main thread waits in beyond what flight records show.
+
+    function: the call of torch.distributed that it failed in, or is in; '' if unknown
+    name: ``send`` or ``recv`` with ``peer`` and ``tag``; ``wait`` for operations begun before (``posts``);
+        ``store`` for a ``key`` of the store; '' for none
+    rooted, root: the collective with a root that it is in, and the rank it names (-1: unknown)
+    named: ``FILE:LINE ROOT`` of rooted collectives near its line, as the variables say now
+    splits: how many rows it sends to each rank, then how many it expects from each, if the call has these
+    sets: ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
+    """
+
+    name: str = ""
+    function: str = ""
     peer: int = -1
     tag: int = 0
     posts: tuple[PostedOp, ...] = ()
+    key: str = ""
+    rooted: str = ""
+    root: int = -1
+    splits: tuple[int, ...] = ()
+    named: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+
+
+@frozen
+class GroupRequest:
+    """What a rank asks for while it makes a group.
+
+    world: ranks that it asks ``init_process_group`` for; 0: it is not in there
+    started: ranks that it was started among
+    asks: the rank that it says it is; -1: unknown
+    store: ``HOST:PORT`` of the store it looks for
+    made: number of groups that it has begun to make
+    makes: name and ranks of the group that it is making
+    """
+
     world: int = 0
     started: int = 0
     asks: int = -1
     store: str = ""
-    rooted: str = ""
-    root: int = -1
     made: int = 0
     makes: tuple[str, ...] = ()
-    threads: tuple[str, ...] = ()
-    named: tuple[str, ...] = ()
-    key: str = ""
-    sets: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    lock_holder: int = 0
-    lock: str = ""
+
+
+@frozen
+class RankSnapshot:
+    """One rank during a look.
+
+    clock: its node's wall clock at the end of the look
+    quiet: seconds since it printed
+    printed, moved: it printed, or began a collective, during the look
+    answered: its own thread answered, so that groups, records, call and request are known
+    problem: why its thread did not answer
+    """
+
+    rank: int
+    node: str
+    process: ProcessSample
+    stacks: PythonStacks = PythonStacks()
+    groups: tuple[Group, ...] = ()
+    records: tuple[Record, ...] = ()
+    call: MainCall = MainCall()
+    request: GroupRequest = GroupRequest()
+    clock: float = 0.0
+    quiet: float = 0.0
+    printed: bool = False
+    moved: bool = False
+    answered: bool = False
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        """The kernel's letter; '' if the process is gone."""
+        return self.process.state
+
+    @property
+    def location(self) -> StackLocation:
+        """Where the main thread is."""
+        return location(self.stacks.main)
 
     @property
     def works(self) -> bool:
-        """Whether it computes; on a crowded machine it may get little of a processor and still want one."""
-        return self.busy >= BUSY or (self.state == "R" and self.busy >= CROWDED)
+        """Whether it computes, or would if its crowded node let it."""
+        return self.process.busy >= BUSY or (self.state == "R" and self.process.busy >= CROWDED)
+
+    @property
+    def writes(self) -> bool:
+        """Whether a file of it grows: it saves something large."""
+        return self.process.written >= WRITES
 
     @property
     def may_spin(self) -> bool:
-        """Whether it could be waiting for a GPU while it looks busy: gloo sleeps, and records would tell."""
+        """Whether a busy process may only wait for its GPU. gloo sleeps, and flight records would show it."""
         return not self.records and any(group.backend != "gloo" for group in self.groups)
 
     @property
     def default(self) -> Group | None:
-        """The group that ``init_process_group`` made, if it did."""
+        """The group that ``init_process_group`` made; None before that."""
         return next((group for group in self.groups if group.default), None)
 
 
 @frozen
 class Collected:
-    """What one node's observer saw of its ranks; ``clock`` is its wall clock when it was asked.
+    """What one node saw of its ranks.
 
-    ``ras`` is what NCCL's own report says, where there is one.
+    clock: the node's wall clock when it was asked
+    ras: lines of NCCL's own report
     """
 
     node: str
     clock: float
-    ranks: tuple[RankSeen, ...]
+    ranks: tuple[RankSnapshot, ...]
     ras: tuple[str, ...] = ()
 
 
 @frozen
-class Pulse:
-    """A rank in one line, every few seconds: has it moved, and is it in a group?
+class JobSnapshot:
+    """One look at all ranks of a job.
 
-    ``seconds`` of processor time and bytes of ``output`` only grow. ``answered``, ``torch``: as in
-    ``RankSeen``. ``size`` is that of the default group, 0 without one; ``begun`` how many collectives
-    it has begun in all its groups, -1 where that is not known. ``alone``: it ended without the others.
-    ``timeout`` is the smallest of its groups' (0: unknown).
+    size: number of ranks that there should be
+    mute: nodes that did not answer, with the reason
+    offsets: each node's clock minus the coordinator's, in seconds
+    stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
+    since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
+    ras: lines of NCCL's own report
+    """
+
+    seen: tuple[RankSnapshot, ...]
+    size: int
+    mute: tuple[tuple[str, str], ...] = ()
+    offsets: tuple[tuple[str, float], ...] = ()
+    stalled: float = 0.0
+    since_begun: float = math.inf
+    ras: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> float:
+        """When the newest collective began, on the coordinator's clock; 0 without any."""
+        offsets = dict(self.offsets)
+        times = [record.at - offsets.get(rank.node, 0.0) for rank in self.seen for record in rank.records]
+        return max(times, default=0.0)
+
+
+@frozen
+class Pulse:
+    """A rank in one line, every few seconds.
+
+    seconds, output: processor time and bytes printed. They only grow
+    answered, torch: its own thread answered; torch is loaded
+    size: size of the default group; 0 without one
+    begun: collectives begun in all groups; -1: unknown
+    alone: it ended without having joined the others
+    timeout: the smallest time-out of its groups in seconds; 0: unknown
     """
 
     rank: int
@@ -200,10 +315,11 @@ class Pulse:
 
 @frozen
 class Digest:
-    """The pulses of one node's ranks.
+    """The pulses of one node.
 
-    ``killed``: processes that ran out of memory here since it began. ``inner_ranks``: for each process that
-    a rank has started and that is a rank itself, the rank that started it and the process's own ``RANK``.
+    killed: processes that the kernel ended for lack of memory since the node's observer began
+    inner_ranks: for each process that a rank has started and that is a rank itself, the rank that started it
+        and the process's own ``RANK``
     """
 
     ranks: tuple[Pulse, ...]

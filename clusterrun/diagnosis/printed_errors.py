@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
-from clusterrun.diagnosis.stack_location import Doing, is_library, place, short
+from clusterrun.diagnosis.stacks import Doing, is_library, location, short
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -22,6 +22,11 @@ SAME_DUMP = 2.0
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 """What torch's workers print in C ends with a zero, which then stands before the next line."""
+# How a line begins that a node adds to the last ones of a rank.
+OURS = "clusterrun: "
+_MARK = re.compile(r"^\[rank\d+\]:\s?")
+# What draws a box around a line.
+_FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
 """How a checkpoint of torch's tells every rank what failed in one."""
@@ -41,6 +46,20 @@ _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
 _MISUSED = re.compile(r"^(?:\S+: )?error: ", re.IGNORECASE)
 _IGNORED = re.compile(r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---)")
+_HINT = re.compile(
+    r"(?i)set the environment variable \w+=\S+ for a complete|(?:for more|see) .*--help|try .*--help"
+)
+_COMPLAINT = re.compile(
+    r"(?i)\b(?:warn|warning|error|exception|fail(?:ed|ure|ing)?|g(?:a|i)v(?:e|ing) up|skipp(?:ed|ing)|"
+    r"ignor(?:ed|ing)|retry(?:ing)?|dropp(?:ed|ing)|could not|cannot|unable to)\b"
+)
+# A warning of Python's, or of a library, which is printed once and hides nothing.
+_NOISE = re.compile(r"\w+Warning\b|^\[W\d|NCCL WARN")
+# Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
+_ANNOUNCED = "Error executing job with overrides:"
+_LOST_PEER = re.compile(
+    r"(?:[\w.]+\.)?(?:Connection\w*Error|BrokenPipeError|EOFError|IncompleteReadError|RemoteDisconnected)\b"
+)
 _LINKS = {
     "The above exception was the direct cause of the following exception:": "its cause",
     "During handling of the above exception, another exception occurred:": "raised while handling",
@@ -78,19 +97,42 @@ class Error:
     survived: bool = False
 
     @property
-    def consequence(self) -> bool:
-        """Somebody else failed first."""
+    def is_consequence(self) -> bool:
+        """Whether another rank or process failed first."""
         elsewhere = self.origin >= 0 and self.origin != (self.inner if self.inner >= 0 else self.rank)
         return elsewhere or (self.row is not None and self.row.consequence)
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether it is a lost connection: the other end may have failed within the same second."""
+        return _LOST_PEER.match(self.text) is not None
 
     @property
     def placed(self) -> str:
         return self.text + (f", at {short(self.frame)}" if self.frame else "")
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """The message, where it came from and what belongs to it."""
         return self.placed + self.more
+
+    def of_rank(self, rank: int) -> Error:
+        return replace(self, rank=rank)
+
+
+def last_message(lines: Sequence[str]) -> str:
+    """Return the last line with words in it, without torch's mark and without frames around it."""
+    stripped = [_FRAMING.sub("", _MARK.sub("", line)) for line in reversed(lines)]
+    messages = [line for line in stripped if any(map(str.isalnum, line))]
+    # A hint how to get a longer message is not the message.
+    message = next((line for line in messages if not _HINT.match(line)), "") or "".join(messages[:1])
+    return message.removeprefix(OURS)
+
+
+def last_complaint(lines: Sequence[str]) -> str:
+    """Return the last line that mentions something that went wrong; '' without one."""
+    complaints = (line.strip() for line in reversed(lines) if _COMPLAINT.search(line))
+    return next((line[:MOST] for line in complaints if not _NOISE.search(line)), "")
 
 
 def is_timer(error: Error) -> bool:
@@ -130,7 +172,7 @@ class ErrorListener:
         if any(one.inner == inner for one in self.errors):
             return
         for number, one in enumerate(self.errors):
-            if one.inner < 0 and not one.consequence:
+            if one.inner < 0 and not one.is_consequence:
                 self.errors[number] = replace(one, inner=inner)
                 return
         spoken = self._launcher.spoken if self._launcher else ""
@@ -198,7 +240,7 @@ class _Reader:
         self._last = -1
         """Which of the errors is the newest one of this reader, that following lines may complete."""
         self._frame = ""
-        self._open = self._rich = self._skipped = self._usage = False
+        self._open = self._rich = self._skipped = self._usage = self._announced = False
         self._continued = 0
         """How many more lines may belong to the message."""
         self._link = self._thrown = ""
@@ -235,6 +277,7 @@ class _Reader:
 
     def _begin(self) -> None:
         self._open, self._frame, self._dump, self._continued = True, "", "", 0
+        self._announced = False
         self._timed = None
         self._plain = ""
 
@@ -275,7 +318,12 @@ class _Reader:
     def _hear_message(self, at: float, text: str) -> None:
         """A line outside of any traceback and stack dump."""
         what = _WHAT.match(text)
+        was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
         if self._skipped:
+            return
+        if was_announced:
+            self._append(self._error(at, text.strip()))
+            self._continued = MOST_CONTINUED
             return
         if _USAGE.match(text):
             self._usage = True
@@ -383,7 +431,7 @@ class _Reader:
         last = self._newest()
         before, self._timed = self._timed or [], [*(self._timed or []), frame]
         if last is not None and not is_library(frame) and all(map(is_library, before)):
-            here = place(tuple(self._timed))
+            here = location(tuple(self._timed))
             waits = here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
             more = f", in {here.operation}" if waits else ""
             self._errors[self._last] = replace(last, frame=frame, more=more)
@@ -404,7 +452,7 @@ def _chained(before: Error, found: Error, link: str) -> Error:
     row = _of_chain(before.row, found.row)
     if before.text == found.text:  # the same one, told by another process first
         return replace(before, row=row)
-    return replace(found, at=before.at, row=row, more=f"; {link}: {before.said}")
+    return replace(found, at=before.at, row=row, more=f"; {link}: {before.message}")
 
 
 def _of_chain(before: KnownError | None, found: KnownError | None) -> KnownError | None:

@@ -1,35 +1,68 @@
-"""What a run left when it had ended, as values, and how its ranks are called; judges nothing."""
+"""What a run left when it had ended, and how its ranks are named; judges nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
-from clusterrun.diagnosis.evidence import RankSeen
-from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.printed_errors import Error, is_timer
 from clusterrun.diagnosis.verdict import Culprit, ranks_in_words
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
+_OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
+
 
 @frozen
 class Remains:
-    """What a run left. ``nodes`` are those of its ranks, by rank; ``notes`` other words about it.
+    """What a run left.
 
-    ``last`` are the flight records of ranks that could still leave them, ``stood`` those that still ran when
-    they were told to end, with their stacks. ``per_node``: each "rank" is the launcher of one node, which
-    starts ranks of its own.
+    printed: the errors that ranks printed, by time
+    nodes: the node of every rank
+    notes: warnings about the run
+    last: ranks that left flight records
+    stood: ranks that still ran when they were told to end, with their stacks
+    per_node: each "rank" is the launcher of one node, which starts ranks of its own
     """
 
     state: State
     reason: str
     failure: Failure | None
-    errors: tuple[Error, ...]
+    printed: tuple[Error, ...]
     nodes: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    last: tuple[RankSeen, ...] = ()
-    stood: tuple[RankSeen, ...] = ()
+    last: tuple[RankSnapshot, ...] = ()
+    stood: tuple[RankSnapshot, ...] = ()
     per_node: bool = False
+
+    @cached_property
+    def errors(self) -> tuple[Error, ...]:
+        """The errors, without timers, each as that of the rank in which it happened."""
+        errors = [error for error in self.printed if not is_timer(error)]
+        if self.per_node:
+            return tuple(errors)
+        ranks = range(len(self.nodes))
+        placed = [error.of_rank(error.origin) if error.origin in ranks else error for error in errors]
+        # Every rank reports an error of a checkpoint. The first report is kept.
+        first = {
+            (error.rank, error.text, error.frame) if error.origin >= 0 else error: error
+            for error in reversed(placed)
+        }
+        return tuple(reversed(first.values()))
+
+    @property
+    def timers(self) -> tuple[Error, ...]:
+        """Where ranks were when a timer of the script printed their stacks."""
+        return tuple(error for error in self.printed if is_timer(error))
+
+    @property
+    def memory_notes(self) -> tuple[str, ...]:
+        """Lines of the kernel or of Slurm about memory that ran out."""
+        lines = self.failure.last_lines if self.failure else ()
+        return tuple(note for note in (*self.notes, self.reason, *lines) if _OUT_OF_MEMORY.search(note))
 
     def node(self, rank: int) -> str:
         return self.nodes[rank] if 0 <= rank < len(self.nodes) else ""
@@ -38,24 +71,31 @@ class Remains:
         return tuple(Culprit(rank, self.node(rank), why) for rank, why in whys.items())
 
     def rank(self, error: Error) -> int:
-        """The rank that said it; -1 where that is a launcher of several."""
+        """The rank that printed an error; -1 if that is a launcher of several ranks."""
         return error.inner if self.per_node else error.rank
 
     def quoted(self, error: Error) -> str:
-        return f"{self.name(error.rank, error.inner)}: {error.said}"
+        return f"{self.name(error.rank, error.inner)}: {error.message}"
 
     def name(self, rank: int, inner: int = -1) -> str:
-        """``rank 3``, or ``node 3`` where that is the launcher of a node and its rank is not known."""
-        return f"rank {inner}" if inner >= 0 else f"{'node' if self.per_node else 'rank'} {rank}"
+        """``rank 3``, or ``node 3`` for the launcher of a node whose rank is unknown."""
+        if inner >= 0:
+            return f"rank {inner}"
+        return f"{self.noun} {rank}"
+
+    @property
+    def noun(self) -> str:
+        return "node" if self.per_node else "rank"
 
     def who(self, rank: int, inner: int = -1) -> str:
-        """The same with where that is."""
-        by_node = self.per_node and inner < 0
-        return self.name(rank, inner) + (f" ({self.node(rank)})" if by_node else f" on {self.node(rank)}")
+        """The same with the node."""
+        is_launcher = self.per_node and inner < 0
+        on = f" ({self.node(rank)})" if is_launcher else f" on {self.node(rank)}"
+        return self.name(rank, inner) + on
 
     def several(self, errors: Iterable[Error]) -> str:
-        """``ranks 0-2 and 5``: who said these."""
-        found = list(errors)
-        if self.per_node and all(one.inner >= 0 for one in found):
-            return ranks_in_words({one.inner for one in found})
-        return ranks_in_words({one.rank for one in found}, "node" if self.per_node else "rank")
+        """``ranks 0-2 and 5``: the ranks that printed these errors."""
+        listed = list(errors)
+        if self.per_node and all(error.inner >= 0 for error in listed):
+            return ranks_in_words({error.inner for error in listed})
+        return ranks_in_words({error.rank for error in listed}, self.noun)

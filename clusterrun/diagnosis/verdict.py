@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from functools import lru_cache
 
 from clusterrun.model import contract
 from clusterrun.model.frozen import frozen
@@ -85,6 +86,7 @@ def folded(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
+@lru_cache(maxsize=1024)
 def unfolded(text: str) -> tuple[int, ...]:
     """The ranks that ``folded`` wrote; () for what it did not."""
     found: list[int] = []

@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun import proc
-from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Collected, LookOptions, RankSeen
-from clusterrun.diagnosis.frames import in_data_loader, joins_processes, shortened
+from clusterrun.diagnosis.evidence import (
+    Backlog,
+    ChildProcess,
+    Collected,
+    LookOptions,
+    ProcessSample,
+    PythonStacks,
+    RankSnapshot,
+)
+from clusterrun.diagnosis.stacks import Doing, in_data_loader, joins_processes, location, shortened
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any, frozen, replace
 from clusterrun.model.paths import AttemptPaths
@@ -38,11 +46,13 @@ MOST_BYTES = 800_000
 LEAST_RETRIES = 2
 """One packet that is sent twice is nothing; a path that is cut keeps sending."""
 MOST_PEERS = 16
+# Stacks taken during a look, to find where a slow rank spends its time. Each takes a rank about 1 ms.
+SAMPLES = 5
 
 
 @frozen
 class First:
-    """A rank at the beginning of the look: what it had used, printed and begun."""
+    """A rank at the beginning of the look: what it had used, printed, begun and written."""
 
     rank: int
     pid: int
@@ -50,19 +60,20 @@ class First:
     used: float
     output: int
     begun: tuple[int, ...]
+    files: Mapping[str, int]
 
 
-def pid_for_ras(ranks: Sequence[RankSeen], answers: Mapping[int, Mapping[str, Any]]) -> int:
+def pid_for_ras(ranks: Sequence[RankSnapshot], answers: Mapping[int, Mapping[str, Any]]) -> int:
     """Return a rank whose NCCL may be asked for its report; 0 if there is none.
 
     NCCL is asked only if no rank of the node moves, and only if its version is known to survive the request.
     ``answers`` holds what each rank told of itself, by process.
     """
     users = [rank for rank in ranks if any("nccl" in group.backend for group in rank.groups)]
-    versions = [tuple(answers.get(rank.pid, {}).get("nccl") or ()) for rank in users]
+    versions = [tuple(answers.get(rank.process.pid, {}).get("nccl") or ()) for rank in users]
     if not users or min(versions) < RAS_SINCE or any(rank.moved for rank in ranks):
         return 0
-    return users[0].pid
+    return users[0].process.pid
 
 
 class Look:
@@ -72,12 +83,13 @@ class Look:
         self._node, self._paths, self._path = node, paths, path
         self._pids = found(pids)
         self._number, self._seconds = time.monotonic_ns(), 0.0
+        self._samples: dict[int, list[str]] = {}
 
     def collect(self, wanted: LookOptions) -> Collected:
         """What can be seen within about ``wanted.seconds`` and 4 s more for what does not answer."""
         clock, before = time.time(), self._first()
         began = time.monotonic()
-        time.sleep(wanted.seconds)
+        self._sample(before, began + wanted.seconds)
         self._seconds = time.monotonic() - began
         # Before they are asked: to write many records takes a rank some time as well.
         busy = [(used(one.pid) - one.used) / self._seconds for one in before]
@@ -93,48 +105,81 @@ class Look:
         ras = nccl_ras(proc.environment(pid).get(RAS_VARIABLE) or RAS_ADDRESS) if pid else ()
         return Collected(self._node, clock, tuple(self._spied(seen)), ras)
 
+    def _sample(self, before: list[First], until: float) -> None:
+        """Wait until ``until``, and note meanwhile where the main threads are outside of collectives."""
+        pause = (until - time.monotonic()) / (SAMPLES + 1)
+        open_channels = [first.channel for first in before if first.channel]
+        for _ in range(SAMPLES):
+            time.sleep(max(0.0, min(pause, until - time.monotonic())))
+            limit = min(pause, until - time.monotonic())
+            for pid, reply in (stacks(open_channels, limit) if limit > 0 else {}).items():
+                here = location(reply.main)
+                if here.frame and here.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+                    self._samples.setdefault(pid, []).append(here.frame)
+        time.sleep(max(0.0, until - time.monotonic()))
+
     def _first(self) -> list[First]:
         open_channels = [channel for _, channel in self._pids.values() if channel and proc.runs(channel.pid)]
         said = facts(open_channels, self._number, 0)
         return [
-            First(rank, pid, channel, used(pid), output(self._paths, rank), begun(said.get(pid, {})))
+            First(
+                rank,
+                pid,
+                channel,
+                used(pid),
+                output(self._paths, rank),
+                begun(said.get(pid, {})),
+                proc.written_files(pid),
+            )
             for rank, (pid, channel) in self._pids.items()
         ]
 
-    def _seen(self, first: First, said: Mapping[str, Any], stacks: StackReply, busy: float) -> RankSeen:
-        """``said``: what its thread answered; empty for nothing. ``busy``: how many processors."""
+    def _seen(self, first: First, answer: Mapping[str, Any], stacks: StackReply, busy: float) -> RankSnapshot:
+        """``answer``: of the rank's own thread; empty without one. ``busy``: processors that it kept busy."""
         rank = first.rank
         moment = proc.look(first.pid)
         if moment is None:
-            return RankSeen(rank, self._node, first.pid, "", quiet=quiet(self._paths, rank))
+            gone = ProcessSample(first.pid, "")
+            return RankSnapshot(rank, self._node, gone, quiet=quiet(self._paths, rank))
         addresses, backlog = connections(first.pid)
         holder, lock = proc.awaited_lock(first.pid)
-        return RankSeen(
-            rank=rank,
-            node=self._node,
+        file, grown = most_grown(first.files, proc.written_files(first.pid))
+        process = ProcessSample(
             pid=first.pid,
             state=moment.state,
             waits_in=proc.waiting_in(first.pid),
             busy=round(busy, 3),
             seconds=round(self._seconds, 3),
-            quiet=round(quiet(self._paths, rank), 1),
-            clock=time.time(),
-            moved=bool(said and first.begun) and begun(said) != first.begun,
-            printed=output(self._paths, rank) != first.output,
-            stack=stacks.main,
-            source="faulthandler" if stacks.main else "",
-            threads=stacks.threads,
-            answered=bool(said) and "problem" not in said,
-            torch=bool(said.get("torch")),
-            groups=groups(said),
-            records=records(said),
             children=self._children(first, stacks.main),
             addresses=addresses,
             backlog=backlog,
-            lock_holder=holder,
             lock=lock,
-            problem=str(said.get("problem", "" if said or not first.channel else NO_ANSWER)),
-            **calls(said),
+            lock_holder=holder,
+            file=file,
+            written=round(grown / self._seconds),
+        )
+        call, request, tasks = calls(answer)
+        return RankSnapshot(
+            rank=rank,
+            node=self._node,
+            process=process,
+            stacks=PythonStacks(
+                main=stacks.main,
+                source="faulthandler" if stacks.main else "",
+                threads=stacks.threads,
+                tasks=tasks,
+                samples=tuple(self._samples.get(first.pid, ())),
+            ),
+            groups=groups(answer),
+            records=records(answer),
+            call=call,
+            request=request,
+            clock=time.time(),
+            quiet=round(quiet(self._paths, rank), 1),
+            printed=output(self._paths, rank) != first.output,
+            moved=bool(answer and first.begun) and begun(answer) != first.begun,
+            answered=bool(answer) and "problem" not in answer,
+            problem=str(answer.get("problem", "" if answer or not first.channel else NO_ANSWER)),
         )
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
@@ -148,21 +193,23 @@ class Look:
             for one in moments
         )
 
-    def _spied(self, seen: list[RankSeen]) -> list[RankSeen]:
-        """The same with stacks of py-spy for some that gave none, and of processes that they wait for."""
+    def _spied(self, seen: list[RankSnapshot]) -> list[RankSnapshot]:
+        """Add stacks of py-spy for ranks that gave none, and for the processes that they wait for."""
         until = time.monotonic() + SPY_SECONDS
-        found = []
-        for one in seen:
-            mute = not one.stack and one.state not in ("", *proc.STOPPED_STATES)
-            told = spy(one.pid, self._path) if mute and time.monotonic() < until else ()
-            if told:
-                below = list(one.children)
-                for place, child in enumerate(below if joins_processes(told) else ()):
+        snapshots = []
+        for rank in seen:
+            process = rank.process
+            is_mute = not rank.stacks.main and process.state not in ("", *proc.STOPPED_STATES)
+            stack = spy(process.pid, self._path) if is_mute and time.monotonic() < until else ()
+            if stack:
+                below = list(process.children)
+                for place, child in enumerate(below if joins_processes(stack) else ()):
                     if time.monotonic() < until and child.state not in proc.STOPPED_STATES:
                         below[place] = replace(child, stack=spy(child.pid, self._path))
-                one = replace(one, stack=told, source="py-spy", children=tuple(below))
-            found.append(one)
-        return found
+                process = replace(process, children=tuple(below))
+                rank = replace(rank, process=process, stacks=PythonStacks(stack, "py-spy"))
+            snapshots.append(rank)
+        return snapshots
 
 
 def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
@@ -195,6 +242,13 @@ def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
                 found[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
     owed = sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))
     return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
+
+
+def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:
+    """Return the file that grew most and by how many bytes. A file that is new counts as a whole."""
+    grown = {path: size - before.get(path, 0) for path, size in after.items()}
+    path = max(grown, key=lambda path: grown[path], default="")
+    return (path, grown[path]) if path and grown[path] > 0 else ("", 0)
 
 
 def used(pid: int) -> float:
@@ -233,8 +287,8 @@ def text_of(collected: Collected) -> str:
             replace(
                 one,
                 records=one.records[-most:],
-                stack=shortened(one.stack, frames),
-                children=one.children[:children],
+                stacks=replace(one.stacks, main=shortened(one.stacks.main, frames)),
+                process=replace(one.process, children=one.process.children[:children]),
             )
             for one in collected.ranks
         )

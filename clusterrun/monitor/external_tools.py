@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from clusterrun.diagnosis.frames import of_py_spy
+from clusterrun.diagnosis.stacks import of_py_spy
 from clusterrun.model.usage import UNKNOWN, GpuUse
 
 ANSWER_SECONDS = 5.0

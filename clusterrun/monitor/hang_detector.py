@@ -19,10 +19,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from clusterrun.diagnosis.decide import START_PATIENCE, decide
-from clusterrun.diagnosis.evidence import Collected, Digest, LookOptions, Pulse, RankSeen
-from clusterrun.diagnosis.flight_records import shortest_timeout
-from clusterrun.diagnosis.job_snapshot import JobSnapshot
+from clusterrun.diagnosis.calls import START_PATIENCE, of_snapshot
+from clusterrun.diagnosis.decide import decide
+from clusterrun.diagnosis.evidence import Collected, Digest, JobSnapshot, LookOptions, Pulse, RankSnapshot
 from clusterrun.diagnosis.solo_ranks import ALONE, Together
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model import contract
@@ -344,7 +343,7 @@ class HangDetector:
             self._names.remove(OWN)
             if not self._names:
                 return []
-        judged = decide(case)
+        judged = decide(of_snapshot(case))
         self._looks += 1
         if not judged.certain and (looked.seconds < LONG_LOOK or (judged.later and self._looks < MOST_LOOKS)):
             pause = min(judged.later, MOST_LATER) - LONG_LOOK
@@ -360,22 +359,27 @@ class HangDetector:
         saved: list[HangDetectorAction] = [Save(f"{name}.json", text) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
-    def _know_less(self, seen: Sequence[RankSeen]) -> bool:
+    def _know_less(self, seen: Sequence[RankSnapshot]) -> bool:
         """Whether a group or a call was seen of which no digest or record tells: it may just have begun."""
         pulses = {(self._nodes.get(node), rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
         for one in seen:
             pulse = pulses.get((one.node, one.rank))
             begun = sum(max(0, group.sequence) for group in one.groups)
-            if one.groups and not one.records and (one.node, one.rank, one.pid) not in self._compared:
+            if one.groups and not one.records and (one.node, one.rank, one.process.pid) not in self._compared:
                 return True
-            if one.groups and pulse and pulse.pid == one.pid and (not pulse.size or -1 < pulse.begun < begun):
+            if (
+                one.groups
+                and pulse
+                and pulse.pid == one.process.pid
+                and (not pulse.size or -1 < pulse.begun < begun)
+            ):
                 return True
         return False
 
-    def _has_moved(self, seen: Sequence[RankSeen]) -> bool:
+    def _has_moved(self, seen: Sequence[RankSnapshot]) -> bool:
         """Whether a rank has ended, or has joined a group, of which no digest tells yet."""
         pulses = {(self._nodes.get(node), pulse.pid): pulse for (node, _), (_, pulse) in self._pulses.items()}
-        known = [(one, pulses.get((one.node, one.pid))) for one in seen]
+        known = [(one, pulses.get((one.node, one.process.pid))) for one in seen]
         return any(
             pulse and ((pulse.state and not one.state) or (one.groups and pulse.answered and not pulse.size))
             for one, pulse in known
@@ -384,7 +388,7 @@ class HangDetector:
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
         hang = self._watch.hang_seconds
-        timeout = shortest_timeout(snapshot.seen)
+        timeout = of_snapshot(snapshot).shortest_timeout()
         due = min(hang, max(LEAST_LIMIT, timeout / 2)) if timeout else hang
         if snapshot.stalled >= due:
             return False
@@ -401,7 +405,10 @@ class HangDetector:
         early = stalled < self._watch.hang_seconds  # told before the process group ends the ranks
         if early and (acts or nothing):
             self._again_at = self._moved_at + self._watch.hang_seconds
+        if nothing and not early:  # A rank that saves for long may hang later.
+            self._again_at = self._moved_at + stalled + self._watch.hang_seconds
         if early or nothing or not acts:
+            repeated = nothing and self._reported
             self._reported = True
-            return [Warn(why)]
+            return [] if repeated else [Warn(why)]
         return [EndAttempt(self._watch.on_hang, why)]  # whoever grants it says why

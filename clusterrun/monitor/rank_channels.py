@@ -16,9 +16,9 @@ from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.atomic_file import write_whole
-from clusterrun.diagnosis.evidence import Group, PostedOp, Record
-from clusterrun.diagnosis.frames import of_faulthandler, other_threads
-from clusterrun.model.frozen import Any, frozen
+from clusterrun.diagnosis.evidence import Group, GroupRequest, MainCall, PostedOp, Record
+from clusterrun.diagnosis.stacks import ThreadPlace, of_faulthandler, other_threads
+from clusterrun.model.frozen import Any, fields, frozen
 from clusterrun.monitor.rank_instrumentation import STACKS_SIGNAL
 
 STACKS, FACTS = "/memfd:clusterrun.stacks.", "/memfd:clusterrun.facts."
@@ -81,7 +81,7 @@ class StackReply:
     """The main thread's stack, and where in the user's code each other thread stands."""
 
     main: tuple[str, ...]
-    threads: tuple[str, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()
 
 
 class StackRequest:
@@ -114,7 +114,7 @@ class StackRequest:
             self.waiting = not self.stack
 
     @property
-    def threads(self) -> tuple[str, ...]:
+    def threads(self) -> tuple[ThreadPlace, ...]:
         return other_threads(self._text, self._channel.main)
 
     def close(self) -> None:
@@ -206,28 +206,42 @@ def groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
     )
 
 
-def calls(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of ``Seen``: what the main thread waits for, beyond what records tell."""
-    found = said.get("call") or {}
-    return {
-        "call": str(found.get("name", "")),
-        "peer": int(found.get("peer", -1)),
-        "tag": int(found.get("tag", 0)),
-        "posts": tuple(
-            PostedOp("send" if name == "isend" else "recv", int(peer), int(tag))
-            for name, peer, tag in found.get("posts") or ()
+def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str, ...]]:
+    """Return what the main thread waits in, what it asks for while it makes a group, and asyncio's tasks."""
+    call = answer.get("call") or {}
+
+    def texts(name: str) -> tuple[str, ...]:
+        return tuple(map(str, call.get(name) or ()))
+
+    posts = tuple(
+        PostedOp("send" if name == "isend" else "recv", int(peer), int(tag))
+        for name, peer, tag in call.get("posts") or ()
+    )
+    asks = call.get("asks")
+    return (
+        MainCall(
+            name=str(call.get("name", "")),
+            function=str(call.get("function", "")),
+            peer=int(call.get("peer", -1)),
+            tag=int(call.get("tag", 0)),
+            posts=posts,
+            key=str(call.get("key", "")),
+            rooted=str(call.get("rooted", "")),
+            root=int(call.get("root", -1)),
+            splits=tuple(map(int, call.get("splits") or ())),
+            named=texts("named"),
+            sets=texts("sets"),
         ),
-        "world": int(found.get("world", 0)),
-        "started": int(found.get("started", 0)),
-        "asks": asks if isinstance(asks := found.get("asks"), int) else -1,
-        "store": str(found.get("store", "")),
-        "rooted": str(found.get("rooted", "")),
-        "root": int(found.get("root", -1)),
-        "made": int(found.get("made", 0)),
-        "makes": tuple(str(one) for one in found.get("makes") or ()),
-        "key": str(found.get("key", "")),
-        **{name: tuple(map(str, found.get(name) or ())) for name in ("named", "sets", "tasks")},
-    }
+        GroupRequest(
+            world=int(call.get("world", 0)),
+            started=int(call.get("started", 0)),
+            asks=asks if isinstance(asks, int) else -1,
+            store=str(call.get("store", "")),
+            made=int(call.get("made", 0)),
+            makes=texts("makes"),
+        ),
+        texts("tasks"),
+    )
 
 
 def records(said: Mapping[str, Any]) -> tuple[Record, ...]:
@@ -241,6 +255,7 @@ def records(said: Mapping[str, Any]) -> tuple[Record, ...]:
             bool(one.get("retired")) or one.get("state") == "completed",
             int(one.get("at") or 0) / 1e9,
             int(one.get("op_id") or 0),
+            bool(one.get("by_thread")),
         )
         for one in said.get("records") or ()
     )
@@ -265,9 +280,15 @@ def keep_last(path: str, pids: Mapping[int, int]) -> None:
     kept: dict[str, dict[str, object]] = {}
     for channel in found:
         left = said.get(channel.pid, {})
+        stack = told[channel.pid]
         kept[str(channel.rank)] = {
-            **{key: left[key] for key in ("groups", "records") if key in left},
-            "stack": told[channel.pid].main,
+            **{key: left[key] for key in ("groups", "records", "call") if key in left},
+            "stack": stack.main,
+            **(
+                {"threads": [list(fields(thread).values()) for thread in stack.threads]}
+                if stack.threads
+                else {}
+            ),
         }
     if kept:
         with suppress(OSError):  # a full disk, say: the end of the ranks does not wait for it

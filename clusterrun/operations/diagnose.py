@@ -7,17 +7,18 @@ import os
 import secrets
 from contextlib import suppress
 
-from clusterrun.diagnosis.postmortem import ended_by_timeout, explain, with_printed
+from clusterrun.diagnosis.decide import decide_end, ended_by_timeout
+from clusterrun.diagnosis.explain_end import with_logged, with_printed
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.logs.attempt_logs import readable
 from clusterrun.model import contract
 from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.frozen import replace
-from clusterrun.model.paths import AttemptPaths
+from clusterrun.model.paths import AttemptPaths, RunPaths
 from clusterrun.model.record import RunState, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.context import Context, Tell, quiet
-from clusterrun.operations.postmortem_input import errors, remains
+from clusterrun.operations.postmortem_input import complaints, errors, remains
 from clusterrun.runs.private_files import own_content, private_folder, write_whole
 from clusterrun.slurm_text import job_states
 
@@ -49,7 +50,7 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
     paths = context.store.paths(status.run_id)
     hang = _read(paths.attempt(newest.epoch), OWN) if newest else None
     left = remains(context, status)
-    found = explain(left)
+    found = decide_end(left)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
         return found
     told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(left)
@@ -58,7 +59,18 @@ def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Dia
     if found.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
         return found
     ended = f"the run ended as {status.state.value}: {status.reason}"
-    return with_printed(replace(hang, evidence=(ended, *hang.evidence)), left.errors, left.per_node)
+    hang = replace(hang, evidence=(ended, *hang.evidence))
+    return _with_output(hang, paths, newest.epoch, left.per_node) if newest else hang
+
+
+def _with_output(diagnosis: Diagnosis, paths: RunPaths, epoch: int, per_node: bool) -> Diagnosis:
+    """Add the errors that absent ranks printed, and what they logged of errors that they survived."""
+    ranks = frozenset(one.rank for one in diagnosis.culprits[:MOST_CULPRITS] if one.rank >= 0)
+    if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
+        return diagnosis
+    printed = errors(paths, epoch, None if per_node else ranks, per_node)
+    diagnosis = with_printed(diagnosis, printed, per_node)
+    return diagnosis if per_node else with_logged(diagnosis, complaints(paths, epoch, ranks))
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
@@ -100,13 +112,9 @@ class _DiagnosisRequest:
         return self._with_printed_errors(found)
 
     def _with_printed_errors(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add the errors that ranks printed: one that failed but does not exit has usually printed why."""
-        ranks = frozenset(one.rank for one in diagnosis.culprits[:MOST_CULPRITS] if one.rank >= 0)
-        if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
-            return diagnosis
+        """Add the errors that the culprits printed or logged: a rank that hangs has often printed why."""
         per_node = self._context.store.read(self._status.run_id).spec.per_node
-        said = errors(self._paths, self._state.epoch, None if per_node else ranks, per_node)
-        return with_printed(diagnosis, said, per_node)
+        return _with_output(diagnosis, self._paths, self._state.epoch, per_node)
 
     def _wait(self, limit: float) -> Diagnosis | None:
         clock = self._context.clock

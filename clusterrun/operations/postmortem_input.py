@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clusterrun.atomic_file import end_of
-from clusterrun.diagnosis.evidence import Group, RankSeen, Record
-from clusterrun.diagnosis.printed_errors import Error, heard
+from clusterrun.diagnosis.evidence import Group, MainCall, ProcessSample, PythonStacks, RankSnapshot, Record
+from clusterrun.diagnosis.printed_errors import Error, heard, last_complaint
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.stacks import ThreadPlace
 from clusterrun.diagnosis.verdict import Verdict, ranks_in_words
 from clusterrun.logs.attempt_logs import STREAMS, LogSelection, attempts, read_at
 from clusterrun.logs.log_reader import so_far
@@ -55,7 +56,7 @@ def remains(context: Context, status: RunStatus) -> Remains:
         state=status.state,
         reason=status.reason,
         failure=attempt.failure if attempt else None,
-        errors=printed if failed else tuple(one for one in printed if one.rank in thrown),
+        printed=printed if failed else tuple(one for one in printed if one.rank in thrown),
         nodes=nodes,
         notes=notes,
         last=last_records([one for one, alone, _ in said if not alone], still),
@@ -102,7 +103,16 @@ def errors(
     return heard(texts, per_node)
 
 
-def final_records(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSeen, bool, bool]]:
+def complaints(paths: RunPaths, epoch: int, ranks: frozenset[int]) -> dict[int, str]:
+    """The last line of each rank that mentions something that went wrong."""
+    lines: dict[int, list[str]] = {}
+    for piece in so_far(paths, epoch, LogSelection(ranks, STREAMS), TAIL_LINES):
+        lines.setdefault(piece.rank, []).extend(piece.data.decode("utf-8", "replace").splitlines())
+    found = {rank: last_complaint(its_lines) for rank, its_lines in lines.items()}
+    return {rank: line for rank, line in found.items() if line}
+
+
+def final_records(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSnapshot, bool, bool]]:
     """What ranks left at their end: their last records, whether they trained alone, whether they failed."""
     for match in _files(paths, _FAREWELL):
         try:
@@ -112,7 +122,7 @@ def final_records(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple
             continue  # or not ours: the rest tells enough
 
 
-def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSeen]:
+def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSnapshot]:
     """The stacks of ranks when they were asked to end."""
     for match in _files(paths, _STACKS):
         try:
@@ -133,18 +143,32 @@ def _files(paths: AttemptPaths, pattern: re.Pattern[str]) -> list[re.Match[str]]
 
 
 def _seen(
-    rank: int, state: str, said: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
-) -> RankSeen:
-    node = nodes[rank] if rank < len(nodes) else ""
-    told = (
-        (str(one["name"]), int(str(one["size"])), str(one.get("ranks", ""))) for one in said.get("groups", ())
+    rank: int, state: str, left: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
+) -> RankSnapshot:
+    """A rank from what it left. Older runs left neither its call nor its threads."""
+    call = left.get("call") or {}
+    return RankSnapshot(
+        rank=rank,
+        node=nodes[rank] if rank < len(nodes) else "",
+        process=ProcessSample(0, state),
+        stacks=PythonStacks(
+            stack, threads=tuple(ThreadPlace(*map(str, one)) for one in left.get("threads", ()))
+        ),
+        groups=tuple(
+            Group(str(group["name"]), int(str(group["size"])), ranks=str(group.get("ranks", "")))
+            for group in left.get("groups", ())
+        ),
+        records=tuple(_record(record) for record in left.get("records", ())),
+        call=MainCall(
+            function=str(call.get("function", "")),
+            rooted=str(call.get("rooted", "")),
+            root=int(call.get("root", -1)),
+            splits=tuple(map(int, call.get("splits") or ())),
+        ),
     )
-    groups = tuple(Group(name, size, ranks=ranks) for name, size, ranks in told)
-    records = tuple(_record(one) for one in said.get("records", ()))
-    return RankSeen(rank, node, 0, state, stack=stack, groups=groups, records=records)
 
 
-def last_records(left: Iterable[RankSeen], still: Iterable[RankSeen]) -> tuple[RankSeen, ...]:
+def last_records(left: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -> tuple[RankSnapshot, ...]:
     """The records of ranks that left them as they failed, and of those that were asked before their end."""
     found = {one.rank: one for one in still if one.records}
     found.update((one.rank, one) for one in left)
@@ -161,6 +185,7 @@ def _record(one: dict[str, object]) -> Record:
         ", ".join(map(str, types)) if isinstance(types, list) else "",
         bool(one.get("retired")),
         int(str(one.get("at") or 0)) / 1e9,
+        by_thread=bool(one.get("by_thread")),
     )
 
 
@@ -172,7 +197,7 @@ def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
         yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
 
 
-def _alone(said: list[tuple[RankSeen, bool, bool]], failed: bool) -> Iterator[str]:
+def _alone(said: list[tuple[RankSnapshot, bool, bool]], failed: bool) -> Iterator[str]:
     """Ranks that trained without the others, in a run that ended well."""
     ranks = tuple(one.rank for one, alone, _ in said if alone)
     if ranks and not failed:

@@ -41,6 +41,10 @@ PEERS = {"send": "dst", "recv": "src"}
 """Which argument of a call names the other rank."""
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 """Which argument of a collective names its root."""
+ALL_TO_ALL = "all_to_all_single"
+AUTOGRAD = "pt_autograd"
+"""How torch names the threads that run backward: their calls are the main thread's."""
+MOST_THREADS = 4
 MAIN_THREAD = threading.main_thread().ident or 0
 MOST_ROOTS = 16
 POSTING_FRAMES = 3
@@ -62,10 +66,59 @@ def dump_at_exit(name: str, size: int) -> None:
     said = json.loads(state_json(0, LAST_RECORDS))
     alone = os.environ.get(INDEPENDENT) != "1" and never_joined_a_collective(said["groups"], said["records"])
     if alone or (failed and said["records"]):
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
         said.update({"failed": failed, "alone": alone, "size": size})
+        try:
+            said.update({"call": failed_call(c10d), "threads": threads_in_calls(c10d)})
+        except Exception:  # noqa: BLE001 (the arguments of a call may be anything; the records count)
+            pass
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         os.write(file, json.dumps(said).encode() + b"\n")
         os.close(file)
+
+
+def failed_call(c10d: Any) -> dict[str, Any]:
+    """The call of torch.distributed in which this rank's exception was raised, with its arguments; or {}."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    trace = getattr(error, "__traceback__", None)
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__") == c10d.__name__:
+            name = frame.f_code.co_name
+            return {"function": name, **arguments(c10d, name, frame.f_locals)}
+        trace = trace.tb_next
+    return {}
+
+
+def arguments(c10d: Any, name: str, local: Any) -> dict[str, Any]:
+    """What a collective is given beyond its tensors: its root, and how many rows go to and come from each."""
+    if name in ROOTS:
+        return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
+    lists = [local.get("input_split_sizes"), local.get("output_split_sizes")]
+    if name == ALL_TO_ALL and all(isinstance(one, list) for one in lists):
+        return {"splits": [*lists[0], *lists[1]]}
+    return {}
+
+
+def threads_in_calls(c10d: Any) -> list[list[str]]:
+    """The threads beside the main one that are in a collective: entry, user's line, collective."""
+    threads = []
+    for number, inner in list(sys._current_frames().items()):
+        frame: Any = inner
+        own, calls, torch = [], [], []
+        while frame is not None and number != MAIN_THREAD:
+            code = frame.f_code
+            if frame.f_globals.get("__name__") == c10d.__name__:
+                calls.append(code.co_name)
+            else:
+                place = f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
+                own += [] if is_installed(code.co_filename) else [place]
+                torch += [place] if "/torch/" in place else []
+            frame = frame.f_back
+        own = own or torch[-1:]
+        if own and calls:
+            threads.append([own[-1], own[0], calls[-1]])
+    return threads[:MOST_THREADS]
 
 
 def never_joined_a_collective(groups: Any, records: Any) -> bool:
@@ -112,8 +165,8 @@ def call(c10d: Any) -> dict[str, Any]:
                 return {"name": name, "peer": peer, "tag": tag if isinstance(tag, int) else 0}
             if name == MAKING and isinstance(local.get("ranks"), list):
                 return {"makes": [str(local.get("group_name", "")), spans(sorted(local["ranks"]))]}
-            if name in ROOTS:
-                return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
+            if name in ROOTS or name == ALL_TO_ALL:
+                return {"function": name, **arguments(c10d, name, local)}
         frame = frame.f_back
     if in_store(inner):
         return {"name": "store", "key": key_wanted(inner)}
@@ -293,7 +346,14 @@ def flight(most: int) -> list[dict[str, Any]]:
             began = entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0
             kept.append({"group": name, "state": entry.get("state"), "at": int(began)})
             kept[-1].update((key, entry.get(key)) for key in RECORD_FIELDS)
+            kept[-1]["by_thread"] = by_thread(entry)
     return kept[::-1]
+
+
+def by_thread(entry: Any) -> bool:
+    """Whether neither the main thread nor autograd's began a call. Torch before 2.9 does not say."""
+    number, name = str(entry.get("thread_id") or ""), str(entry.get("thread_name") or "")
+    return number.isdigit() and int(number) != MAIN_THREAD and not name.startswith(AUTOGRAD)
 
 
 def of_two_backends() -> set[str]:

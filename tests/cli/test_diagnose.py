@@ -138,7 +138,7 @@ def test_a_failed_run_is_explained_by_its_first_error(clusterrun: CommandLine) -
         ],
         "groups": [],
         "evidence": ["rank 1: ValueError: the data are bad, at train.py:7 (step)"],
-        "remedy": "clusterrun logs --rank 1 shows all that it said",
+        "remedy": "clusterrun logs --rank 1 shows all that it printed",
     }
 
 
@@ -186,7 +186,7 @@ def test_a_rank_that_the_others_gave_up_waiting_for_is_named_with_its_line(clust
     found = json.loads(clusterrun("diagnose", "--json").out)
     (culprit,) = found["culprits"]
     assert (found["verdict"], culprit["rank"]) == ("rank never arrived", 1)
-    assert culprit["why"].endswith("when it was told to end it was at train.py:3 (wait_for_license)")
+    assert culprit["why"].endswith("when it was asked to end, it was at train.py:3 (wait_for_license)")
     kept = json.loads((run_dir(clusterrun) / "attempts/000/node-0001.stacks").read_text())
     assert kept["1"]["stack"][0] == f"{clusterrun.folder}/train.py:3 wait_for_license"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.diagnosis.frames import of_py_spy
+from clusterrun.diagnosis.stacks import of_py_spy
 from clusterrun.monitor.external_tools import spy
 from tests.cli.conftest import CommandLine
 from tests.cli.test_diagnose import await_rest

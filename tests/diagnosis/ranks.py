@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterrun.diagnosis.evidence import Group, RankSeen, Record
-from clusterrun.diagnosis.job_snapshot import JobSnapshot
+from clusterrun.diagnosis.calls import CallTable, of_snapshot
+from clusterrun.diagnosis.evidence import (
+    Group,
+    GroupRequest,
+    JobSnapshot,
+    MainCall,
+    ProcessSample,
+    PythonStacks,
+    RankSnapshot,
+    Record,
+)
+from clusterrun.diagnosis.stacks import ThreadPlace
+from clusterrun.model.frozen import fields, replace
 
 NOW = 1000.0
 LIBRARY = "/venv/lib/python3.11/site-packages"
@@ -27,6 +38,10 @@ MEETING = (
     f"{LIBRARY}/torch/distributed/distributed_c10d.py:1700 init_process_group",
     "/home/me/train.py:5 <module>",
 )
+PROCESS = ProcessSample.__fields__  # type: ignore[attr-defined]
+STACKS = PythonStacks.__fields__  # type: ignore[attr-defined]
+REQUEST = GroupRequest.__fields__  # type: ignore[attr-defined]
+CALL = MainCall.__fields__  # type: ignore[attr-defined]
 
 
 def record(
@@ -47,10 +62,32 @@ def history(upto: int) -> tuple[Record, ...]:
     return tuple(record(number) for number in range(1, upto + 1))
 
 
-def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSeen:
+def changed(seen: RankSnapshot, **changes: Any) -> RankSnapshot:
+    """The rank with fields of it, or of its parts, changed: ``stack``, ``busy``, ``call="send"``."""
+    if "stack" in changes:
+        changes["main"] = changes.pop("stack")
+    if "threads" in changes:
+        threads = changes["threads"]
+        changes["threads"] = tuple(ThreadPlace(one, one) if isinstance(one, str) else one for one in threads)
+    if isinstance(changes.get("call"), str):
+        changes["name"] = changes.pop("call")
+    parts = {"process": PROCESS, "stacks": STACKS, "request": REQUEST, "call": CALL}
+    whole: dict[str, Any] = {}
+    for part, names in parts.items():
+        own = {name: changes.pop(name) for name in names if name in changes}
+        if own:
+            whole[part] = replace(fields(seen)[part], **own)
+    return replace(seen, **{**whole, **changes})
+
+
+def bare(number: int, node: str, state: str, **changes: Any) -> RankSnapshot:
+    """A rank of which nothing is known but ``changes``."""
+    return changed(RankSnapshot(number, node, ProcessSample(0, state)), **changes)
+
+
+def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSnapshot:
     """A rank of a world of ``size`` that has begun ``begun`` collectives, two ranks a node."""
     values: dict[str, Any] = {
-        "rank": number,
         "node": f"n{number // 2}",
         "pid": 100 + number,
         "state": "S",
@@ -58,19 +95,23 @@ def rank(number: int, size: int = 4, begun: int = 10, **changes: Any) -> RankSee
         "clock": NOW,
         "seconds": 1.0,
         "answered": True,
-        "torch": True,
         "groups": (Group("0", size, begun, True, "gloo", f"0-{size - 1}"),),
         "records": history(begun),
     }
-    return RankSeen(**{**values, **changes})
+    return changed(RankSnapshot(number, "", ProcessSample(0, "S")), **{**values, **changes})
 
 
-def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankSeen:
+def waiter(number: int, size: int = 4, begun: int = 11, **changes: Any) -> RankSnapshot:
     """A rank that waits in its newest collective."""
     records = (*history(begun - 1), record(begun, done=False))
     return rank(number, size, begun, **{"records": records, "stack": ALL_REDUCE, **changes})
 
 
-def case(*seen: RankSeen, **changes: Any) -> JobSnapshot:
-    """All of a world."""
+def snapshot(*seen: RankSnapshot, **changes: Any) -> JobSnapshot:
+    """A look at all of a world."""
     return JobSnapshot(seen=seen, **{"size": len(seen), **changes})
+
+
+def case(*seen: RankSnapshot, **changes: Any) -> CallTable:
+    """The table of calls of all of a world."""
+    return of_snapshot(snapshot(*seen, **changes))

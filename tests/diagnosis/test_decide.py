@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSeen
+from clusterrun.diagnosis.evidence import Backlog, ChildProcess, Group, RankSnapshot
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import (
@@ -20,6 +20,7 @@ from tests.diagnosis.ranks import (
     NOW,
     RECV,
     case,
+    changed,
     history,
     rank,
     record,
@@ -27,7 +28,7 @@ from tests.diagnosis.ranks import (
 )
 
 
-def verdict(*seen: RankSeen, **changes: object) -> Diagnosis:
+def verdict(*seen: RankSnapshot, **changes: object) -> Diagnosis:
     return decide(case(*seen, **changes)).diagnosis
 
 
@@ -131,7 +132,7 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
         ),
     ],
 )
-def test_why_a_rank_did_not_come_is_said(missing: RankSeen, why: str) -> None:
+def test_why_a_rank_did_not_come_is_said(missing: RankSnapshot, why: str) -> None:
     found = verdict(waiter(0), missing, waiter(2), waiter(3), stalled=60.0)
     assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(1, "n0", why)])
     assert found.remedy
@@ -219,7 +220,7 @@ def test_all_in_one_collective_that_does_not_end_is_a_link_named_by_the_ends_tha
             (-1, "n2", "what it sends to n1 is not acknowledged"),
         ],
     )
-    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times over: no answer" in found.evidence
+    assert "rank 1 on n1 sent 96 bytes to n2 (10.0.0.3) 5 times without an answer" in found.evidence
 
 
 def test_a_rank_that_left_one_collective_and_waits_in_the_next_does_not_hide_the_one_that_does_not_end() -> (
@@ -355,7 +356,7 @@ def test_a_stall_that_was_watched_from_outside_needs_no_patience() -> None:
 
 def test_nothing_seen_is_undetermined() -> None:
     found = decide(case(size=2, mute=(("n0", "lost"),))).diagnosis
-    assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("nothing was heard from n0: lost",))
+    assert (found.verdict, found.evidence) == (Verdict.UNDETERMINED, ("no answer from n0: lost",))
 
 
 def test_of_several_that_are_stopped_each_is_named_with_its_remedy_and_who_else_is_late() -> None:
@@ -383,7 +384,7 @@ def test_where_few_have_come_and_the_others_stand_in_one_line_it_is_asked_whethe
 
 
 def test_the_one_that_takes_two_groups_in_another_order_than_most_is_named() -> None:
-    def inside(number: int, begun: str) -> RankSeen:
+    def inside(number: int, begun: str) -> RankSnapshot:
         groups = tuple(Group(name, 4, int(name == begun), False, "gloo", "0-3") for name in "ab")
         return rank(number, groups=groups, records=(record(1, False, group=begun),), stack=ALL_REDUCE)
 
@@ -429,7 +430,7 @@ def test_of_ranks_that_wait_outside_of_collectives_those_that_have_ended_are_tol
 # --- calls that are left out, worlds that do not fit, what no record tells ---
 
 
-def subgroup(number: int, size: int, few: int, **changes: object) -> RankSeen:
+def subgroup(number: int, size: int, few: int, **changes: object) -> RankSnapshot:
     """A rank in a world of ``size`` whose first ``few`` ranks share a group ``1``."""
     groups = [Group("0", size, 8, True, "gloo", f"0-{size - 1}")]
     groups += [Group("1", few, 0, False, "gloo", f"0-{few - 1}")] if number < few else []
@@ -550,7 +551,7 @@ def test_a_rank_whose_process_a_thread_holds_when_all_others_have_ended_is_named
     assert blamed(found) == [(2, "n1", "its script has ended, and its process has not")]
 
 
-def on_gpus(number: int, begun: int, **changes: object) -> RankSeen:
+def on_gpus(number: int, begun: int, **changes: object) -> RankSnapshot:
     """A rank that spins while its GPU waits, with a torch that keeps no records."""
     groups = (Group("0", 4, begun, True, "nccl", "0-3"),)
     return rank(number, groups=groups, records=(), stack=LOOP, busy=1.0, state="R", **changes)
@@ -572,7 +573,7 @@ def test_a_stall_of_ranks_that_may_spin_is_never_called_nothing_wrong() -> None:
 
 def at_barrier(
     number: int, waited: float, before: tuple[float, float], doing: tuple[str, ...] = ()
-) -> RankSeen:
+) -> RankSnapshot:
     """A rank of four; to the two barriers before this one rank 0 came ``before`` seconds after the others."""
     late = before if number == 0 else (0.0, 0.0)
     first, second, third = NOW - 200, NOW - 100, NOW - waited
@@ -614,7 +615,7 @@ def test_a_rank_that_evaluates_for_all_is_not_blamed_before_it_takes_longer_than
     """Rank 1, which never did, gets no longer than any rank does; one that computes gets twenty seconds."""
     patience = max(least, patience if blamed == 0 else 0.0)
     seen = [at_barrier(number, waited, before, LOOP if number == blamed else ()) for number in range(4)]
-    seen[blamed] = replace(seen[blamed], busy=busy)
+    seen[blamed] = changed(seen[blamed], busy=busy)
     judged = decide(case(*seen))
     assert [one.rank for one in judged.diagnosis.culprits] == ([blamed] if waited > patience else [])
     if waited < patience:
@@ -667,7 +668,7 @@ def test_ranks_that_are_too_busy_to_answer_are_not_called_hung() -> None:
     assert verdict(*silent, stalled=60.0).verdict is Verdict.UNDETERMINED
 
 
-def of_pipeline(number: int, sent: int, **changes: Any) -> RankSeen:
+def of_pipeline(number: int, sent: int, **changes: Any) -> RankSnapshot:
     """A rank of three after ten collectives and ``sent`` sends and receives, which gloo's count holds too."""
     begun = 10 if changes else 11
     groups = (Group("0", 3, begun + sent, True, "gloo", "0-2"),)
@@ -684,7 +685,7 @@ def test_of_two_that_send_each_other_in_turns_both_sides_of_what_is_not_answered
     assert found.said == (
         "rank 1 waits in a send or receive at train.py:12 for rank 2, in all_reduce at train.py:11 (step): "
         "either rank 2 left out the other half of a send or receive, or rank 1 made a call too many; "
-        "what is left does not tell"
+        "the records do not show which"
     )
 
 
@@ -719,7 +720,7 @@ def test_a_rank_that_waits_and_has_sent_nothing_waits_for_something_else() -> No
 BROADCAST = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:3151 broadcast", *LOOP)
 
 
-def in_broadcast(number: int, root: int | None) -> RankSeen:
+def in_broadcast(number: int, root: int | None) -> RankSnapshot:
     """A rank of four that waits in a broadcast from ``root``; None: it waits in the collective after that."""
     before = (*history(10), record(11, done=root is None, operation="broadcast"))
     if root is None:
@@ -745,7 +746,7 @@ def test_ranks_that_name_different_roots_of_one_collective_are_told(
     seen = [in_broadcast(number, root) for number, root in enumerate(roots)]
     found = verdict(*seen, stalled=60.0)
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, wrong)
-    assert found.said.endswith("nothing tells which is right") is not bool(wrong)
+    assert found.said.endswith("nothing shows which is right") is not bool(wrong)
     assert all(f"it names rank {roots[one.rank]} as the root" in one.why for one in found.culprits)
 
 
@@ -781,9 +782,9 @@ def test_of_two_roots_the_one_that_variables_of_those_who_have_gone_on_name_is_r
     """As seen of gather and scatter with two roots: both wait for each other, and the others have left."""
     seen = [in_broadcast(number, root) for number, root in enumerate((0, None, 2, None))]
     seen = [
-        replace(one, named=tuple(named.split(";")))
-        if one.root < 0
-        else replace(one, named=(f"{LOOP_LINE} 5",))
+        changed(one, named=tuple(named.split(";")))
+        if one.call.root < 0
+        else changed(one, named=(f"{LOOP_LINE} 5",))
         for one in seen
     ]
     found = verdict(*seen, stalled=60.0)
@@ -896,6 +897,6 @@ def test_a_rank_that_waits_in_a_collective_while_it_holds_the_lock_of_a_file_is_
         rank(0, node="n9", pid=100, stack=BARRIER),  # that process of another node
     ],
 )
-def test_who_holds_a_lock_and_waits_for_nobody_is_not_named_for_it(holder: RankSeen) -> None:
+def test_who_holds_a_lock_and_waits_for_nobody_is_not_named_for_it(holder: RankSnapshot) -> None:
     others = [rank(number, node="n0", stack=LOOP, lock_holder=100) for number in range(1, 4)]
     assert 0 not in [one.rank for one in verdict(holder, *others, stalled=60.0).culprits]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.diagnosis.evidence import Group, RankSnapshot, Record
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, history, rank, record
@@ -13,7 +13,7 @@ from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, NOW, case, history, rank,
 HERE = ("/home/me/train.py:17 exchange", "/home/me/train.py:30 <module>")
 
 
-def verdict(*seen: RankSeen) -> Diagnosis:
+def verdict(*seen: RankSnapshot) -> Diagnosis:
     return decide(case(*seen, stalled=60.0)).diagnosis
 
 
@@ -22,7 +22,7 @@ def verdict(*seen: RankSeen) -> Diagnosis:
 
 def epochs(
     number: int, done: list[int], now: int, waits: bool, call: str = "recv", peer: int = 0
-) -> RankSeen:
+) -> RankSnapshot:
     """A rank of two that made so many sends or receives before each barrier; it waits in one, or the next."""
     records, begun = [], 0
     for sequence, count in enumerate(done, 1):
@@ -87,7 +87,7 @@ LINE = (1, 2, 2, 1)
 """How many each of four exchanges with its neighbours in a step: the first and the last have one."""
 
 
-def of_line(number: int, now: int, steps: int) -> RankSeen:
+def of_line(number: int, now: int, steps: int) -> RankSnapshot:
     """Each step is a list given to ``batch_isend_irecv`` inline, and a collective; the last rank waits."""
     each, waits = LINE[number] + 1, number == 3
     done = [
@@ -126,7 +126,7 @@ def test_of_lists_that_no_variable_holds_the_one_whose_number_departs_is_named(
 # --- collectives of a group of some ranks, and of all ---
 
 
-def trains(number: int, some: str, calls: str, size: int = 4) -> RankSeen:
+def trains(number: int, some: str, calls: str, size: int = 4) -> RankSnapshot:
     """A rank that made these calls in turn, ``w`` with all and ``s`` with ``some``; it waits in the last."""
     counts, records = {"w": 0, "s": 0}, []
     for place, call in enumerate(calls):
@@ -204,7 +204,7 @@ def test_one_step_more_than_the_others_who_go_on_to_something_new_is_no_custom_o
 def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: int, odd: list[int]) -> None:
     """Ranks 2 and 3 are one of two pairs; rank 2 waits in a call of theirs that rank 3 has not made."""
 
-    def of_pair(number: int, called: int, waits: bool) -> RankSeen:
+    def of_pair(number: int, called: int, waits: bool) -> RankSnapshot:
         world, name, ranks = Group("0", 4, 9, True, "gloo", "0-3"), "12"[number // 2], ("0-1", "2-3")
         pair = Group(name, 2, called, False, "gloo", ranks[number // 2])
         own = (Record(name, 1, "barrier", "", "", not waits, NOW - 70, 0),) if called else ()
@@ -220,7 +220,7 @@ def test_of_a_pair_the_one_is_odd_that_does_not_do_as_a_pair_like_it(sibling: in
 # --- another peer ---
 
 
-def of_four(number: int, before: list[int], now: int, call: str = "", peer: int = -1) -> RankSeen:
+def of_four(number: int, before: list[int], now: int, call: str = "", peer: int = -1) -> RankSnapshot:
     """A rank of four that made so many sends or receives before each all_reduce, and waits in either."""
     records, begun = [], 0
     for sequence, count in enumerate([*before, *([] if call else [now])], 1):
@@ -263,7 +263,7 @@ def test_who_waits_for_a_rank_that_never_sends_while_another_one_waits_for_it_na
 SETS = "/home/me/train.py:15"
 
 
-def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object) -> RankSeen:
+def keyed(number: int, key: str = "e2/shard3", own: str = "", **changes: object) -> RankSnapshot:
     """A rank that waits for a key of the store, and sets one of its own before."""
     stack = ("/home/me/train.py:17 collect", "/home/me/train.py:30 <module>")
     sets = (f"{SETS}\t{own or f'e2/shard{number}'}",)
@@ -333,7 +333,7 @@ def test_where_several_ranks_or_none_set_a_key_nobody_is_named(own: str) -> None
 # --- ranks that wait for each other in several groups: who left its order ---
 
 
-def mesh(number: int, called: list[str], waits: int = 1) -> RankSeen:
+def mesh(number: int, called: list[str], waits: int = 1) -> RankSnapshot:
     """A rank of 2 x 2 that called ``all_reduce`` of its row (r) and its column (c) in this order."""
     row, column = (
         (f"r{number // 2}", f"{number // 2 * 2}-{number // 2 * 2 + 1}"),

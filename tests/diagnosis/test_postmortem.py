@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Group, RankSeen, Record
-from clusterrun.diagnosis.postmortem import explain, with_printed
+from clusterrun.diagnosis.decide import decide_end as explain
+from clusterrun.diagnosis.evidence import Group, RankSnapshot, Record
+from clusterrun.diagnosis.explain_end import with_printed
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
-from tests.diagnosis.ranks import ALL_REDUCE, LOOP
+from tests.diagnosis.ranks import ALL_REDUCE, LOOP, bare
 
 PEER = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:5."
 BAD = "ValueError: the data are bad"
@@ -47,12 +48,12 @@ def failure(rank: int, code: int = 1, at: float = 101.0) -> Failure:
 def left(*errors: Error, **changes: Any) -> Remains:
     values: dict[str, Any] = {"state": State.FAILED, "reason": "", "failure": failure(1)}
     nodes = ("n0", "n1", "n2", "n3")
-    return Remains(errors=tuple(errors), nodes=nodes, **{**values, **changes})
+    return Remains(printed=tuple(errors), nodes=nodes, **{**values, **changes})
 
 
 def test_a_traceback_gives_its_last_line_and_the_innermost_line_of_the_users() -> None:
     (found,) = heard(1, *traceback(1, BAD))
-    assert (found.text, found.frame, found.said) == (
+    assert (found.text, found.frame, found.message) == (
         BAD,
         "/home/me/train.py:9 step",
         f"{BAD}, at train.py:9 (step)",
@@ -92,7 +93,7 @@ def test_what_is_no_error_is_not_heard() -> None:
     ],
 )
 def test_an_error_is_what_ends_a_traceback_or_a_usage(lines: list[str], said: list[str]) -> None:
-    assert [one.said for one in heard(1, *lines)] == said
+    assert [one.message for one in heard(1, *lines)] == said
 
 
 def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
@@ -111,7 +112,7 @@ def test_an_abort_is_told_with_the_line_that_its_stack_names() -> None:
 
 def test_a_crash_without_words_is_its_signal_and_its_line() -> None:
     (found,) = heard(0, "Fatal Python error: Segmentation fault", '  File "/home/me/train.py", line 4 in go')
-    assert found.said == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
+    assert found.message == "Fatal Python error: Segmentation fault, at train.py:4 (go)"
 
 
 def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequences() -> None:
@@ -126,7 +127,7 @@ def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequenc
             f"rank 1: {BAD}, at train.py:9 (step)",
             f"a consequence only, of rank 0: {PEER}, at train.py:9 (step)",
         ),
-        "clusterrun logs --rank 1 shows all that it said",
+        "clusterrun logs --rank 1 shows all that it printed",
     )
 
 
@@ -158,7 +159,7 @@ def test_where_all_ranks_of_a_run_or_of_some_nodes_say_the_same_none_is_singled_
     errors = [error for n in who for error in heard(n, *traceback(n, missing))]
     found = explain(replace(left(*errors), nodes=tuple(nodes)))
     assert (found.said.partition(": ")[0], [one.rank for one in found.culprits]) == (said, named)
-    assert any(line.endswith("said the same") for line in found.evidence)
+    assert any(line.endswith("printed the same") for line in found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -259,28 +260,28 @@ def test_who_is_the_first_to_write_to_a_file_system_is_no_culprit_but_its_node(f
         [(-1, "n1")],
     )
     assert found.said == f"{cause} on n1: rank 1 met it first"
-    assert found.culprits[0].why == f"{cause}; rank 1 said: {full}, at train.py:9 (step)"
+    assert found.culprits[0].why == f"{cause}; rank 1 printed: {full}, at train.py:9 (step)"
     several = explain(left(*first, *heard(3, *traceback(3, full), at=101.0)))
     assert (several.said, several.culprits) == (f"{cause} that n1, n3 use: rank 1 met it first", ())
-    assert "rank 3 said the same" in several.evidence
+    assert "rank 3 printed the same" in several.evidence
 
 
 def test_who_said_the_same_of_a_file_of_its_own_is_told_too() -> None:
     missing = "FileNotFoundError: [Errno 2] No such file or directory: '/run/__{}.metadata'"
     errors = [error for rank in range(4) for error in heard(rank, *traceback(rank, missing.format(rank)))]
-    assert "ranks 0 and 2-3 said the same" in explain(left(*errors)).evidence
+    assert "ranks 0 and 2-3 printed the same" in explain(left(*errors)).evidence
 
 
 def test_of_those_that_exited_0_only_who_was_in_the_group_that_failed_is_named() -> None:
     """A mesh of two by two: rank 2 fails of its group with rank 3; rank 0 of its own with rank 2."""
 
-    def of_mesh(rank: int, row: str, column: str, newest: str) -> RankSeen:
+    def of_mesh(rank: int, row: str, column: str, newest: str) -> RankSnapshot:
         groups = (Group("0", 4, ranks="0-3"), Group("1", 2, ranks=row), Group("2", 2, ranks=column))
         records = tuple(
             Record(name, 6, "all_reduce", "[4]", "Float", name != newest, 100.0 + (name == newest))
             for name in ("0", "1", "2")
         )
-        return RankSeen(rank, f"n{rank}", 0, "", groups=groups, records=records)
+        return bare(rank, f"n{rank}", "", groups=groups, records=records)
 
     last = replace(failure(2), noticed=True, ended="1,3")
     remains = left(*heard(2, *traceback(2, PEER)), failure=last)
@@ -414,13 +415,13 @@ def test_a_run_that_was_cancelled_has_no_culprit() -> None:
 # --- ranks that did not agree ---
 
 
-def last(rank: int, sizes: str, types: str = "Float") -> RankSeen:
+def last(rank: int, sizes: str, types: str = "Float") -> RankSnapshot:
     """What a rank that failed could still leave."""
     record = Record("0", 6, "all_reduce", sizes, types, True, 100.0)
-    return RankSeen(rank, f"n{rank}", 0, "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
+    return bare(rank, f"n{rank}", "", groups=(Group("0", 4, ranks="0-3"),), records=(record,))
 
 
-def exchanges(rank: int, *sizes: str) -> RankSeen:
+def exchanges(rank: int, *sizes: str) -> RankSnapshot:
     """What a rank has brought to one all_to_all after the other."""
     called = last(rank, "").records[0]
     records = tuple(
@@ -489,7 +490,7 @@ def test_who_aborted_is_not_named_where_others_called_what_it_expected_and_none_
     found = explain(left(*heard(0, aborted), failure=failure(0, -6), last=(last(3, "[4]"),)))
     assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
     assert found.said == (
-        "rank 0 on n0 was sent more than it expected: what is left does not tell by whom; "
+        "rank 0 on n0 was sent more than it expected: the records do not show by whom; "
         "ranks 1-2 left no record of what they called"
     )
     assert (
@@ -542,11 +543,11 @@ def test_what_a_checkpoint_tells_every_rank_is_that_of_the_rank_in_which_it_happ
 
 def test_of_two_ranks_whose_checkpoint_failed_neither_takes_the_others_error() -> None:
     errors = [error for rank in range(4) for error in heard(rank, *of_checkpoint(rank, 1, 3))]
-    assert {(one.origin, one.said) for one in errors} == {
+    assert {(one.origin, one.message) for one in errors} == {
         (1, f"{DENIED}, at train.py:21 (write_data)"),
         (3, f"{DENIED}, at train.py:23 (write_data)"),
     }
-    assert [one.consequence for one in errors] == [True, True, False, True, True, True, True, False]
+    assert [one.is_consequence for one in errors] == [True, True, False, True, True, True, True, False]
 
 
 def test_a_wider_type_is_larger_too() -> None:
@@ -593,13 +594,13 @@ def test_what_was_sent_is_told_from_what_was_expected_by_its_parts(
     assert [one.rank for one in found.culprits] == named
 
 
-def in_call(number: int, operation: str, line: int) -> RankSeen:
+def in_call(number: int, operation: str, line: int) -> RankSnapshot:
     """Where a rank stood when it was told to end."""
     inner = f"/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 {operation}"
-    return RankSeen(number, f"n{number}", 0, "S", stack=(inner, f"/home/me/train.py:{line} step"))
+    return bare(number, f"n{number}", "S", stack=(inner, f"/home/me/train.py:{line} step"))
 
 
-def gone_on() -> tuple[RankSeen, ...]:
+def gone_on() -> tuple[RankSnapshot, ...]:
     """Rank 3 alone left records: a large call, and after it the small one that the others were in."""
     records = (*last(3, "[272]").records, replace(last(3, "[]").records[0], sequence=7, at=101.0))
     return (replace(last(3, ""), records=records),)
@@ -625,7 +626,7 @@ def test_who_stood_in_another_line_than_the_one_that_aborted_and_all_others_is_t
         (in_call(1, "broadcast", 17), in_call(2, "broadcast", 20)),  # which others may leave alone
     ],
 )
-def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankSeen, ...]) -> None:
+def test_where_lines_do_not_tell_the_odd_one_nobody_is_blamed(stood: tuple[RankSnapshot, ...]) -> None:
     dumped = ("Fatal Python error: Aborted", '  File "/home/me/train.py", line 20 in step')
     aborted = heard(0, f"  {ABORTED}".replace("1000 vs 4", "136 vs 4"), *dumped)
     noticed = heard(3, *traceback(3, PEER, line=20))
@@ -637,16 +638,16 @@ def test_of_two_ranks_of_a_group_whose_sizes_differ_both_are_told_and_ranks_of_o
     """As seen of tensor parallelism: rank 1 is in no group with rank 2 but that of all."""
     groups = (Group("0", 4, ranks="0-3"), Group("4", 2, ranks="2-3"))
     record = Record("4", 12, "all_reduce", "[6, 8]", "Float", True, 100.0)
-    mate = RankSeen(3, "n3", 0, "", groups=groups, records=(record,))
+    mate = bare(3, "n3", "", groups=groups, records=(record,))
     barrier = Record("0", 1, "barrier", "", "", True, 101.0)
     other = Record("3", 14, "all_reduce", "[6, 8]", "Float", True, 100.5)
-    apart = RankSeen(1, "n1", 0, "", groups=(groups[0], Group("3", 2, ranks="0-1")), records=(other, barrier))
+    apart = bare(1, "n1", "", groups=(groups[0], Group("3", 2, ranks="0-1")), records=(other, barrier))
     aborted = heard(2, f"  {ABORTED}".replace("1000 vs 4", "48 vs 32"))
     found = explain(left(*aborted, failure=failure(2, -6), last=(apart, mate)))
     assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
     assert found.said == (
         "rank 2 on n2 was sent more than it expected; rank 3 called all_reduce of [6, 8] Float: "
-        "what is left does not tell which of them is wrong"
+        "the records do not show which of them is wrong"
     )
 
 
@@ -667,17 +668,15 @@ def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> No
     found = explain(left(*heard(1, f"  {ABORTED}", *dumped), failure=failure(1, -6)))
     assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
     assert found.said == (
-        "rank 1 on n1 was sent more than it expected at train.py:14 (stage): what is left does not tell "
-        "whether it or who sent that is wrong"
+        "rank 1 on n1 was sent more than it expected at train.py:14 (stage): the records do not show "
+        "whether it or the sender is wrong"
     )
 
 
-def small(number: int) -> RankSeen:
+def small(number: int) -> RankSnapshot:
     """What a rank of a pipeline leaves: it reduced its losses, and sends and receives are not recorded."""
     records = tuple(Record("0", turn, "all_reduce", "[1]", "Float", True, turn) for turn in range(1, 14))
-    return RankSeen(
-        number, f"n{number}", 0, "", groups=(Group("0", 4, 13, True, "gloo", "0-3"),), records=records
-    )
+    return bare(number, f"n{number}", "", groups=(Group("0", 4, 13, True, "gloo", "0-3"),), records=records)
 
 
 @pytest.mark.parametrize(("sent", "odd"), [(1536, []), (4, [2])])
@@ -774,7 +773,7 @@ def test_a_key_that_torch_itself_waits_for_is_the_consequence_of_a_rank_that_did
     (found,) = heard(
         1, *traceback(1, f"torch.distributed.DistStoreError: wait timeout after 9ms, keys: {keys}")
     )
-    assert found.consequence
+    assert found.is_consequence
 
 
 def test_who_went_on_when_the_others_had_ended_is_told_with_the_line_that_it_went_on_to() -> None:
@@ -877,20 +876,20 @@ def test_a_message_that_ends_in_a_colon_goes_on_in_the_next_line() -> None:
     ]
     lines = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in step', *told]
     (found,) = heard(1, *lines)
-    assert found.said == f"{told[0]} {told[1]}, at train.py:7 (step)"
+    assert found.message == f"{told[0]} {told[1]}, at train.py:7 (step)"
 
 
 # --- watchdogs of the script's own, codes that are lost ---
 
 
-def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankSeen:
+def hung(number: int, sequence: int, at: float, stack: tuple[str, ...]) -> RankSnapshot:
     """A rank that still ran when it was told to end: it has begun so many collectives, the last one then."""
     groups = (Group("0", 4, ranks="0-3"),)
     records = tuple(
         Record("0", n, "all_reduce", "[4]", "Float", n < sequence, at - 0.1 * (sequence - n))
         for n in range(1, sequence + 1)
     )
-    return RankSeen(number, f"n{number}", 0, "S", stack=stack, groups=groups, records=records)
+    return bare(number, f"n{number}", "S", stack=stack, groups=groups, records=records)
 
 
 def watched(code: int, *lines: str, stands: tuple[str, ...] = LOOP, since: float = 93.0) -> Diagnosis:
@@ -971,7 +970,7 @@ REDUCES, RESTORES = (C10D, "/home/me/train.py 11 step"), ("/home/me/train.py 15 
 
 def test_of_ranks_that_a_timer_ends_the_one_that_was_in_no_collective_is_named() -> None:
     stood = [timer(rank, *(RESTORES if rank == 2 else REDUCES)) for rank in range(4)]
-    assert [one.said for one in (*stood[2], *stood[3])] == [
+    assert [one.message for one in (*stood[2], *stood[3])] == [
         "Timeout (0:00:07)!, at train.py:15 (restore)",
         "Timeout (0:00:07)!, at train.py:11 (step), in all_reduce",
     ]

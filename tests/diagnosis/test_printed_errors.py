@@ -25,5 +25,5 @@ def test_what_a_rank_prints_in_the_moment_of_its_traceback_does_not_become_the_e
         for stream in ("out", "err"):
             os.utime(folder / f"{rank:05d}.{stream}", (100.0, 100.0))
     told = "EOFError: EOF when reading a line, at train.py:93 (ask)"
-    assert [(one.rank, one.said) for one in errors(paths, 0)] == [(0, told), (1, told)]
+    assert [(one.rank, one.message) for one in errors(paths, 0)] == [(0, told), (1, told)]
     assert [one.rank for one in errors(paths, 0, frozenset({1}))] == [1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterrun.agent.log_tail import noticed
-from clusterrun.diagnosis.postmortem import explain
+from clusterrun.diagnosis.decide import decide_end as explain
 from clusterrun.diagnosis.printed_errors import Error, heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis

@@ -6,8 +6,17 @@ import json
 
 import pytest
 
-from clusterrun.diagnosis.frames import of_faulthandler, of_py_spy, other_threads
-from clusterrun.diagnosis.stack_location import Doing, StackLocation, line_of, place, short
+from clusterrun.diagnosis.stacks import (
+    Doing,
+    StackLocation,
+    ThreadPlace,
+    line_of,
+    of_faulthandler,
+    of_py_spy,
+    other_threads,
+    short,
+)
+from clusterrun.diagnosis.stacks import location as place
 from tests.diagnosis.ranks import ALL_REDUCE, LIBRARY, LOADER, LOOP, MEETING
 
 TWO_THREADS = """\0\0Thread 0x00007fa7cd5fe640 (most recent call first):
@@ -49,7 +58,9 @@ Current thread 0x00007fa7ce040b80 (most recent call first):
 
 
 def test_of_the_other_threads_only_those_in_the_users_code_are_told() -> None:
-    assert other_threads(ENDED, "7fa7ce040b80") == ("/home/me/train.py:31 upload",)
+    assert other_threads(ENDED, "7fa7ce040b80") == (
+        ThreadPlace("/home/me/train.py:31 upload", "/home/me/train.py:31 upload"),
+    )
     assert other_threads(TWO_THREADS, "7fa7ce040b80") == ()
 
 

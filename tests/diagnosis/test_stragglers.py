@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from clusterrun.diagnosis.evidence import RankSeen
-from clusterrun.diagnosis.stragglers import Straggler, find_straggler
-from clusterrun.model.frozen import replace
-from tests.diagnosis.ranks import LIBRARY, rank, record
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.stragglers import Straggler
+from clusterrun.diagnosis.stragglers import find_straggler as straggler_of
+from tests.diagnosis.ranks import LIBRARY, case, changed, rank, record
 
 STEPS = 40
 
 
-def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[RankSeen]:
+def find_straggler(seen: Sequence[RankSnapshot], offsets: Mapping[str, float]) -> Straggler | None:
+    return straggler_of(case(*seen, offsets=tuple(offsets.items())))
+
+
+def ranks(arrivals: list[list[float]], nodes: list[str] | None = None) -> list[RankSnapshot]:
     """A rank for each list of times at which it came to its collectives."""
     size = len(arrivals)
     return [
@@ -88,7 +93,7 @@ def test_a_slow_rank_is_told_however_many_collectives_a_step_has_and_equal_ranks
         assert find_straggler(_steps(random.Random(seed), size, each, None), {}) is None
 
 
-def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[RankSeen]:
+def _steps(chance: random.Random, size: int, each: int, slow: int | None) -> list[RankSnapshot]:
     """Ranks whose steps jitter and end with ``each`` collectives; ``slow`` takes twice as long."""
     times: list[list[float]] = [[] for _ in range(size)]
     now = 0.0
@@ -135,11 +140,11 @@ def test_a_rank_that_still_has_data_is_not_slow_for_those_who_have_none(
     joined: tuple[int, ...], slow: int | None
 ) -> None:
     seen = _steps(random.Random(1), 4, 3, 3)
-    found = find_straggler([replace(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
+    found = find_straggler([changed(one, stack=JOINED if one.rank in joined else ASKS) for one in seen], {})
     assert (found.rank if found else None) == slow
 
 
-def _ranks_of(arrivals: list[list[float]]) -> list[RankSeen]:
+def _ranks_of(arrivals: list[list[float]]) -> list[RankSnapshot]:
     return [
         rank(
             n,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
+from clusterrun.diagnosis.evidence import Group, PostedOp, RankSnapshot
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from tests.diagnosis.ranks import BARRIER, LIBRARY, LOOP, case, rank, waiter
 
@@ -13,19 +13,19 @@ STACK = ("/home/me/train.py:16 ring", "/home/me/train.py:30 <module>")
 SIZE = 4
 
 
-def posts(number: int, *listed: PostedOp, before: int = 20) -> RankSeen:
+def posts(number: int, *listed: PostedOp, before: int = 20) -> RankSnapshot:
     """A rank that waits for what it has posted, after ``before`` sends and receives."""
     groups = (Group("0", SIZE, 10 + before + len(listed), True, "gloo", f"0-{SIZE - 1}"),)
     return rank(number, SIZE, call="wait", posts=listed, groups=groups, stack=STACK)
 
 
-def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSeen:
+def ring(number: int, to: int = 1, tag: int = 0, before: int = 20) -> RankSnapshot:
     """Sends to the rank at distance ``to``, and receives from the one before."""
     sent = PostedOp("send", (number + to) % SIZE, tag)
     return posts(number, sent, PostedOp("recv", (number - 1) % SIZE), before=before)
 
 
-def verdict(*seen: RankSeen) -> Diagnosis:
+def verdict(*seen: RankSnapshot) -> Diagnosis:
     return decide(case(*seen, stalled=60.0)).diagnosis
 
 
@@ -38,7 +38,7 @@ def verdict(*seen: RankSeen) -> Diagnosis:
         (ring(1, tag=5), "send to rank 2 (tag 5), recv from rank 0"),
     ],
 )
-def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSeen, listed: str) -> None:
+def test_of_a_ring_the_rank_that_posts_another_list_is_named(odd: RankSnapshot, listed: str) -> None:
     found = verdict(ring(0), odd, ring(2), ring(3))
     assert (found.verdict, [one.rank for one in found.culprits]) == (Verdict.MISMATCH, [1])
     assert found.culprits[0].why.startswith(f"it posts {listed} at train.py:16 (ring), which does not fit")
@@ -82,7 +82,7 @@ def test_a_rank_that_has_not_come_is_named_whatever_the_others_posted() -> None:
     assert [one.rank for one in found.culprits] == [3]
 
 
-def end(number: int, call: str, peer: int, line: int = 8) -> RankSeen:
+def end(number: int, call: str, peer: int, line: int = 8) -> RankSnapshot:
     stack = (f"{LIBRARY}/torch/distributed/distributed_c10d.py:2753 {call}", f"/home/me/train.py:{line} swap")
     return rank(number, SIZE, call=call, peer=peer, stack=stack)
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Group, RankSeen
+from clusterrun.diagnosis.evidence import Group, RankSnapshot
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
-from clusterrun.model.frozen import replace
-from tests.diagnosis.ranks import LIBRARY, LOOP, MEETING, case, rank, waiter
+from tests.diagnosis.ranks import LIBRARY, LOOP, MEETING, case, changed, rank, waiter
 
 HERE, THERE = "10.0.0.1:29500", "10.0.0.9:29500"
 OTHER_PORT = "10.0.0.1:29999"
 
 
-def meets(number: int, store: str = HERE, asks: int | None = None) -> RankSeen:
+def meets(number: int, store: str = HERE, asks: int | None = None) -> RankSnapshot:
     """A rank that stands in init_process_group."""
     asked = number if asks is None else asks
     return rank(number, started=4, world=4, groups=(), records=(), stack=MEETING, store=store, asks=asked)
 
 
-def verdict(*seen: RankSeen) -> Diagnosis:
+def verdict(*seen: RankSnapshot) -> Diagnosis:
     return decide(case(*seen, stalled=60.0)).diagnosis
 
 
@@ -103,7 +102,7 @@ def test_of_several_that_may_set_a_key_those_are_told_who_wait_for_it() -> None:
     found = verdict(waiter(0), waiter(1), waiter(2), wait)
     assert [one.rank for one in found.culprits] == [3]
     assert "it waits for a key of the store at train.py:7 (ready)" in found.said
-    known = verdict(waiter(0), waiter(1), waiter(2), replace(wait, key="seed/3"))
+    known = verdict(waiter(0), waiter(1), waiter(2), changed(wait, key="seed/3"))
     assert "it waits for the key seed/3 of the store at train.py:7 (ready)" in known.said
 
 
@@ -122,7 +121,7 @@ NEW_GROUP = (
 PAIRS = (((0, 1), (2, 3)), ((0, 2), (1, 3)))
 
 
-def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSeen:
+def makes(number: int, ranks: str, *before: str, made: int = 0) -> RankSnapshot:
     """A rank that is making a group of ``ranks``, after those of ``before``, each ``NAME=RANKS``."""
     known = tuple(Group(one.partition("=")[0], 2, 0, ranks=one.partition("=")[2]) for one in before)
     world = Group("0", 4, 10, True, "gloo", "0-3")
@@ -195,7 +194,7 @@ def test_of_ranks_in_new_group_and_others_in_a_collective_the_few_are_named(
     if not named:
         assert found.said == (
             "ranks 0-1 wait in new_group at train.py:14 (groups) for ranks 2-3, and they are in all_reduce "
-            "at train.py:11 (step): nothing tells which of both is wrong"
+            "at train.py:11 (step): nothing shows which of the two is wrong"
         )
 
 
@@ -212,7 +211,7 @@ def test_a_rank_of_which_nothing_is_left_is_told_where_all_others_meet_for_the_w
     world: int, mute: tuple[tuple[str, str], ...], told: bool
 ) -> None:
     """It had ended with exit code 0, below a pipe, before anybody looked."""
-    seen = [replace(meets(number), world=world, started=world) for number in (0, 2, 3)]
+    seen = [changed(meets(number), world=world, started=world) for number in (0, 2, 3)]
     found = decide(case(*seen, size=4, stalled=60.0, mute=mute)).diagnosis
-    assert ("for rank 1 as well, of which no process was left" in found.said) is told
+    assert ("for rank 1 as well, which had already ended" in found.said) is told
     assert found.culprits == ()

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.diagnosis.evidence import Group, RankSeen
-from clusterrun.diagnosis.postmortem import ended_by_timeout, explain
+from clusterrun.diagnosis.decide import decide_end as explain
+from clusterrun.diagnosis.decide import ended_by_timeout
+from clusterrun.diagnosis.evidence import Group
 from clusterrun.diagnosis.printed_errors import Error, ErrorListener
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
+from tests.diagnosis.ranks import bare
 
 FILE = Path(__file__).resolve().parents[1] / "recorded/nccl-watchdog/lines.json"
 FORMATS = {name: form for name, form in json.loads(FILE.read_text()).items() if name != "what"}
@@ -138,7 +140,7 @@ def test_of_a_group_whose_members_are_not_known_nobody_else_is_named(
 def test_of_several_that_may_have_been_ended_before_they_printed_nobody_is_named(release: str) -> None:
     found = explained(8, {rank: watchdog(release, rank) for rank in range(5)})
     assert named(found) == (Verdict.NEVER_ARRIVED, [])
-    assert "does not tell who did not come" in found.said
+    assert "does not show which rank did not come" in found.said
 
 
 def test_a_rank_that_raised_before_the_others_timed_out_is_named() -> None:
@@ -236,9 +238,9 @@ def stopped(
     ]
     nodes = tuple(f"n{rank // 8}" for rank in range(size))
     groups = (Group("0", size), *((Group("1", inner),) if inner else ()))
-    last = tuple(RankSeen(rank, nodes[rank], 0, "", groups=groups) for rank in sorted(spoke))
+    last = tuple(bare(rank, nodes[rank], "", groups=groups) for rank in sorted(spoke))
     stood = tuple(
-        RankSeen(rank, nodes[rank], 0, "S", stack=SLEEPS if rank in stuck else WAITS)
+        bare(rank, nodes[rank], "S", stack=SLEEPS if rank in stuck else WAITS)
         for rank in range(size)
         if rank not in spoke and rank not in mute
     )
@@ -256,7 +258,7 @@ def test_the_silent_rank_is_named_with_the_line_where_it_stood_when_it_was_told_
     silent = data.draw(st.integers(0, size - 1))
     found = stopped(size, set(range(size)) - {silent}, {silent})
     assert named(found) == (Verdict.NEVER_ARRIVED, [silent])
-    where = "when it was told to end it was at train.py:4 (wait_for_license)"
+    where = "when it was asked to end, it was at train.py:4 (wait_for_license)"
     assert found.culprits[0].why.endswith(where)
     assert found.said.endswith(where)
     assert found.remedy.startswith("what does that line wait for")

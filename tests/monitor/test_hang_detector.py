@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Collected, Digest, Group, Pulse, RankSeen
+from clusterrun.diagnosis.evidence import Collected, Digest, Group, Pulse, RankSnapshot
 from clusterrun.diagnosis.solo_ranks import SILENCE
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model.document import decode, encode
@@ -42,7 +42,7 @@ def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
     return first + digest(one, at, 2, pulse(2, **changes), pulse(3, **changes))
 
 
-def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSeen) -> list[Any]:
+def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSnapshot) -> list[Any]:
     body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, seen))})
     return one.said(at, WALL + at, node, number, body)
 
@@ -78,7 +78,7 @@ def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_othe
     one.asked(1.0, WALL, "diagnose-1", "{}")
 
     def looks(at: float, number: int, waited: float) -> list[Any]:
-        def seen(n: int) -> RankSeen:
+        def seen(n: int) -> RankSnapshot:
             records = tuple(record(k, done=k < 11, at=NOW - waited - 11 + k) for k in range(1, 12))
             of_waiter = waiter(n, node=f"n{n // 2 * 2}", records=records)
             return of_waiter if n != 1 else rank(1, records=records[:-1], stack=LOOP)
@@ -195,7 +195,7 @@ def test_a_hang_is_called_at_half_of_the_smallest_time_out_of_the_groups(
     assert one.wakes_at() == 1.0 + due
 
 
-def of_timeout(seconds: float, looks: tuple[RankSeen, ...]) -> list[RankSeen]:
+def of_timeout(seconds: float, looks: tuple[RankSnapshot, ...]) -> list[RankSnapshot]:
     """The same ranks in a group that ends them after ``seconds``."""
     return [replace(one, groups=tuple(replace(g, timeout=seconds) for g in one.groups)) for one in looks]
 
@@ -519,7 +519,7 @@ def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None
     all_same(one, 9.0)
     assert one.tick(11.5, WALL + 11.5)
 
-    def seen(n: int) -> RankSeen:
+    def seen(n: int) -> RankSnapshot:
         begun = (record(1, done=False, at=WALL + 11.0),)
         late = rank(1, begun=0, stack=LOOP)
         return late if n == 1 else waiter(n, node=f"n{n // 2 * 2}", records=begun)

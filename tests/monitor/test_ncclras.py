@@ -125,8 +125,8 @@ GLOO = SimpleNamespace(backend="gloo")
 )
 def test_nccl_is_asked_only_by_a_safe_version_and_if_no_rank_moves(groups, version, moved, pid) -> None:
     ranks = [
-        SimpleNamespace(pid=7, groups=groups, moved=False),
-        SimpleNamespace(pid=8, groups=groups, moved=moved),
+        SimpleNamespace(process=SimpleNamespace(pid=7), groups=groups, moved=False),
+        SimpleNamespace(process=SimpleNamespace(pid=8), groups=groups, moved=moved),
     ]
     answers = {7: {"nccl": version}, 8: {"nccl": version}}
     assert pid_for_ras(ranks, answers) == pid

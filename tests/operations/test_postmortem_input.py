@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clusterrun.diagnosis.evidence import Group, RankSeen, Record
+from clusterrun.diagnosis.evidence import Group, Record
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.operations.postmortem_input import last_records, last_stacks
+from tests.diagnosis.ranks import bare
 
 STACK = [
     "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1 all_reduce",
@@ -40,14 +41,14 @@ def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_re
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
     stack = tuple(STACK)
     assert seen == (
-        RankSeen(0, "a", 0, "S", stack=stack, groups=(Group("0", 4, ranks="0-3"),), records=(record,)),
-        RankSeen(1, "a", 0, "S", stack=stack),
-        RankSeen(2, "b", 0, "S", stack=stack),
+        bare(0, "a", "S", stack=stack, groups=(Group("0", 4, ranks="0-3"),), records=(record,)),
+        bare(1, "a", "S", stack=stack),
+        bare(2, "b", "S", stack=stack),
     )
 
 
 def test_the_records_that_a_rank_left_itself_stand_before_those_that_it_told_when_it_was_asked() -> None:
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
-    asked = [RankSeen(number, "a", 0, "S", records=(record,) if number else ()) for number in range(3)]
-    left = RankSeen(2, "b", 0, "", records=(record, record))
+    asked = [bare(number, "a", "S", records=(record,) if number else ()) for number in range(3)]
+    left = bare(2, "b", "", records=(record, record))
     assert last_records([left], asked) == (asked[1], left)

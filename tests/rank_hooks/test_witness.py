@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from clusterrun.diagnosis.evidence import Group, PostedOp, RankSeen
-from clusterrun.diagnosis.flight_records import waiting
+from clusterrun.diagnosis.evidence import Group, PostedOp
 from clusterrun.monitor.rank_channels import calls, records
 from clusterrun.rank_hooks import clusterrun_prelude
+from tests.diagnosis.ranks import bare, case
 from tests.monitor.stage import ROOT
 
 Dump = Callable[[bool, bool], str]
@@ -97,18 +97,17 @@ def test_a_group_of_two_backends_counts_each_for_itself(witness: Callable[..., d
     ]
     group = Group("0", 2, 7, True, "cpu:gloo,cuda:nccl", "0-1")
     seen = [
-        RankSeen(0, "n0", 1, "S", groups=(group,), records=tuple(found)),
-        RankSeen(
+        bare(0, "n0", "S", groups=(group,), records=tuple(found)),
+        bare(
             1,
             "n1",
-            1,
             "S",
             groups=(group,),
             records=tuple(one for one in found if one.operation != "barrier"),
         ),
     ]
-    (first, _) = waiting(seen)
-    assert (first.rank, first.record.operation, first.missing) == (0, "barrier", (1,))
+    (first, _) = case(*seen).waits
+    assert (first.rank, first.operation, first.missing) == (0, "barrier", (1,))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +162,8 @@ def test_who_a_call_names_is_read_from_its_arguments(
     exec(f"def {function}({argument}=None, group=None, group_{argument}=None): return ask()", caller)
     found = eval(f"{function}({given.replace('src', argument)})", caller)
     assert (found[told], found[named]) == (function, root)
-    expected = {"call": function} if told == "name" else {"rooted": function}
-    assert {key: calls({"call": found})[key] for key in expected} == expected
+    main, _, _ = calls({"call": found})
+    assert (main.name if told == "name" else main.rooted) == function
     assert caller["ask"]() == {}
 
 
@@ -284,9 +283,9 @@ def test_a_rank_that_makes_a_group_tells_its_name_and_ranks_and_how_many_it_has_
     caller: dict[str, Any] = {"__name__": "c10d", "ask": lambda: json.loads(space["state_json"](1, 16, 4))}
     exec("def _new_group_with_tag(ranks, group_name): return ask()", caller)
     sys.modules["torch._C._distributed_c10d"].__dict__["_dump_fr_trace_json"] = dump()
-    found = calls(caller["_new_group_with_tag"](ranks, "7"))
-    assert (found["makes"], found["made"]) == (("7", told), 8)
-    assert calls(caller["ask"]())["makes"] == ()
+    _, request, _ = calls(caller["_new_group_with_tag"](ranks, "7"))
+    assert (request.makes, request.made) == (("7", told), 8)
+    assert calls(caller["ask"]())[1].makes == ()
 
 
 class P2POp(SimpleNamespace):
@@ -307,7 +306,7 @@ def test_what_was_posted_together_is_read_from_the_variables_of_who_waits(
     c10d = SimpleNamespace(P2POp=P2POp)
     posted = space["posts"](c10d, inner)
     assert posted == [["isend", 1, 0], ["isend", 3, 7]]
-    assert calls({"call": {"name": "wait", "posts": posted}})["posts"] == (
+    assert calls({"call": {"name": "wait", "posts": posted}})[0].posts == (
         PostedOp("send", 1),
         PostedOp("send", 3, 7),
     )

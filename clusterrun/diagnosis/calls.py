@@ -1,0 +1,475 @@
+"""The table of calls: which rank is in which call, since when, and who has not come; the input of all rules.
+
+Live snapshots, flight records, and the files that ranks leave at their end fill the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from clusterrun.diagnosis.evidence import Backlog, Group, JobSnapshot, RankSnapshot, Record
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.stacks import Doing, StackLocation, short
+from clusterrun.diagnosis.verdict import unfolded
+from clusterrun.model.frozen import frozen, replace
+
+HALF = "a send or receive"
+KEY = "a wait for a key of the store"
+LOCK = "a wait for the lock of a file"
+# Every rank brings a tensor of one size and type. Of other collectives only the names can be compared.
+EQUAL_SIZES = (
+    *("all_reduce", "reduce", "broadcast", "gather"),
+    *("all_gather", "_all_gather_base", "_reduce_scatter_base"),
+)
+STOPPED = ("T", "t")
+# Seconds without any movement before a wait is taken for a hang.
+PATIENCE = 5.0
+# The same if an awaited rank is outside of collectives: a rank that evaluates or saves for all is no hang.
+WORK_PATIENCE = 10.0
+# The same if all awaited ranks compute.
+BUSY_PATIENCE = 20.0
+# The same for ranks that import, or work before they are in any group.
+START_PATIENCE = 60.0
+# How many times the longest pause of this run so far is still no hang.
+USUAL = 1.5
+# Records of a rank that show how it fares now.
+RECENT = 64
+
+
+@frozen
+class Call:
+    """One call of one rank.
+
+    group, sequence: its process group, and its number there; 0: torch does not number it (a send or receive,
+        a wait for a key or a lock)
+    sizes, types: of its input, as text
+    done: this rank has left it
+    at: when it began, seconds since the epoch on the rank's clock; 0: unknown
+    begun: calls that the rank had begun in the group, sends included; 0: unknown
+    by_thread: neither the main thread nor a thread of autograd began it
+    peer, root, tag: of a send or receive, of a collective with a root; -1: none or unknown
+    line: where the thread that called it is; '' if the rank has left it
+    missing: members of the group that have not begun it
+    """
+
+    rank: int
+    group: str
+    sequence: int
+    operation: str
+    sizes: str = ""
+    types: str = ""
+    done: bool = False
+    at: float = 0.0
+    begun: int = 0
+    by_thread: bool = False
+    peer: int = -1
+    root: int = -1
+    tag: int = 0
+    line: str = ""
+    missing: tuple[int, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        """``all_reduce of [4] Float``."""
+        what = " ".join(filter(None, (self.sizes, self.types)))
+        return f"{self.operation} of {what}" if what else self.operation
+
+    @property
+    def title(self) -> str:
+        """``all_reduce (12 of group 0)``. A send or receive has no number."""
+        group = self.group if len(self.group) <= 12 else self.group[:9] + "…"
+        return self.operation + (f" ({self.sequence} of group {group})" if self.sequence else "")
+
+    @property
+    def named(self) -> str:
+        """``all_reduce of group 0``."""
+        return f"{self.operation} of group {self.group}" if self.sequence else self.operation
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What equal calls of several ranks have in common."""
+        return self.group, self.sequence, self.operation
+
+    @property
+    def shape(self) -> tuple[str, str, str]:
+        return self.operation, self.sizes, self.types
+
+    @property
+    def comparable(self) -> tuple[str, str, str]:
+        """What all ranks of a group must agree on."""
+        sized = self.operation in EQUAL_SIZES
+        return self.operation, self.sizes if sized else "", self.types if sized else ""
+
+
+class CallTable:
+    """All calls of a job's ranks, and what else is known of the ranks.
+
+    ranks: in order. Live: those that were seen. Ended: those that left records or a stack
+    size: number of ranks of the job
+    mute: nodes that did not answer, with the reason
+    stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
+    since_begun: seconds since a rank was last seen to begin a call or join a group
+    end: what the run left; None while it runs
+    """
+
+    def __init__(self, ranks: Iterable[RankSnapshot], snapshot: JobSnapshot, end: Remains | None) -> None:
+        self.ranks = tuple(sorted(ranks, key=lambda rank: rank.rank))
+        self.by_rank = {rank.rank: rank for rank in self.ranks}
+        self.size, self.mute, self.ras = snapshot.size, snapshot.mute, snapshot.ras
+        self.offsets = dict(snapshot.offsets)
+        self.stalled, self.since_begun = snapshot.stalled, snapshot.since_begun
+        self.end = end
+        self._behind_by_call: dict[tuple[str, str, int], tuple[int, ...]] = {}
+
+    # --- ranks ---
+
+    def of(self, rank: int) -> RankSnapshot:
+        return self.by_rank[rank]
+
+    def location(self, rank: int) -> StackLocation:
+        return self.by_rank[rank].location
+
+    def line(self, *ranks: int) -> str:
+        """``train.py:33 (step)`` if all ``ranks`` are in one line of the user's; else ''."""
+        lines = {self.location(rank).line for rank in ranks if rank in self.by_rank} - {""}
+        return lines.pop() if len(lines) == 1 else ""
+
+    @property
+    def living(self) -> list[RankSnapshot]:
+        return [rank for rank in self.ranks if rank.state]
+
+    @property
+    def owed(self) -> list[tuple[RankSnapshot, Backlog]]:
+        """Ranks, and what their peers do not acknowledge."""
+        return [(rank, debt) for rank in self.ranks for debt in rank.process.backlog]
+
+    def node_at(self, address: str) -> str:
+        """The node whose ranks speak from ``address``; the address itself if no rank does."""
+        nodes = (rank.node for rank in self.ranks if address in rank.process.addresses)
+        return next(nodes, address)
+
+    def clock_of(self, call: Call) -> float:
+        """When a call began, on the coordinator's clock."""
+        return call.at - self.offsets.get(self.by_rank[call.rank].node, 0.0)
+
+    # --- calls ---
+
+    @cached_property
+    def history(self) -> dict[int, list[Call]]:
+        """The recorded calls of each rank, oldest first."""
+        return {
+            rank.rank: sorted((_of_record(rank, record) for record in rank.records), key=lambda call: call.at)
+            for rank in self.ranks
+        }
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """All recorded calls."""
+        return [call for calls in self.history.values() for call in calls]
+
+    @cached_property
+    def waits(self) -> list[Call]:
+        """What each waiting rank is in, by rank. Its oldest open collective, or what no recorder knows."""
+        waits = [wait for rank in self.ranks if (wait := self._wait_of(rank))]
+        if not waits and self.stalled and not self.calls:
+            waits = self._waits_by_counts()
+        return waits
+
+    @cached_property
+    def wait_by_rank(self) -> dict[int, Call]:
+        return {wait.rank: wait for wait in self.waits}
+
+    @cached_property
+    def is_crossed(self) -> bool:
+        """Whether every rank that waits, waits for a rank that has not come."""
+        return bool(self.waits) and all(wait.missing for wait in self.waits)
+
+    @cached_property
+    def awaited(self) -> set[int]:
+        """The ranks that some rank waits for."""
+        return {rank for wait in self.waits for rank in wait.missing}
+
+    def places(self) -> dict[tuple[str, str, int], dict[int, Call]]:
+        """The calls by group (name and members) and number, then by rank."""
+        places: dict[tuple[str, str, int], dict[int, Call]] = {}
+        for rank in self.ranks:
+            spans = {group.name: group.ranks for group in rank.groups}
+            for call in self.history[rank.rank]:
+                place = (call.group, spans.get(call.group, ""), call.sequence)
+                places.setdefault(place, {})[rank.rank] = call
+        return places
+
+    def members(self, rank: RankSnapshot, name: str) -> tuple[int, ...]:
+        """The ranks of the group called ``name`` that ``rank`` is in, as far as that is known."""
+        group = next((group for group in rank.groups if is_called(group, name)), None)
+        listed = unfolded(group.ranks) if group else ()
+        if listed:
+            return listed
+        if group and group.size == len(self.ranks):
+            return tuple(other.rank for other in self.ranks)
+        return tuple(
+            other.rank for other in self.ranks if any(is_called(group, name) for group in other.groups)
+        )
+
+    def participants(self, wait: Call) -> set[int]:
+        """The ranks that take part in a call."""
+        return set(self.members(self.of(wait.rank), wait.group)) or {wait.rank, *wait.missing}
+
+    @cached_property
+    def _begun(self) -> dict[tuple[int, str], int]:
+        """How far each rank is in each group."""
+        begun: dict[tuple[int, str], int] = {}
+        recorded = {record.group for rank in self.ranks for record in rank.records}
+        for rank in self.ranks:
+            for group in rank.groups:
+                # gloo counts sends as well. Without a record of its own, a rank has begun nothing but sends.
+                only_sends = group.backend == "gloo" and group.name in recorded
+                begun[rank.rank, group.name] = 0 if only_sends else group.sequence
+            own = {record.group: 0 for record in rank.records}
+            for record in rank.records:
+                own[record.group] = max(own[record.group], record.sequence)
+            begun.update({(rank.rank, group): sequence for group, sequence in own.items()})
+        return begun
+
+    def _wait_of(self, rank: RankSnapshot) -> Call | None:
+        call, line = rank.call, rank.location.line
+        inside = [record for record in rank.records if not record.done]
+        if call.name in ("send", "recv") and call.peer >= 0:
+            return self._wait_for_peer(rank)
+        if call.name == "wait" and not inside and sends(rank):
+            return Call(rank.rank, "", 0, HALF, line=line, missing=self._fewer_sends(rank))
+        if call.name == "store":
+            setting = self.setters(rank) or tuple(
+                other.rank for other in self.ranks if other.call.name != "store"
+            )
+            if len(setting) == 1:
+                return Call(rank.rank, "", 0, KEY, line=line, missing=setting)
+        if inside:
+            oldest = _of_record(rank, min(inside, key=lambda record: record.at))
+            behind = self._behind(rank, oldest)
+            root = call.root if call.rooted == oldest.operation else -1
+            if oldest.by_thread:
+                frames = [thread.frame for thread in rank.stacks.threads if thread.operation]
+                line = short(frames[0]) if frames else ""
+            return replace(oldest, line=line, root=root, missing=behind)
+        holder = self._lock_holder(rank)
+        return Call(rank.rank, "", 0, LOCK, line=line, missing=holder) if holder else None
+
+    def _behind(self, rank: RankSnapshot, call: Call) -> tuple[int, ...]:
+        """The members of a group that have not begun a call of ``rank``. Equal calls are looked up once."""
+        span = next((group.ranks for group in rank.groups if is_called(group, call.group)), "")
+        key = (call.group, span or str(rank.rank), call.sequence)
+        if key not in self._behind_by_call:
+            self._behind_by_call[key] = tuple(
+                mate
+                for mate in self.members(rank, call.group)
+                if mate != rank.rank and self._begun.get((mate, call.group), 0) < call.sequence
+            )
+        return self._behind_by_call[key]
+
+    def _wait_for_peer(self, rank: RankSnapshot) -> Call:
+        """A send or receive is a collective of two: has the other rank called its half?"""
+        call = rank.call
+        half = {"send": "recv", "recv": "send"}[call.name]
+        peer = self.by_rank.get(call.peer)
+        meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
+        group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
+        what = f"{call.name} {'to' if call.name == 'send' else 'from'} rank {call.peer}"
+        missing = () if meets else (call.peer,)
+        line = rank.location.line
+        return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)
+
+    def _fewer_sends(self, rank: RankSnapshot) -> tuple[int, ...]:
+        """Ranks that have begun fewer sends and receives than ``rank``, which waits for one.
+
+        That is known if one other rank uses them, or if all that do have begun the same number except one.
+        """
+        counts = {other.rank: sends(other) for other in self.ranks if other is not rank and sends(other)}
+        behind = tuple(other for other, count in counts.items() if count < sends(rank))
+        equal = [other for other, count in counts.items() if count == sends(rank)]
+        is_known = len(counts) == 1 or (len(equal) > 1 and len(equal) + 1 == len(counts))
+        return behind if is_known else ()
+
+    def _lock_holder(self, rank: RankSnapshot) -> tuple[int, ...]:
+        """The rank that holds the lock that ``rank`` waits for, if it waits for others itself.
+
+        A holder that computes, loads or reads will release the lock.
+        """
+        if not rank.process.lock_holder:
+            return ()
+        return tuple(
+            other.rank
+            for other in self.ranks
+            if (other.node, other.process.pid) == (rank.node, rank.process.lock_holder)
+            and other is not rank
+            and other.location.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        )
+
+    def setters(self, rank: RankSnapshot) -> tuple[int, ...]:
+        """The ranks whose lines set the key of the store that ``rank`` waits for.
+
+        A rank that waits for the key itself does not set it if another one does. A rank that passed its
+        line under a false condition has not set it.
+        """
+        key = rank.call.key
+        setting = [other for other in self.ranks if key and set_line(other, key)[0]]
+        setting = [
+            other for other in setting if (other.call.name, other.call.key) != ("store", key)
+        ] or setting
+        passed = [other for other in setting if set_line(other, key)[1]]
+        return tuple(other.rank for other in (passed if len(passed) == 1 else setting))
+
+    def _waits_by_counts(self) -> list[Call]:
+        """Who waits by the groups' own counts, without records: some members have begun more than others.
+
+        gloo counts sends as well, so its counts are not used.
+        """
+        now = max((rank.clock for rank in self.ranks), default=0.0)
+        waits = []
+        for rank in self.ranks:
+            for group in rank.groups:
+                counts = self._counts(group)
+                ahead = max(counts.values(), default=0)
+                missing = tuple(sorted(mate for mate, count in counts.items() if count < ahead))
+                if missing and rank.rank not in missing and "gloo" not in group.backend:
+                    line = rank.location.line
+                    call = Call(
+                        rank.rank, group.name, ahead, "a collective", at=now - self.stalled, line=line
+                    )
+                    waits.append(replace(call, missing=missing))
+                    break
+        return waits
+
+    def _counts(self, group: Group) -> dict[int, int]:
+        """The collectives that each member has begun in ``group``; {} unless all members report it."""
+        counts = {
+            rank.rank: other.sequence
+            for rank in self.ranks
+            for other in rank.groups
+            if (other.name, other.ranks, other.size) == (group.name, group.ranks, group.size)
+        }
+        return counts if len(counts) == group.size and min(counts.values()) >= 0 else {}
+
+    def shortest_timeout(self) -> float:
+        """The smallest time-out of the groups that ranks wait in, in seconds; 0: none, or unknown."""
+        groups = self.wait_by_rank
+        unrecorded = any(
+            rank.rank not in groups and rank.location.doing is Doing.COLLECTIVE for rank in self.ranks
+        )
+        timeouts = [
+            group.timeout
+            for rank in self.ranks
+            for group in rank.groups
+            if group.timeout
+            and (unrecorded or (rank.rank in groups and is_called(group, groups[rank.rank].group)))
+        ]
+        return min(timeouts, default=0.0)
+
+    # --- time ---
+
+    @cached_property
+    def longest_pause(self) -> float:
+        """How long ranks usually pause between two collectives, in seconds.
+
+        It is the third longest gap of the newest records: a checkpoint, or a hang that ended, is not usual.
+        """
+        longest = 0.0
+        for rank in self.ranks:
+            times = sorted(record.at for record in rank.records[-RECENT:])
+            gaps = sorted((after - before for before, after in zip(times, times[1:])), reverse=True)
+            longest = max(longest, gaps[min(2, len(gaps) - 1)] if gaps else 0.0)
+        return longest
+
+    @property
+    def is_long_still(self) -> bool:
+        """Whether nothing has happened for longer than usual in this run."""
+        return self.still_for(max(PATIENCE, USUAL * self.longest_pause)) <= 0
+
+    def still_for(self, seconds: float) -> float:
+        """How much of ``seconds`` without any movement is still missing; 0: nothing."""
+        if self.stalled:
+            return 0.0
+        if self.ranks and all(rank.problem for rank in self.ranks):
+            return seconds  # They may be in collectives, too busy to report them.
+        ages = []
+        for rank in self.ranks:
+            newest = max((record.at for record in rank.records), default=0.0)
+            ages.append(max(0.0, rank.clock - newest) if newest else min(rank.quiet, self.since_begun))
+        return max(0.0, seconds - min(ages, default=0.0))
+
+    def blameless_for(self, seconds: float) -> float:
+        """The same before a rank is blamed: calls that no record shows may have begun since."""
+        unknown = 0.0 if self.stalled else seconds - self.since_begun
+        return max(self.still_for(seconds), unknown)
+
+    def patience(self, late: Sequence[RankSnapshot]) -> float:
+        """Seconds for which ranks at work may let the others wait: as long as they often did before."""
+        calls = {(wait.group, wait.operation) for wait in self.waits}
+        begun: dict[tuple[str, int], list[tuple[float, int]]] = {}
+        for call in self.calls:
+            if call.done and (call.group, call.operation) in calls:
+                begun.setdefault((call.group, call.sequence), []).append((self.clock_of(call), call.rank))
+        ranks = {rank.rank for rank in late}
+        spans = map(sorted, begun.values())
+        waits = sorted((span[-1][0] - span[0][0] for span in spans if span[-1][1] in ranks), reverse=True)
+        # The longest one may be a hang that ended. The second longest is a custom.
+        custom = USUAL * waits[1] if len(waits) > 1 else 0.0
+        least = BUSY_PATIENCE if all(rank.works for rank in late) else WORK_PATIENCE
+        return max(least, USUAL * self.longest_pause, custom)
+
+
+def of_snapshot(snapshot: JobSnapshot) -> CallTable:
+    """Fill the table from a look at running ranks."""
+    return CallTable(snapshot.seen, snapshot, None)
+
+
+def of_remains(remains: Remains) -> CallTable:
+    """Fill the table from what an ended run left: last records, and stacks of ranks told to end."""
+    ranks = {rank.rank: rank for rank in remains.stood}
+    for rank in remains.last:
+        stood = ranks.get(rank.rank)
+        if stood:
+            rank = replace(rank, process=stood.process, stacks=stood.stacks)
+        ranks[rank.rank] = rank
+    return CallTable(ranks.values(), JobSnapshot(seen=(), size=len(remains.nodes)), remains)
+
+
+def _of_record(rank: RankSnapshot, record: Record) -> Call:
+    return Call(
+        rank=rank.rank,
+        group=record.group,
+        sequence=record.sequence,
+        operation=record.operation,
+        sizes=record.sizes,
+        types=record.types,
+        done=record.done,
+        at=record.at,
+        begun=record.begun,
+        by_thread=record.by_thread,
+    )
+
+
+def is_called(group: Group, name: str) -> bool:
+    """A group of two backends has two counts. The second is reported as ``NAME (gloo)``."""
+    return name in (group.name, f"{group.name} (gloo)")
+
+
+def sends(rank: RankSnapshot) -> int:
+    """The number of sends and receives that a rank has begun over gloo, which does not record them."""
+    of_gloo = [group for group in rank.groups if group.backend == "gloo" and group.sequence >= 0]
+    recorded = {record.group: record.sequence for record in rank.records}
+    return sum(max(0, group.sequence - recorded.get(group.name, 0)) for group in of_gloo)
+
+
+def set_line(rank: RankSnapshot, keys: str) -> tuple[str, str]:
+    """The line at which a rank sets one of ``keys`` ('': unknown), and the false condition it is under."""
+    lines = [entry.split("\t") for entry in rank.call.sets]
+    matching = [(line, "".join(under)) for line, key, *under in lines if key in keys.split(", ")]
+    return min(matching, key=lambda pair: pair[1] != "", default=("", ""))
+
+
+def roots(waits: Sequence[Call]) -> tuple[int, ...]:
+    """The ranks that others wait for and that wait in no call themselves."""
+    inside = {wait.rank for wait in waits}
+    return tuple(sorted({rank for wait in waits for rank in wait.missing} - inside))

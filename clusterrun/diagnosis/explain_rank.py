@@ -1,0 +1,139 @@
+"""Explain why one rank does not join the others, and what to do about it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.diagnosis.calls import STOPPED
+from clusterrun.diagnosis.evidence import ChildProcess, RankSnapshot
+from clusterrun.diagnosis.stacks import Doing, location, short
+from clusterrun.model.frozen import frozen
+
+MOST_THREADS = 2
+_FINDER = "<frozen importlib"
+# The outermost frame of a main thread until its script has ended.
+_SCRIPT = (" <module>", " _run_module_as_main")
+WAIT_REMEDY = "what does that line wait for: a file, a lock, another process, the network?"
+
+
+@frozen
+class Reason:
+    """Why a rank is where it is. ``certain``: it will not continue by itself."""
+
+    why: str
+    remedy: str
+    certain: bool = False
+
+
+def reason(rank: RankSnapshot) -> Reason:
+    """Return why ``rank`` does not join the others."""
+    process, here = rank.process, rank.location
+    if not process.state:
+        remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
+        return Reason("its process has ended, while others still wait for it", remedy, certain=True)
+    if process.state in STOPPED:
+        why = "a debugger holds it" if process.state == "t" else "it is stopped (SIGSTOP)"
+        remedy = f"on {rank.node}: kill -CONT {process.pid}, or find out who stopped it"
+        return Reason(why, remedy, certain=True)
+    if rank.writes:
+        why = f"it writes {process.file}, {process.written / 1e6:.1f} MB/s{at(rank.stacks.main)}"
+        return Reason(why, "a checkpoint that takes long: write less, or to a faster file system")
+    if process.state == "D" and not rank.works:
+        where = f" ({process.waits_in})" if process.waits_in else ""
+        why = f"it waits in the kernel for a disk or a network file system{where}{at(rank.stacks.main)}"
+        remedy = f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …"
+        return Reason(why, remedy)
+    if here.doing is Doing.DATA:
+        return _of_data(rank)
+    if here.doing is Doing.IMPORT:
+        return _of_import(rank)
+    if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+        why = f"it waits in {here.operation}{at(rank.stacks.main)}, which the others have not called"
+        return Reason(why, "let every rank call the same collectives in the same order")
+    return _of_user_code(rank)
+
+
+def _of_user_code(rank: RankSnapshot) -> Reason:
+    process, here, where = rank.process, rank.location, at(rank.stacks.main)
+    if rank.works:
+        place = f"in user code{where}" if here.frame else "where no Python stack could be read"
+        why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor"
+        return Reason(why, "is that an endless loop, or work that only this rank has? the others wait for it")
+    if here.doing is Doing.UNKNOWN:
+        sleeps = f"it sleeps in {process.waits_in}" if process.waits_in else "it sleeps"
+        status = f"clusterrun exec --rank {rank.rank} -- cat /proc/{process.pid}/status"
+        return Reason(f"{sleeps} and shows no Python stack", f"look at it on {rank.node}: {status}")
+    if has_ended(rank):
+        held = f"; it is{where}" if here.frame else ""
+        why = f"its script has ended, and its process has not{held}{_others(rank)}"
+        remedy = "a thread that is no daemon, or an atexit function, holds it: end it before the script ends"
+        return Reason(why, remedy)
+    if rank.call.name == "store":
+        key = f"the key {rank.call.key}" if rank.call.key else "a key"
+        why = f"it waits for {key} of the store{where}{_others(rank)}"
+        return Reason(why, "which rank sets that key, under which name and condition? compare both")
+    if process.lock_holder:
+        why = f"it waits for the lock of {process.lock or 'a file'}{where}, "
+        why += f"which process {process.lock_holder} of its node holds"
+        ps = f"clusterrun exec --node {rank.node} -- ps -fp {process.lock_holder}"
+        return Reason(why, f"what does that process do? {ps}")
+    if process.children and any("/subprocess.py:" in frame for frame in rank.stacks.main[:4]):
+        program = f"{process.children[0].name} (process {process.children[0].pid})"
+        return Reason(f"it waits in user code{where}, for {program}", f"why does {program} not end?")
+    return Reason(f"it waits in user code{where}{_others(rank)}", WAIT_REMEDY)
+
+
+def _of_import(rank: RankSnapshot) -> Reason:
+    stack, frame = rank.stacks.main, rank.location.frame
+    if frame and _FINDER not in "".join(stack[: stack.index(frame)]):
+        does = "busy" if rank.works else "waits"
+        why = f"it is still importing, and {does}{at(stack)}, in that module"
+        return Reason(why, "what does that line wait for, or work at, while it is imported?")
+    remedy = "Python on a slow file system: look at that node's file server, or bring a container"
+    return Reason(f"it is still importing{at(stack)}", remedy)
+
+
+def _of_data(rank: RankSnapshot) -> Reason:
+    children = rank.process.children
+    stopped = [child for child in children if child.state in (*STOPPED, "D")]
+    shown = stopped or [child for child in children if child.stack]
+    why = f"it waits for its data-loader{at(rank.stacks.main)}"
+    why += "".join(f"; {_child(child)}" for child in shown[:2])
+    remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
+    return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
+
+
+def _child(child: ChildProcess) -> str:
+    states = {"T": "is stopped", "t": "is held by a debugger", "D": "waits for a disk", "R": "runs"}
+    where = f" in {child.waits_in}" if child.state == "D" and child.waits_in else ""
+    return f"worker {child.pid} {states.get(child.state, 'waits')}{where}{at(child.stack)}"
+
+
+def has_ended(rank: RankSnapshot) -> bool:
+    """Return whether the script of a rank has ended, and something holds its process."""
+    return bool(rank.stacks.main) and not rank.stacks.main[-1].endswith(_SCRIPT)
+
+
+def _others(rank: RankSnapshot) -> str:
+    """What other threads and tasks do. One of them may hold what the main thread waits for."""
+    entries = [entry.partition(": ") for entry in rank.stacks.tasks]
+    failed = [f"; a task had failed: {error}, at {short(frame)}" for frame, _, error in entries if error]
+    waiting = [frame for frame, _, error in entries if not error]
+    tasks = _at_places("its asyncio task waits", "its asyncio tasks wait", waiting)
+    frames = (thread.frame for thread in rank.stacks.threads)
+    return (
+        tasks + "".join(failed[:MOST_THREADS]) + _at_places("another thread is", "other threads are", frames)
+    )
+
+
+def _at_places(one: str, several: str, frames: Iterable[str]) -> str:
+    lines = list(dict.fromkeys(map(short, frames)))[:MOST_THREADS]
+    if not lines:
+        return ""
+    return f"; {one if len(lines) == 1 else several} at {' and '.join(lines)}"
+
+
+def at(stack: tuple[str, ...]) -> str:
+    """Return `` at train.py:33 (step)``; '' if the user's line is unknown."""
+    line = location(stack).line
+    return f" at {line}" if line else ""

@@ -1,0 +1,41 @@
+"""What a rule returns: a possible cause, the ranks to blame, and how certain the rule is; pure.
+
+Certainty
+---------
+A rule declares one number between 0 and 100. The highest wins (``decide.py``). Equal numbers with different
+culprits are reported as "either … or", and nobody is blamed. The anchors:
+
+100  the kernel says so: a process is stopped, or has ended
+ 90  progress was observed while the ranks were watched
+ 80  data of several ranks contradict each other: they cannot all be right
+ 60  a rank is absent, and the others wait for it
+ 45  derived from the source text, or from what the ranks did before
+ 20  nothing is left but the network, or something outside of torch
+
+A rule between two anchors says in its file what could fool it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusterrun.model.frozen import Any, frozen
+
+
+@frozen
+class Hypothesis:
+    """A possible cause.
+
+    kind: the key of its explanation in ``explain.py``
+    culprits: ranks to blame
+    facts: what the explanation needs beside the table
+    final: a longer look would not change it
+    later: seconds after which it may be decided; 0: a longer look decides it
+    """
+
+    kind: str
+    certainty: int
+    culprits: tuple[int, ...] = ()
+    facts: Mapping[str, Any] = {}
+    final: bool = True
+    later: float = 0.0

@@ -1,0 +1,110 @@
+"""Ranks give the same call other arguments: another root, another tag, splits that do not agree.
+
+Arguments are read from the stacks of ranks in the call, and of ranks that failed in it. A rank that has left
+the call, or that aborted, shows none: it counts only for what its variables say now, which may have changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.stacks import line_of
+from clusterrun.diagnosis.vote import Vote, one_only
+
+# Above different collectives and sizes: the arguments are exact.
+CERTAINTY = 83
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    return _splits(table) or ([] if table.end else _roots(table) or _tags(table))
+
+
+def _splits(table: CallTable) -> list[Hypothesis]:
+    """Each pair of ranks must send what it expects. Of a single pair, either rank may be wrong."""
+    splits = {rank.rank: rank.call.splits for rank in table.ranks if len(rank.call.splits) == 2 * table.size}
+    pairs = [
+        (sender, receiver)
+        for sender, sent in splits.items()
+        for receiver, received in splits.items()
+        if sent[receiver] != received[table.size + sender]
+    ]
+    if not pairs:
+        return []
+    counts = Counter(rank for pair in pairs for rank in set(pair))
+    odd = one_only(rank for rank, count in counts.items() if count == len(pairs))
+    lone = Vote(splits).lone()
+    if odd < 0 and lone in counts:
+        odd = lone
+    facts = {"pair": next((pair for pair in pairs if odd in pair), pairs[0]), "splits": splits}
+    return [Hypothesis("different splits", CERTAINTY, (odd,) if odd >= 0 else (), facts)]
+
+
+def _roots(table: CallTable) -> list[Hypothesis]:
+    """Ranks in one collective name different roots."""
+    places: dict[tuple[str, int], dict[int, list[int]]] = {}
+    for wait in table.waits:
+        if wait.root >= 0:
+            roots = places.setdefault((wait.group, wait.sequence), {})
+            roots.setdefault(wait.root, []).append(wait.rank)
+    differing = [(place, roots) for place, roots in places.items() if len(roots) > 1]
+    if not differing:
+        return []
+    (group, _), roots = min(differing)
+    supporters = {root: _supporters(table, group, root, ranks) for root, ranks in roots.items()}
+    sides = sorted(
+        roots.items(), key=lambda side: (-len(supporters[side[0]]), side[0] not in side[1], side[0])
+    )
+    members = table.members(table.of(sides[0][1][0]), group)
+    undecided = len(set(members).difference(*supporters.values()))
+    odd = sides[1:] if _are_wrong(sides, supporters, undecided) else []
+    culprits = tuple(rank for _, ranks in odd for rank in ranks)
+    return [Hypothesis("different roots", CERTAINTY, culprits, {"sides": sides})]
+
+
+def _are_wrong(sides: list[tuple[int, list[int]]], supporters: dict[int, set[int]], undecided: int) -> bool:
+    """Whether every root but the first is wrong.
+
+    A root that is in the call and names another root is none. Otherwise the first needs more supporters
+    than the others could get from the ``undecided`` ranks.
+    """
+
+    def is_denied(root: int) -> bool:
+        return any(root in ranks for other, ranks in sides if other != root)
+
+    first = sides[0][0]
+    return all(
+        (is_denied(root) and not is_denied(first))
+        or len(supporters[first]) > len(supporters[root]) + undecided
+        for root, _ in sides[1:]
+    )
+
+
+def _supporters(table: CallTable, group: str, root: int, ranks: list[int]) -> set[int]:
+    """The ranks that name ``root``, with those in a later call of that line, or gone on from it."""
+    calls = {(table.of(rank).call.rooted, table.location(rank).line) for rank in ranks}
+    supporters = set()
+    for wait in table.waits:
+        rank = table.of(wait.rank)
+        if wait.group == group and rank.call.root == root and (rank.call.rooted, rank.location.line) in calls:
+            supporters.add(rank.rank)
+    lines = {line_of(table.location(rank).frame) for rank in ranks}
+    for rank in table.ranks:
+        if rank.call.root >= 0 or rank.rank not in table.members(table.of(ranks[0]), group):
+            continue
+        pairs = (entry.rpartition(" ") for entry in rank.call.named)
+        if {its_root for line, _, its_root in pairs if line in lines} == {str(root)}:
+            supporters.add(rank.rank)
+    return supporters
+
+
+def _tags(table: CallTable) -> list[Hypothesis]:
+    """A rank sends to a rank that receives from it, with another tag. Either end may be wrong."""
+    for sender in table.ranks:
+        receiver = table.by_rank.get(sender.call.peer)
+        if sender.call.name != "send" or not receiver or receiver.call.name != "recv":
+            continue
+        if receiver.call.peer == sender.rank and receiver.call.tag != sender.call.tag:
+            return [Hypothesis("different tags", CERTAINTY, (sender.rank, receiver.rank))]
+    return []

@@ -1,0 +1,30 @@
+"""The ranks' models differ: DDP compares the number of parameters, and each rank names one that differs."""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.vote import Vote
+from clusterrun.model.states import State
+
+CERTAINTY = 82
+_PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params")
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    left, root = table.end, first_error(table)
+    if not left or left.state is State.COMPLETED or not root or not root.row:
+        return []
+    counts: dict[int, int] = {}
+    for error in left.errors:
+        if match := _PARAMETERS.search(error.text):
+            counts.update({int(match[1]): int(match[2]), int(match[3]): int(match[4])})
+    if not counts or root.row.verdict is not Verdict.MISMATCH:
+        return []
+    vote = Vote(counts)
+    culprits = () if left.per_node else vote.odd
+    return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]

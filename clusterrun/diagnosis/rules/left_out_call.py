@@ -1,0 +1,113 @@
+"""Ranks wait in a call for members that have gone on to a wider call, in which all members take part.
+
+Either these left the call out, or the others make it too early or once too often. The side that departs
+from its habit is odd. Otherwise the smaller side is, which a new phase of the script may fool.
+"""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.calls import HALF, KEY, Call, CallTable, sends
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.habits import HABIT, departs
+from clusterrun.diagnosis.hypothesis import Hypothesis
+
+CERTAINTY = 40
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    if table.end or not table.is_crossed:
+        return []
+    at = table.wait_by_rank
+    gone_on: dict[int, Call] = {}
+    for wait in table.waits:
+        for rank in wait.missing:
+            if rank in at and _is_wider(table, at[rank], wait):
+                gone_on[rank] = wait
+    gone_on = {rank: wait for rank, wait in gone_on.items() if wait.rank not in gone_on}
+    if not gone_on:
+        return []
+    disputes = []
+    for key in dict.fromkeys(wait.key for wait in gone_on.values()):
+        inside = [wait for wait in table.waits if wait.key == key]
+        gone = [at[rank] for rank, wait in sorted(gone_on.items()) if wait.key == key]
+        disputes.append((inside, gone, _odd(table, inside, gone)))
+    decided = [dispute for dispute in disputes if dispute[2]]
+    facts = {"disputes": decided or disputes[:1]}
+    culprits = tuple(dict.fromkeys(wait.rank for _, _, odd in decided for wait in odd))
+    return [Hypothesis("left out call", CERTAINTY, culprits, facts)]
+
+
+def _is_wider(table: CallTable, there: Call, here: Call) -> bool:
+    """Whether a call takes more ranks. In a world of two a send takes as many as a collective."""
+    wide, narrow = table.participants(there), table.participants(here)
+    return narrow < wide or (narrow == wide and there.sequence > 0 and not here.sequence)
+
+
+def _odd(table: CallTable, inside: list[Call], gone: list[Call]) -> list[Call]:
+    """Return the odd side: the ranks in the call, or those that have gone on; [] if nothing decides it."""
+    here = {departs(table, wait) for wait in inside}
+    there = {departs(table, wait) for wait in gone}
+    if (here, there) == ({True}, {False}):
+        return inside
+    if (here, there) == ({False}, {True}) or _skipped_in_turn(table, inside, gone):
+        return gone
+    came, stayed = _count_sides(table, inside[0], gone)
+    return gone if came > stayed else inside if came < stayed else []
+
+
+def _count_sides(table: CallTable, wait: Call, gone: list[Call]) -> tuple[int, int]:
+    """How many ranks have made a call, and how many have not. Groups of the same kind count as well."""
+    if wait.operation == KEY:
+        return 2, 1  # A wait for a key is never a call too many: the rank that sets it is missing.
+    if wait.operation == HALF:
+        own = sends(table.of(wait.rank))
+        return sum(sends(other) == own for other in table.ranks), len(gone)
+    mine = table.participants(wait)
+    came, others = 0, 0
+    for other in table.ranks:
+        for group in other.groups:
+            if group.size == len(mine) and not mine & set(table.members(other, group.name)):
+                newest = max(
+                    (call.sequence for call in table.history[other.rank] if call.group == group.name),
+                    default=0,
+                )
+                others += 1
+                came += newest >= wait.sequence > 0
+    return len(mine) - len(wait.missing) + came, len(wait.missing) + others - came
+
+
+def _skipped_in_turn(table: CallTable, inside: list[Call], gone: list[Call]) -> bool:
+    """Whether the call always came after a fixed number of calls of the other group, for all these ranks.
+
+    The ranks that have gone on wait in what always followed that call, one turn after the last one.
+    """
+    narrow, wide = inside[0].group, gone[0].group
+    turns = {wait.rank: _counts_before(table, table.of(wait.rank), narrow, wide) for wait in (*inside, *gone)}
+    if not all(len(counts) > HABIT and len(_steps(counts)) == 1 for counts in turns.values()):
+        return False
+    for wait in gone:
+        counts = turns[wait.rank]
+        shapes = {call.sequence: call.shape for call in table.history[wait.rank] if call.group == wide}
+        due = counts[-1] + _steps(counts).pop()
+        following = {shapes.get(count + 1) for count in counts}
+        if wait.sequence != due + 1 or following != {wait.shape}:
+            return False
+    return True
+
+
+def _counts_before(table: CallTable, rank: RankSnapshot, narrow: str, wide: str) -> list[int]:
+    """How many calls of ``wide`` a rank had begun before each of its calls of ``narrow``."""
+    counts = []
+    for call in table.history[rank.rank]:
+        if call.group == narrow:
+            before = [
+                other.sequence
+                for other in table.history[rank.rank]
+                if other.group == wide and other.at < call.at
+            ]
+            counts.append(max(before, default=-1))
+    return [count for count in counts if count >= 0]
+
+
+def _steps(counts: list[int]) -> set[int]:
+    return {after - before for before, after in zip(counts, counts[1:])}

@@ -1,0 +1,99 @@
+"""A watchdog of the script itself ended a rank because another rank hung.
+
+The message must sound like a hang, a rank must be outside of collectives, and others must have waited for
+it for a while. A message that only mentions a hang does not suffice.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from clusterrun.diagnosis.calls import PATIENCE, USUAL, Call, CallTable
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.rules.timed_out import INSIDE
+from clusterrun.diagnosis.watchdog_lines import is_timeout
+from clusterrun.model.states import State
+
+CERTAINTY = 90
+_NOTICED = re.compile(
+    r"(?i)watch ?dog|\bno (?:\w+ )?(?:progress(?! bar)|step|heartbeat|activity)"
+    r"|\b(?:stuck|hung|hangs?|hanging|stalled|deadlock)\b"
+)
+# What Python prints when a signal ends it, also a signal of a process beside it that watches.
+_SIGNALLED = "Fatal Python error"
+# A line of a stack. The name of a file in it may say anything.
+_STACK_LINE = re.compile(r"\s|Thread 0x|Current thread")
+# Exit codes of a rank whose time was up: timeout(1), and an alarm that nobody handles.
+_OF_TIME = (124, -signal.SIGALRM, 128 + signal.SIGALRM)
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    left = table.end
+    failure = left.failure if left else None
+    if not left or left.per_node or not failure or failure.rank < 0 or left.state is State.COMPLETED:
+        return []
+    root = first_error(table)
+    timers = {error.rank: error for error in left.timers if not error.survived}
+    if not root and failure.rank in timers:
+        waiting = tuple(sorted(rank for rank, error in timers.items() if error.more))
+        outside = tuple(sorted(rank for rank, error in timers.items() if not error.more and error.frame))
+        if waiting and outside:
+            facts = {"timers": timers, "waiting": waiting}
+            return [Hypothesis("timer of the script", CERTAINTY, outside, facts)]
+        timed = _held_up(table, left, timers[failure.rank].message)
+        if timed:
+            return timed
+    return _held_up(table, left, _message(left, root))
+
+
+def _message(left: Remains, root: Error | None) -> str:
+    """What the rank that ended first printed of a hang. torch's own watchdogs are read elsewhere."""
+    failure = left.failure
+    if not failure or (root and (root.rank != failure.rank or is_timeout(root))):
+        return ""
+    if not root and failure.code in _OF_TIME:
+        return failure.why
+    lines = failure.last_lines
+    if root and not root.text.startswith(_SIGNALLED):
+        lines = (root.text,)
+    noticed = (line for line in reversed(lines) if _NOTICED.search(line) and not _STACK_LINE.match(line))
+    return next(noticed, "")
+
+
+def _held_up(table: CallTable, left: Remains, message: str) -> list[Hypothesis]:
+    failure = left.failure
+    if not message or not failure or failure.ended:
+        return []
+    enough = max(PATIENCE, USUAL * table.longest_pause)
+    late = {}
+    for rank in table.ranks:
+        if rank.stacks.main and rank.location.doing not in INSIDE:
+            call = _awaited_in(table, rank, failure.rank)
+            if call and failure.at - call.at >= enough:
+                late[rank.rank] = call
+    if not late or failure.rank in late:
+        return []
+    # A rank that waits for its GPU may be behind as well. The oldest call is the one that did not end.
+    first = min(late.values(), key=lambda call: call.at)
+    culprits = tuple(
+        rank for rank, call in late.items() if (call.group, call.sequence) == (first.group, first.sequence)
+    )
+    return [Hypothesis("noticed hang", CERTAINTY, culprits, {"call": first, "message": message})]
+
+
+def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | None:
+    """The first collective that other ranks have begun, and ``late``, of the same group, has not."""
+    begun = {group.name: 0 for group in late.groups}
+    for call in table.history[late.rank]:
+        begun[call.group] = max(begun.get(call.group, 0), call.sequence)
+    after = [
+        call
+        for call in table.calls
+        if call.rank not in (late.rank, failed) and call.sequence > begun.get(call.group, 0) > 0
+    ]
+    return min(after, key=lambda call: call.at, default=None)

@@ -1,0 +1,64 @@
+"""A rank waits for operations that it posted to a rank that has posted no other half of them.
+
+The lists are read from variables, which may hold an older list. Ranks in another turn are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from clusterrun.diagnosis.calls import CallTable, sends
+from clusterrun.diagnosis.evidence import PostedOp, RankSnapshot
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.vote import Vote
+
+CERTAINTY = 46
+OTHER_HALF = {"send": "recv", "recv": "send"}
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    if table.end or not table.is_long_still:
+        return []
+    posting = {
+        rank.rank: rank
+        for rank in table.ranks
+        if rank.call.name == "wait" and rank.call.posts and len(rank.call.posts) <= sends(rank)
+    }
+    unmatched = [pair for rank in posting.values() for pair in _unmatched(rank, posting)]
+    if not unmatched:
+        return []
+    counts = Counter(rank for pair in unmatched for rank in pair[:2])
+    odd = _lone_pattern(posting, table.size)
+    if odd < 0 or counts[odd] < len(unmatched):
+        most = max(counts.values())
+        often = [rank for rank, count in counts.items() if count == most]
+        odd = often[0] if len(often) == 1 else -1
+    facts = {"unmatched": unmatched, "ranks": tuple(sorted(counts))}
+    return [Hypothesis("posted operations", CERTAINTY, (odd,) if odd >= 0 else (), facts)]
+
+
+def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tuple[int, int, PostedOp]]:
+    """What ``rank`` posted to a rank in the same turn that posted less of the other half."""
+    unmatched = []
+    for post in dict.fromkeys(rank.call.posts):
+        peer = posting.get(post.peer)
+        if not peer or sends(rank) - len(rank.call.posts) != sends(peer) - len(peer.call.posts):
+            continue
+        half = PostedOp(OTHER_HALF[post.call], rank.rank, post.tag)
+        if peer.call.posts.count(half) < rank.call.posts.count(post):
+            unmatched.append((rank.rank, peer.rank, post))
+    return unmatched
+
+
+def _lone_pattern(posting: dict[int, RankSnapshot], size: int) -> int:
+    """The only rank that posts another list than all others, seen from itself, if theirs fit each other."""
+    patterns = {}
+    for rank in posting.values():
+        posts = [(post.call, (post.peer - rank.rank) % size, post.tag) for post in rank.call.posts]
+        patterns[rank.rank] = tuple(sorted(posts))
+    vote = Vote(patterns)
+    if vote.lone() < 0:
+        return -1
+    usual = vote.sides[0][0]
+    halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual)
+    return vote.lone() if tuple(halves) == usual else -1

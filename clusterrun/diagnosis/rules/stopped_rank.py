@@ -1,0 +1,27 @@
+"""A rank is stopped, or has ended while others wait for it.
+
+Certain: the kernel reports the state, and such a process cannot come.
+"""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.calls import STOPPED, CallTable
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.stacks import Doing
+
+CERTAINTY = 100
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    if table.end:
+        return []
+    # Without records: all ranks that still run are in a collective.
+    all_wait = {rank.location.doing for rank in table.living} == {Doing.COLLECTIVE}
+    gone = [rank.rank for rank in table.ranks if not rank.state and (all_wait or rank.rank in table.awaited)]
+    stopped = [rank.rank for rank in table.ranks if rank.state in STOPPED]
+    culprits = tuple(sorted((*gone, *stopped)))
+    if not culprits:
+        return []
+    late = table.awaited.difference(culprits, table.wait_by_rank)
+    late_too = tuple(rank.rank for rank in table.ranks if rank.rank in late)
+    return [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": late_too})]

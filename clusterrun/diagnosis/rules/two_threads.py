@@ -1,0 +1,70 @@
+"""Two threads of a rank call collectives on one process group, so that ranks may call them in another order.
+
+torch records which thread began a call. Without that (torch before 2.9) the stacks show it. A thread that
+takes turns with the main thread under a lock, in a job that hangs for another reason, looks the same.
+"""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.first_error import first_error
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.verdict import Verdict
+
+# Above different calls: these follow from it.
+CERTAINTY = 85
+# The newest records of a group in which an ended run must show both threads.
+NEWEST = 8
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    groups = _shared_at_the_end(table) if table.end else _shared_now(table)
+    if not groups:
+        return []
+    group = min(groups)
+    ranks = tuple(rank for rank in table.by_rank if rank in groups[group])
+    threads = [thread for rank in ranks for thread in table.of(rank).stacks.threads if thread.operation]
+    facts = {"ranks": ranks, "group": group, "thread": threads[0] if threads else None}
+    return [Hypothesis("two threads", CERTAINTY, facts=facts)]
+
+
+def _shared_now(table: CallTable) -> dict[str, list[int]]:
+    """The groups in whose open calls both main threads and other threads are, and the ranks of the others."""
+    ranks_by_group: dict[str, list[int]] = {}
+    used_by_main = set()
+    is_recorded = any(call.by_thread for call in table.calls)
+    for rank in table.ranks if table.waits else ():
+        for group in {call.group for call in table.history[rank.rank] if not call.done}:
+            by_thread, by_main = _callers(table, rank, group, is_recorded)
+            used_by_main |= {group} if by_main else set()
+            if by_thread:
+                ranks_by_group.setdefault(group, []).append(rank.rank)
+    return {group: ranks for group, ranks in ranks_by_group.items() if group in used_by_main}
+
+
+def _callers(table: CallTable, rank: RankSnapshot, group: str, is_recorded: bool) -> tuple[bool, bool]:
+    """Whether a thread, and whether the main thread, is in an open call of ``group``."""
+    open_calls = [call for call in table.history[rank.rank] if not call.done]
+    if is_recorded:
+        own = [call.by_thread for call in open_calls if call.group == group]
+        return any(own), not all(own)
+    # A thread in a collective is in this group only if the rank is in no call of another group.
+    only_here = {call.group for call in open_calls} == {group}
+    by_thread = only_here and any(thread.operation for thread in rank.stacks.threads)
+    return by_thread, not by_thread or rank.location.doing is Doing.COLLECTIVE
+
+
+def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
+    """The groups in whose newest records a rank shows both threads, after an error that mismatches cause."""
+    error = first_error(table)
+    if not error or not error.row or error.row.verdict is not Verdict.MISMATCH:
+        return {}
+    ranks_by_group: dict[str, list[int]] = {}
+    for rank, calls in table.history.items():
+        for group in {call.group for call in calls}:
+            newest = [call.by_thread for call in calls if call.group == group][-NEWEST:]
+            if any(newest) and not all(newest):
+                ranks_by_group.setdefault(group, []).append(rank)
+    return ranks_by_group

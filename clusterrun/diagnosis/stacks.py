@@ -1,0 +1,204 @@
+"""Read Python stacks: parse what tools print, and tell what a thread does from its frames; pure.
+
+A stack is a tuple of frames ``FILE:LINE FUNCTION``, innermost first.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from clusterrun.model.frozen import frozen
+
+MOST_FRAMES = 60
+MOST_CHARACTERS = 300
+MOST_THREADS = 4
+# An import stands near the innermost frame; deeper frames may import lazily and be long past it.
+IMPORT_FRAMES = 12
+
+_THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|/lib/pypy|^<|\.zip/|/prelude/clusterrun_"
+)
+_LINE = re.compile(r".*?:\d+(?= |$)", re.DOTALL)
+_RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
+# What a user calls that makes a group. The outermost of these frames is the call.
+_MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
+_COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
+_NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
+
+
+class Doing(enum.Enum):
+    """What the innermost frames of a thread show."""
+
+    COLLECTIVE = "waits in a collective"
+    RENDEZVOUS = "waits for the other ranks to make a group"
+    DATA = "waits for its data-loader"
+    IMPORT = "is still importing"
+    USER = "is in user code"
+    UNKNOWN = "shows no stack"
+
+
+@frozen
+class StackLocation:
+    """Where a thread is: what it does, the innermost frame of the user's code ('': none), the torch call."""
+
+    doing: Doing
+    frame: str = ""
+    operation: str = ""
+
+    @property
+    def line(self) -> str:
+        """``train.py:33 (step)``."""
+        return short(self.frame)
+
+
+@frozen
+class ThreadPlace:
+    """A thread that is not the main thread.
+
+    entry: the outermost frame of the user's code, which is the function that the thread runs; of a thread of
+        torch itself, the outermost frame of torch
+    frame: the innermost frame of the user's code
+    operation: the collective that it waits in; '' if it waits in none
+    """
+
+    entry: str
+    frame: str
+    operation: str = ""
+
+
+@lru_cache(maxsize=4096)
+def location(stack: tuple[str, ...]) -> StackLocation:
+    """Return where a thread with ``stack`` is."""
+    if not stack:
+        return StackLocation(Doing.UNKNOWN)
+    own = next((frame for frame in stack if not is_library(frame)), "")
+    inner = stack[: stack.index(own)] if own else stack
+    if any("<frozen importlib" in frame for frame in stack[:IMPORT_FRAMES]):
+        return StackLocation(Doing.IMPORT, own)
+    if any(function_of(frame) in _RENDEZVOUS for frame in inner):
+        meets = [function_of(frame) for frame in inner if function_of(frame) in _MEETS]
+        return StackLocation(Doing.RENDEZVOUS, own, meets[-1] if meets else "init_process_group")
+    if any("/torch/utils/data/" in frame for frame in inner):
+        return StackLocation(Doing.DATA, own)
+    waits = [frame for frame in inner if _communicates(frame) and function_of(frame) != "wrapper"]
+    if waits and _communicates(inner[0]):
+        return StackLocation(Doing.COLLECTIVE, own, function_of(waits[-1]))
+    return StackLocation(Doing.USER, own)
+
+
+def is_library(frame: str) -> bool:
+    """Return whether a frame belongs to Python, an installed package or clusterrun."""
+    return _LIBRARY.search(frame) is not None
+
+
+def is_out_of_data(stack: tuple[str, ...]) -> bool:
+    """Return whether a rank has no data left and follows the others' collectives (torch's ``Join``)."""
+    return any(
+        "/torch/distributed/algorithms/join.py" in frame and function_of(frame) == "__exit__"
+        for frame in stack
+    )
+
+
+def short(frame: str) -> str:
+    """Return ``train.py:33 (step)`` for ``/home/me/train.py:33 step``."""
+    where = line_of(frame)
+    name, function = where.rpartition("/")[2], frame[len(where) + 1 :]
+    return f"{name} ({function})" if function and function != "<module>" else name
+
+
+def line_of(frame: str) -> str:
+    """Return the file and the number of the line, without the function."""
+    match = _LINE.match(frame)
+    return match[0] if match else frame.partition(" ")[0]
+
+
+def function_of(frame: str) -> str:
+    """Return the bare name of the function. py-spy adds the class or the outer function."""
+    return frame.rpartition(" ")[2].rpartition(".")[2]
+
+
+def _communicates(frame: str) -> bool:
+    return any(place in frame for place in _COMMUNICATION) and not any(p in frame for p in _NOT_WAITING)
+
+
+# --- what tools print ---
+
+
+def of_faulthandler(text: str, main: str) -> tuple[str, ...]:
+    """Return the stack of thread ``main`` (its number in hex) from faulthandler's output; () if missing."""
+    return _threads(text).get(main.lstrip("0"), ())
+
+
+def other_threads(text: str, main: str) -> tuple[ThreadPlace, ...]:
+    """Return the threads beside ``main`` that run user code, or are in a collective."""
+    places = []
+    for number, stack in _threads(text).items():
+        if number == main.lstrip("0"):
+            continue
+        here = location(stack)
+        operation = here.operation if here.doing is Doing.COLLECTIVE else ""
+        own = [frame for frame in stack if not is_library(frame)]
+        if operation and not own:  # A thread of torch itself, as of an asynchronous checkpoint.
+            own = [frame for frame in stack if "/torch/" in frame][-1:]
+        if own:
+            places.append(ThreadPlace(own[-1], own[0], operation))
+    # Threads in a collective first: they must not be cut off by a pool of idle workers.
+    places.sort(key=lambda place: not place.operation)
+    return tuple(dict.fromkeys(places))[:MOST_THREADS]
+
+
+def _threads(text: str) -> dict[str, tuple[str, ...]]:
+    stacks: dict[str, list[str]] = {}
+    frames: list[str] = []
+    for line in text.replace("\0", "").splitlines():
+        if thread := _THREAD.match(line):
+            frames = stacks[thread[1].lstrip("0")] = []
+        elif frame := _FRAME.match(line):
+            frames.append(_frame(frame[1], frame[2], frame[3]))
+    return {number: shortened(stack, MOST_FRAMES) for number, stack in stacks.items()}
+
+
+def of_py_spy(text: str) -> tuple[str, ...]:
+    """Return the main thread's stack from the output of ``py-spy dump --json``; () if it is damaged."""
+    try:
+        threads = json.loads(text)
+        # A main thread has the process's number. It has a name only if Python has loaded threads.
+        main = next((thread for thread in threads if thread["os_thread_id"] == thread["pid"]), threads[-1])
+        frames = [
+            _frame(*(str(frame[key]) for key in ("filename", "line", "name"))) for frame in main["frames"]
+        ]
+        return shortened(frames, MOST_FRAMES)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ()
+
+
+def shortened(stack: Sequence[str], most: int) -> tuple[str, ...]:
+    """Return ``most`` frames: the innermost ones, and the outermost, which shows whose stack it is."""
+    return tuple(stack) if len(stack) <= most else (*stack[: most - 1], stack[-1])
+
+
+def _frame(file: str, line: str, function: str) -> str:
+    return f"{file[-MOST_CHARACTERS:]}:{line if line.isdigit() else 0} {function[:MOST_CHARACTERS]}"
+
+
+# --- processes below a rank ---
+
+
+def in_data_loader(stack: tuple[str, ...]) -> bool:
+    return any("/torch/utils/data/" in frame for frame in stack)
+
+
+def joins_processes(stack: tuple[str, ...]) -> bool:
+    """Return whether a process waits for processes that it started (``mp.spawn``, ``multiprocessing``)."""
+    inner = next((depth for depth, frame in enumerate(stack) if not is_library(frame)), len(stack))
+    return any("/multiprocessing/" in frame for frame in stack[:inner])
+
+
+def works_for_a_loader(stack: tuple[str, ...]) -> bool:
+    return any("/torch/utils/data/_utils/worker.py:" in frame for frame in stack)

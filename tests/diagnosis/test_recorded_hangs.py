@@ -1,0 +1,220 @@
+"""Cases of real scripts: slow saves, swallowed errors, wrong splits, lists of other lengths, lost peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.decide import decide, decide_end
+from clusterrun.diagnosis.evidence import Group, MainCall, RankSnapshot
+from clusterrun.diagnosis.explain_end import with_logged
+from clusterrun.diagnosis.printed_errors import heard, last_complaint
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+from tests.diagnosis.ranks import BARRIER, LOOP, NOW, bare, case, rank, record, waiter
+
+
+def ended(errors: dict[int, tuple[float, str]], *last: RankSnapshot, failed: int, code: int = 1) -> Diagnosis:
+    """Four ranks on two nodes; each rank's time and text on stderr, and the records that are left."""
+    printed = heard([(number, "err", at, text) for number, (at, text) in errors.items()])
+    failure = Failure(failed, f"n{failed // 2}", code, 101.0, f"rank {failed} exited with code {code}")
+    nodes = ("n0", "n0", "n1", "n1")
+    return decide_end(Remains(State.FAILED, "", failure, printed, nodes, last=last))
+
+
+def culprits(found: Diagnosis) -> list[int]:
+    return [culprit.rank for culprit in found.culprits]
+
+
+# --- a rank that saves ---
+
+
+@pytest.mark.parametrize("stalled", [0.0, 14.0, 700.0])
+def test_a_rank_whose_file_grows_is_not_blamed_however_long_it_takes(stalled: float) -> None:
+    saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
+    found = decide(case(saves, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=stalled)).diagnosis
+    assert (found.verdict, culprits(found)) == (Verdict.NOTHING, [])
+    assert "it writes /ckpt/step_40.pt, 1.0 MB/s at train.py:33 (work)" in "\n".join(found.evidence)
+
+
+def test_a_rank_that_only_appends_to_a_log_is_blamed() -> None:
+    logs = rank(0, stack=LOOP, file="/logs/run.txt", written=200.0)
+    found = decide(case(logs, *(waiter(n, stack=BARRIER) for n in (1, 2, 3)), stalled=60.0)).diagnosis
+    assert culprits(found) == [0]
+
+
+def test_of_two_late_ranks_the_one_that_saves_is_not_blamed() -> None:
+    saves = rank(0, stack=LOOP, file="/ckpt/step_40.pt", written=1e6)
+    found = decide(case(saves, rank(1, stack=LOOP), waiter(2), waiter(3), stalled=60.0)).diagnosis
+    assert culprits(found) == [1]
+
+
+# --- where a slow rank spends its time ---
+
+
+def test_the_line_of_a_slow_rank_is_where_it_is_outside_of_collectives() -> None:
+    def steps(late: float) -> tuple[Any, ...]:
+        return tuple(record(n, at=NOW - 9 + 0.2 * n + late) for n in range(40))
+
+    seen = [
+        rank(n, 3, 40, node="n0", records=steps(0.15 * (n == 1)), stack=BARRIER, moved=True) for n in range(3)
+    ]
+    lines = ("/home/me/data.py:7 augment", "/home/me/data.py:7 augment", "/home/me/train.py:3 log")
+    seen[1] = replace(seen[1], stacks=replace(seen[1].stacks, samples=lines))
+    found = decide(case(*seen)).diagnosis
+    assert (found.verdict, culprits(found)) == (Verdict.SLOW, [1])
+    assert "it was at data.py:7 (augment) in 2 of 3 looks" in found.culprits[0].why
+
+
+# --- threads ---
+
+
+def test_a_thread_that_all_other_ranks_have_is_missed() -> None:
+    reader = "/home/me/data.py:12 read"
+    seen = [waiter(n, threads=(reader,)) for n in (0, 2, 3)]
+    found = decide(case(seen[0], rank(1, stack=LOOP), *seen[1:], stalled=60.0)).diagnosis
+    assert culprits(found) == [1]
+    assert any(line.startswith("rank 1 has no thread in read (data.py)") for line in found.evidence)
+
+
+@pytest.mark.parametrize("having", [(0, 1, 2, 3), (0, 1), ()])
+def test_threads_that_all_ranks_have_or_about_half_are_not_mentioned(having: tuple[int, ...]) -> None:
+    reader = ("/home/me/data.py:12 read",)
+    seen = [waiter(n, threads=reader if n in having else ()) for n in range(4)]
+    found = decide(case(*seen, stalled=60.0)).diagnosis
+    assert not any("no thread" in line for line in found.evidence)
+
+
+# --- arguments of a call that aborted ---
+
+ABORTED = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received"
+RESET = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]: RuntimeError: Connection closed by peer"
+
+
+def exchanged(number: int, *splits: int) -> RankSnapshot:
+    """A rank that failed in ``all_to_all_single`` with these splits: what it sends, what it expects."""
+    call = record(1, operation="all_to_all", sizes="[8]")
+    function = MainCall(function="all_to_all_single", splits=splits)
+    groups = (Group("0", 4, ranks="0-3"),)
+    return replace(bare(number, f"n{number // 2}", "", records=(call,), groups=groups), call=function)
+
+
+@pytest.mark.parametrize("reported", [(0, 2, 3), (0, 1, 2, 3), (0, 2, 1)])
+def test_the_rank_with_other_splits_is_named_and_not_the_one_that_aborted(reported: tuple[int, ...]) -> None:
+    """Rank 2 sends rank 1 four rows, and rank 3 none. Rank 1 expects two, and aborts."""
+    splits = dict.fromkeys(range(4), (2, 2, 2, 2, 2, 2, 2, 2))
+    splits[2] = (2, 4, 2, 0, 2, 2, 2, 2)
+    errors = {number: (100.5, RESET.format(number)) for number in (0, 2, 3)}
+    left = [exchanged(number, *splits[number]) for number in reported]
+    found = ended({1: (100.0, ABORTED), **errors}, *left, failed=1, code=-6)
+    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [2])
+
+
+def test_of_two_ranks_with_splits_that_do_not_fit_neither_is_blamed() -> None:
+    one, other = exchanged(2, 2, 2, 2, 0, 2, 2, 2, 2), exchanged(3, 2, 2, 2, 2, 2, 2, 2, 2)
+    found = ended({1: (100.0, ABORTED)}, one, other, failed=1, code=-6)
+    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [])
+    assert "rank 2 sends 0 rows to rank 3, which expects 2" in found.said
+
+
+def test_the_root_that_brings_a_shorter_list_is_named_not_the_memory_that_the_others_ask_for() -> None:
+    """The others read the sizes of objects that the root did not send, and ask for that much memory."""
+    memory = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]: RuntimeError: [enforce fail at "
+    memory += "alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    errors = {number: (100.0, memory.format(number)) for number in (1, 2, 3)}
+
+    def shared(number: int, size: str) -> RankSnapshot:
+        call = record(4, operation="broadcast", sizes=size, types="Long")
+        function = MainCall(function="broadcast_object_list")
+        groups = (Group("0", 4, ranks="0-3"),)
+        return replace(bare(number, f"n{number // 2}", "", records=(call,), groups=groups), call=function)
+
+    left = [shared(0, "[2]"), *(shared(number, "[3]") for number in (1, 2, 3))]
+    found = ended(errors, *left, failed=1)
+    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [0])
+
+
+def test_an_error_of_the_script_is_not_put_down_to_a_call_in_its_handler() -> None:
+    own = "[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'vocab'"
+    groups = (Group("0", 4, ranks="0-3"),)
+    other = [record(4, operation="barrier", sizes="", types=""), record(4)]
+    left = [bare(n, f"n{n // 2}", "", records=(other[n > 0],), groups=groups) for n in range(2)]
+    found = ended({1: (100.0, own)}, *left, failed=1)
+    assert (found.verdict, culprits(found)) == (Verdict.CRASHED, [1])
+
+
+# --- which error was first ---
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "ConnectionError: peer gone",
+        "EOFError",
+        "BrokenPipeError: [Errno 32] write",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "multiprocessing.context.ConnectionAbortedError: gone",
+    ],
+)
+@pytest.mark.parametrize("failed", [0, 1])
+def test_a_lost_connection_never_outranks_another_ranks_own_error_of_the_same_second(
+    lost: str, failed: int
+) -> None:
+    """Recorded without torch: the others noticed 8 ms before the log shows the error itself."""
+    errors = {
+        0: (100.0, f"Traceback (most recent call last):\n{lost}"),
+        1: (100.008, "Traceback (most recent call last):\nValueError: bad shard 7"),
+    }
+    assert culprits(ended(errors, failed=failed)) == [1]
+
+
+def test_a_lost_connection_long_before_is_the_first_error() -> None:
+    errors = {
+        0: (98.0, "[rank0]: Traceback (most recent call last):\n[rank0]: ConnectionError: no licence server"),
+        1: (100.0, "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: nothing came"),
+    }
+    assert culprits(ended(errors, failed=0)) == [0]
+
+
+HYDRA = """Error executing job with overrides: []
+Error in call to target '__main__.go':
+TypeError("can't multiply sequence by non-int of type 'str'")
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."""
+
+
+def test_the_exception_that_hydra_prints_decides_and_not_its_hint() -> None:
+    found = ended({1: (100.0, HYDRA)}, failed=1)
+    assert culprits(found) == [1]
+    assert "TypeError(\"can't multiply sequence by non-int of type 'str'\")" in found.culprits[0].why
+    assert "HYDRA_FULL_ERROR" not in str(found)
+
+
+# --- what a rank logged of an error that it survived ---
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        (["step 3", "12:01:02 WARNING reader gave up at record 12: KeyError('label')", "step 4"], 1),
+        (["retrying shard 7 (attempt 3)", "loss 0.3"], 0),
+        (["x.py:3: UserWarning: this error is known", "step 4"], None),
+        (["no errors so far", "terrorised", "failsafe on"], None),
+        ([], None),
+    ],
+)
+def test_the_last_line_about_something_that_went_wrong_is_found(
+    lines: list[str], complaint: int | None
+) -> None:
+    assert last_complaint(lines) == ("" if complaint is None else lines[complaint])
+
+
+def test_what_a_culprit_logged_is_shown_once() -> None:
+    hang = Diagnosis(Verdict.NEVER_ARRIVED, "", (Culprit(1, "n0", ""),))
+    logged = with_logged(hang, {1: "WARNING gave up at record 12", 2: "WARNING of another rank"})
+    assert logged.evidence == ("rank 1 has logged: WARNING gave up at record 12",)
+    assert with_logged(logged, {1: "WARNING gave up at record 12"}) == logged

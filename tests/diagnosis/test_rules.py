@@ -1,0 +1,142 @@
+"""The rules as a whole: each is listed and explained, and some rule always answers."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterrun.diagnosis import decide as decisions
+from clusterrun.diagnosis import rules
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.decide import decide, decide_end
+from clusterrun.diagnosis.evidence import Group
+from clusterrun.diagnosis.explain import RULES
+from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.printed_errors import heard
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.vote import Vote
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, case, history, rank, record
+
+NAMES = sorted(path.stem for path in Path(str(rules.__file__)).parent.glob("[a-z]*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rule_is_listed_and_declares_its_certainty_and_what_fools_it(name: str) -> None:
+    module = importlib.import_module(f"{rules.__name__}.{name}")
+    assert module.rule in RULES
+    assert 0 < module.CERTAINTY <= 100
+    assert module.__doc__
+
+
+STACKS = st.sampled_from([ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, ()])
+CALLS = st.sampled_from(["", "send", "recv", "wait", "store"])
+
+
+@st.composite
+def ranks(draw: st.DrawFn, size: int) -> list[Any]:
+    """Any mixture of states, places and calls."""
+    seen = []
+    for number in range(size):
+        begun = draw(st.integers(0, 4))
+        operation = draw(st.sampled_from(["all_reduce", "barrier"]))
+        inside = (record(begun + 1, False, operation),) if draw(st.booleans()) else ()
+        seen.append(
+            rank(
+                number,
+                size,
+                begun,
+                state=draw(st.sampled_from(["S", "R", "D", "T", ""])),
+                busy=draw(st.sampled_from([0.0, 1.0])),
+                stack=draw(STACKS),
+                call=draw(CALLS),
+                peer=draw(st.integers(-1, size - 1)),
+                records=(*history(begun), *inside),
+                groups=(Group("0", size, begun, True, "gloo", f"0-{size - 1}"),) if begun else (),
+                world=draw(st.sampled_from([0, size, size + 1])),
+                started=size,
+                moved=draw(st.booleans()),
+            )
+        )
+    return seen
+
+
+@settings(max_examples=150, deadline=None)
+@given(size=st.integers(1, 5), stalled=st.sampled_from([0.0, 60.0]), data=st.data())
+def test_of_any_look_some_rule_decides_and_blames_only_ranks_that_were_seen(
+    size: int, stalled: float, data: st.DataObject
+) -> None:
+    seen = data.draw(ranks(size))
+    found = decide(case(*seen, stalled=stalled)).diagnosis
+    assert found.said
+    assert {culprit.rank for culprit in found.culprits} <= {-1, *range(size)}
+    assert not found.culprits or found.verdict is not Verdict.NOTHING
+
+
+LINES = [
+    "",
+    "ValueError: bad",
+    "ConnectionError: gone",
+    "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received",
+    "RuntimeError: Timed out waiting 30000ms for recv operation to complete",
+    "OSError: [Errno 28] No space left on device",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    printed=st.lists(st.sampled_from(LINES), min_size=3, max_size=3),
+    state=st.sampled_from([State.FAILED, State.COMPLETED, State.CANCELLED, State.OUT_OF_MEMORY]),
+    failed=st.one_of(st.none(), st.tuples(st.integers(-1, 2), st.sampled_from([1, -9, -6, 124]))),
+    ended=st.sampled_from(["", "1", "0-1"]),
+)
+def test_of_any_end_some_rule_decides(
+    printed: list[str], state: State, failed: tuple[int, int] | None, ended: str
+) -> None:
+    pieces = [
+        (number, "err", 100.0, f"[rank{number}]: Traceback (most recent call last):\n[rank{number}]: {line}")
+        for number, line in enumerate(printed)
+    ]
+    failure = Failure(failed[0], "n0", failed[1], 101.0, "it ended", ended=ended) if failed else None
+    assert decide_end(Remains(state, "", failure, heard(pieces), ("n0", "n0", "n1"))).said
+
+
+def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(*culprits: int) -> Any:
+        def rule(table: CallTable) -> list[Hypothesis]:
+            return [Hypothesis("never arrived", 99, culprits, {"late_too": ()})]
+
+        return rule
+
+    monkeypatch.setattr(decisions, "RULES", (late(0), late(1)))
+    found = decide(case(rank(0, stack=LOOP), rank(1, stack=LOADER), stalled=60.0)).diagnosis
+    assert (found.verdict, found.culprits) == (Verdict.NEVER_ARRIVED, ())
+    assert found.said.startswith("either rank 0 on n0")
+    assert ", or rank 1 on n0" in found.said
+
+
+@pytest.mark.parametrize(
+    ("values", "odd", "suspects", "lone"),
+    [
+        ("aaba", (2,), (2,), 2),
+        ("aabb", (), (0, 1, 2, 3), -1),
+        ("aabc", (2, 3), (2, 3), -1),
+        ("ab", (), (0, 1), -1),
+        ("aaaa", (), (), -1),
+        ("", (), (), -1),
+    ],
+)
+def test_the_majority_is_right_and_of_equal_sides_none_is(
+    values: str, odd: tuple[int, ...], suspects: tuple[int, ...], lone: int
+) -> None:
+    vote = Vote(dict(enumerate(values)))
+    assert (vote.odd, vote.suspects, vote.lone()) == (odd, suspects, lone)

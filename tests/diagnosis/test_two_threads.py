@@ -1,0 +1,81 @@
+"""Two threads of a rank on one process group: the group is named, and no rank is blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.decide import decide, decide_end
+from clusterrun.diagnosis.evidence import Group, RankSnapshot, Record
+from clusterrun.diagnosis.printed_errors import heard
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.stacks import ThreadPlace
+from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.model.record import Failure
+from clusterrun.model.states import State
+from tests.diagnosis.ranks import LIBRARY, LOOP, NOW, bare, case, history, rank, record
+
+BACKWARD = (f"{LIBRARY}/torch/autograd/graph.py:979 _engine_run_backward", "/home/me/train.py:12 <module>")
+METRICS = ThreadPlace("/home/me/train.py:9 metrics", "/home/me/train.py:9 metrics", "all_reduce")
+
+
+def trains(number: int, by_thread: bool, recorded: bool = True, **changes: Any) -> RankSnapshot:
+    """A rank whose newest call was begun by the metrics thread, or by the main thread in ``backward``."""
+    operation, sizes = ("all_reduce", "[1]") if by_thread else ("broadcast", "[3]")
+    newest = Record("0", 11, operation, sizes, "Float", False, NOW - 60, 11, by_thread and recorded)
+    threads = (METRICS,) if by_thread else ()
+    return rank(number, records=(*history(10), newest), stack=BACKWARD, threads=threads, **changes)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("threads", [(0, 3), (1,), (0, 1, 2)])
+def test_a_thread_in_the_main_threads_group_is_named_with_its_line(
+    threads: tuple[int, ...], recorded: bool
+) -> None:
+    """Recorded of DDP beside a thread that reduces a metric; torch before 2.9 does not record the thread."""
+    seen = [trains(number, number in threads, recorded) for number in range(4)]
+    found = decide(case(*seen, stalled=60.0)).diagnosis
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert "another thread called all_reduce at train.py:9 (metrics)" in found.said
+    assert "the main thread uses at train.py:12" in found.said
+    assert "dist.new_group()" in found.remedy
+
+
+def test_a_thread_with_a_group_of_its_own_is_no_cause() -> None:
+    """A checkpoint in the background has its own group. Rank 1 hangs elsewhere."""
+    own = Record("1", 3, "all_gather", "[1]", "Long", False, NOW - 60, 3, True)
+    main = record(11, done=False)
+    groups = (Group("0", 4, 11, True, "gloo", "0-3"), Group("1", 4, 3, False, "gloo", "0-3"))
+    waits = [
+        rank(n, groups=groups, records=(*history(10), main, own), stack=BACKWARD, threads=(METRICS,))
+        for n in (0, 2, 3)
+    ]
+    late = rank(1, groups=groups, records=history(10), stack=LOOP)
+    found = decide(case(waits[0], late, *waits[1:], stalled=60.0)).diagnosis
+    assert (found.verdict, [culprit.rank for culprit in found.culprits]) == (Verdict.NEVER_ARRIVED, [1])
+
+
+def test_a_thread_that_does_all_the_training_is_no_second_one() -> None:
+    """Its main thread only waits for it."""
+    seen = [trains(number, by_thread=number != 1) for number in range(4)]
+    seen[1] = rank(1, records=history(10), stack=LOOP)
+    found = decide(case(*seen, stalled=60.0)).diagnosis
+    assert [culprit.rank for culprit in found.culprits] == [1]
+
+
+def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
+    """gloo aborted: a rank was sent the bytes of the other thread's call."""
+    abort = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000 vs 4. Received"
+    errors = heard([(2, "err", 100.0, abort)])
+    calls = (record(5), record(6, sizes="[1]"), record(7))
+    mixed = tuple(
+        Record(c.group, c.sequence, c.operation, c.sizes, c.types, True, c.at, 0, c.sizes == "[1]")
+        for c in calls
+    )
+    last = bare(0, "n0", "", records=mixed, groups=(Group("0", 4, ranks="0-3"),), threads=(METRICS,))
+    failure = Failure(2, "n1", -6, 100.1, "rank 2 on n1 was killed by signal 6 (SIGABRT)")
+    left = Remains(State.FAILED, "", failure, errors, ("n0", "n0", "n1", "n1"), last=(last,))
+    found = decide_end(left)
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in found.said
