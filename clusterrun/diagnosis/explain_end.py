@@ -94,17 +94,17 @@ def _with_stacks(table: CallTable, diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, said=sentence, culprits=culprits, remedy=reason(seen[0]).remedy)
 
 
-def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
+def _with_consequences(run: Remains, diagnosis: Diagnosis) -> Diagnosis:
     """Add what other ranks printed because of it."""
     blamed = {(culprit.node, culprit.rank) for culprit in diagnosis.culprits}
-    others = [error for error in left.errors if (left.node(error.rank), left.rank(error)) not in blamed]
+    others = [error for error in run.errors if (run.node(error.rank), run.rank(error)) not in blamed]
     noticed = [error for error in others if error.is_consequence]
     # A launcher's own message adds nothing to those of its ranks.
     noticed = [error for error in noticed if error.inner >= 0] or noticed
     if not noticed:
         return diagnosis
     first = min(noticed, key=lambda error: (error.rank, error.inner))
-    line = f"a consequence only, of {left.several(noticed)}: {_cut(first.text)}"
+    line = f"a consequence only, of {run.several(noticed)}: {_cut(first.text)}"
     line += f", at {short(first.frame)}" if first.frame else ""
     return replace(diagnosis, evidence=(*diagnosis.evidence, line))
 
@@ -112,36 +112,36 @@ def _with_consequences(left: Remains, diagnosis: Diagnosis) -> Diagnosis:
 # --- an error of a rank ---
 
 
-def _error_in_rank(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root: Error = hypothesis.facts["root"]
     everywhere: list[Error] = hypothesis.facts["everywhere"]
     cause = f": {root.row.cause}" if root.row else ""
-    sentence = f"{left.who(root.rank, root.inner)} failed first{cause}"
+    sentence = f"{run.who(root.rank, root.inner)} failed first{cause}"
     if everywhere:
-        nodes = sorted({left.node(error.rank) for error in everywhere})
-        of = "" if len(everywhere) == len(left.nodes) else f" of {', '.join(nodes[:MOST_NAMED])}"
+        nodes = sorted({run.node(error.rank) for error in everywhere})
+        of = "" if len(everywhere) == len(run.nodes) else f" of {', '.join(nodes[:MOST_NAMED])}"
         sentence = f"all {len(everywhere)} ranks{of} failed with the same error{cause}"
-    if left.state is State.COMPLETED:
+    if run.state is State.COMPLETED:
         sentence = f"the run ended with exit code 0, though {sentence}"
     culprits = tuple(
-        Culprit(left.rank(error), left.node(error.rank), error.message) for error in everywhere or [root]
+        Culprit(run.rank(error), run.node(error.rank), error.message) for error in everywhere or [root]
     )
-    return _of_error(left, hypothesis, sentence, culprits[:MOST_CULPRITS])
+    return _of_error(run, hypothesis, sentence, culprits[:MOST_CULPRITS])
 
 
-def _file_system(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _file_system(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """The node is to blame, or what several nodes share; no rank is."""
     root: Error = hypothesis.facts["root"]
     cause = root.row.cause if root.row else ""
-    nodes = sorted({left.node(error.rank) for error in left.errors if error.row is root.row})
+    nodes = sorted({run.node(error.rank) for error in run.errors if error.row is root.row})
     where = f"on {nodes[0]}" if len(nodes) == 1 else f"that {', '.join(nodes[:MOST_NAMED])} use"
-    name = left.name(root.rank, root.inner)
+    name = run.name(root.rank, root.inner)
     culprits = (Culprit(-1, nodes[0], f"{cause}; {name} printed: {root.message}"),) if len(nodes) == 1 else ()
-    return _of_error(left, hypothesis, f"{cause} {where}: {name} met it first", culprits)
+    return _of_error(run, hypothesis, f"{cause} {where}: {name} met it first", culprits)
 
 
 def _of_error(
-    left: Remains, hypothesis: Hypothesis, sentence: str, culprits: tuple[Culprit, ...]
+    run: Remains, hypothesis: Hypothesis, sentence: str, culprits: tuple[Culprit, ...]
 ) -> Diagnosis:
     root: Error = hypothesis.facts["root"]
     same: list[Error] = hypothesis.facts["same"]
@@ -149,22 +149,22 @@ def _of_error(
     if root.row:
         verdict, remedy = root.row.verdict, root.row.remedy
     else:
-        who = left.name(root.rank) if root.inner >= 0 else "it"
+        who = run.name(root.rank) if root.inner >= 0 else "it"
         remedy = f"clusterrun logs --rank {root.rank} shows all that {who} printed"
-    memory = left.memory_notes if _CHILD_KILLED.search(root.text) else ()
+    memory = run.memory_notes if _CHILD_KILLED.search(root.text) else ()
     if memory:
         verdict, remedy = Verdict.OUT_OF_MEMORY, _MEMORY_REMEDY
-    if left.state is State.COMPLETED:
+    if run.state is State.COMPLETED:
         remedy = "a pipe or a wrapper hides the exit code: set -o pipefail (bash), or let Python be the last "
         remedy += "program that runs"
-    evidence = [left.quoted(root), *memory]
+    evidence = [run.quoted(root), *memory]
     if same:
-        evidence.append(f"{left.several(same)} printed the same")
-    own = [error for error in left.errors if (error.rank, error.inner) == (root.rank, root.inner)]
+        evidence.append(f"{run.several(same)} printed the same")
+    own = [error for error in run.errors if (error.rank, error.inner) == (root.rank, root.inner)]
     also = [
         error for error in own if error.text != root.text and not error.is_consequence and not error.survived
     ]
-    name = left.name(root.rank, root.inner)
+    name = run.name(root.rank, root.inner)
     evidence += [f"{name} also printed: {_cut(error.message)}" for error in also[-MOST_ALSO:]]
     return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
 
@@ -173,7 +173,7 @@ def _of_error(
 
 
 def _mismatch(
-    left: Remains,
+    run: Remains,
     root: Error,
     sentence: str,
     whys: Mapping[int, str] | None = None,
@@ -181,9 +181,9 @@ def _mismatch(
     evidence: Sequence[str] = (),
 ) -> Diagnosis:
     """Evidence and remedy are those of the first error, unless others are passed."""
-    lines = tuple(evidence) or (left.quoted(root),)
+    lines = tuple(evidence) or (run.quoted(root),)
     remedy = remedy or (root.row.remedy if root.row else "")
-    return Diagnosis(Verdict.MISMATCH, sentence, left.culprits(whys or {}), (), lines, remedy)
+    return Diagnosis(Verdict.MISMATCH, sentence, run.culprits(whys or {}), (), lines, remedy)
 
 
 def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
@@ -198,7 +198,7 @@ def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
-def _different_calls(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, sides = hypothesis.facts["root"], hypothesis.facts["sides"]
     lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
     number = f"collective {sides[0][0].sequence} of its group"
@@ -212,10 +212,10 @@ def _different_calls(table: CallTable, left: Remains, hypothesis: Hypothesis) ->
     remedy = ""
     if not root.row or root.row.verdict is not Verdict.MISMATCH:
         remedy = "let all ranks call the same collectives with equal shapes, and lists of equal length"
-    return _mismatch(left, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
+    return _mismatch(run, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
 
 
-def _smaller(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, called, together = (hypothesis.facts[name] for name in ("root", "called", "together"))
     what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
     others = f"the others' {what}" if what else "what the others called"
@@ -225,7 +225,7 @@ def _smaller(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnos
     }
     sentence = f"{ranks_in_words(whys)} did not call the same collective as {ranks_in_words(together)}"
     calls = [f"{ranks_in_words(together)} called {what}"] if what else []
-    return _mismatch(left, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
+    return _mismatch(run, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
 
 
 def _width(pairs: Sequence[tuple[int, int]]) -> str:
@@ -237,16 +237,16 @@ def _width(pairs: Sequence[tuple[int, int]]) -> str:
     return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
 
 
-def _sent_too_much(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
     root, called = hypothesis.facts["root"], hypothesis.facts.get("called")
     together, agreeing = hypothesis.facts.get("together", ()), hypothesis.facts.get("agreeing", ())
-    sentence = f"{left.who(root.rank, root.inner)} was sent more than it expected"
-    evidence = [left.quoted(root)]
+    sentence = f"{run.who(root.rank, root.inner)} was sent more than it expected"
+    evidence = [run.quoted(root)]
     remedy = "compare the shapes and types that both ends of that call give"
     if agreeing:
         alike = hypothesis.facts["alike"]
-        others = [rank for rank in range(len(left.nodes)) if rank not in agreeing]
+        others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
         who = ranks_in_words(others) if others else "another rank"
         sentence += f"{_line(table, root.rank)}: the records do not show by whom; {who} left no record of "
         sentence += "what they called" if len(others) > 1 else "what it called"
@@ -260,27 +260,27 @@ def _sent_too_much(table: CallTable, left: Remains, hypothesis: Hypothesis) -> D
             sentence += f" in {called.operation}"
             remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
         sentence += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
-    return _mismatch(left, root, sentence, remedy=remedy, evidence=evidence)
+    return _mismatch(run, root, sentence, remedy=remedy, evidence=evidence)
 
 
-def _changed_its_size(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, call, usual = (hypothesis.facts[name] for name in ("root", "call", "usual"))
     why = f"it called {call.arguments}, collective {call.sequence} "
     why += f"of its group, where the others called it of {usual}, as it had before"
-    sentence = f"rank {call.rank} on {left.node(call.rank)} did not bring what the others expected: {why}"
-    return _mismatch(left, root, sentence, {call.rank: why})
+    sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
+    return _mismatch(run, root, sentence, {call.rank: why})
 
 
-def _stood_elsewhere(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, there, here, calls = (hypothesis.facts[name] for name in ("root", "there", "here", "calls"))
     (rank,) = hypothesis.culprits
     operation = next(iter(calls)) if len(calls) == 1 else "collectives"
     why = f"it was at {short(there)} where the others were in {operation} at {short(here)}"
-    sentence = f"rank {rank} on {left.node(rank)} did not call what the others called: {why}"
-    return _mismatch(left, root, sentence, {rank: why})
+    sentence = f"rank {rank} on {run.node(rank)} did not call what the others called: {why}"
+    return _mismatch(run, root, sentence, {rank: why})
 
 
-def _different_models(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _different_models(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides = hypothesis.facts["sides"]
     usual = sides[0][0]
     whys = {
@@ -293,30 +293,30 @@ def _different_models(table: CallTable, left: Remains, hypothesis: Hypothesis) -
         f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for number, ranks in sides
     ]
     sentence = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
-    return _mismatch(left, hypothesis.facts["root"], sentence, whys)
+    return _mismatch(run, hypothesis.facts["root"], sentence, whys)
 
 
-def _second_server(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _second_server(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root: Error = hypothesis.facts["root"]
     at = f" at {short(root.frame)}" if root.frame else ""
     why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
-    sentence = f"{left.who(root.rank)} says perhaps that it is rank 0: {why}"
+    sentence = f"{run.who(root.rank)} says perhaps that it is rank 0: {why}"
     remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens "
     remedy += "a store of its own, another process has that port"
     return _mismatch(
-        left, root, sentence, {root.rank: why}, remedy, [f"{left.name(root.rank)}: {root.message}"]
+        run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"]
     )
 
 
-def _unmet(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     root, came, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
     counts = f": {came} of {size} came" if size else ""
     sentence = f"ranks did not meet in init_process_group{counts}"
     if hypothesis.culprits:
         sentence = f"{ranks_in_words(hypothesis.culprits)} never came to init_process_group{counts}"
     why = "it printed nothing, while the others waited for it in init_process_group"
-    culprits = left.culprits(dict.fromkeys(hypothesis.culprits, why))
-    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), (left.quoted(root),), root.row.remedy)
+    culprits = run.culprits(dict.fromkeys(hypothesis.culprits, why))
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), (run.quoted(root),), root.row.remedy)
 
 
 # --- time-outs ---
@@ -334,7 +334,7 @@ def _waited_until(hypothesis: Hypothesis) -> tuple[str, ...]:
     )
 
 
-def _timed_out_in_different_calls(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _timed_out_in_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides, where = hypothesis.facts["sides"], _where(hypothesis)
     whys = {
         rank: f"it called {call} as {where}"
@@ -345,18 +345,18 @@ def _timed_out_in_different_calls(table: CallTable, left: Remains, hypothesis: H
     calls = "; ".join(f"{ranks_in_words(ranks)} called {call}" for call, ranks in sides)
     sentence = f"ranks called different collectives as {where}: {calls}"
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
-    return Diagnosis(Verdict.MISMATCH, sentence, _by_rank(left, whys), (), _waited_until(hypothesis), remedy)
+    return Diagnosis(Verdict.MISMATCH, sentence, _by_rank(run, whys), (), _waited_until(hypothesis), remedy)
 
 
-def _by_rank(left: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
+def _by_rank(run: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
     """Culprits below a launcher: the node of a rank is unknown."""
-    return tuple(Culprit(rank, "" if left.per_node else left.node(rank), why) for rank, why in whys.items())
+    return tuple(Culprit(rank, "" if run.per_node else run.node(rank), why) for rank, why in whys.items())
 
 
 def _absent(
-    left: Remains, whys: Mapping[int, str], did: str, evidence: tuple[str, ...], remedy: str = _LOGS_REMEDY
+    run: Remains, whys: Mapping[int, str], did: str, evidence: tuple[str, ...], remedy: str = _LOGS_REMEDY
 ) -> Diagnosis:
-    culprits = _by_rank(left, whys)
+    culprits = _by_rank(run, whys)
     nodes = {culprit.node for culprit in culprits}
     on = f" on {culprits[0].node}" if len(nodes) == 1 and culprits[0].node else ""
     sentence = f"{ranks_in_words(whys)}{on} {did}: {culprits[0].why}"
@@ -364,7 +364,7 @@ def _absent(
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy)
 
 
-def _absent_at_time_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     begun, low, where = hypothesis.facts["begun"], hypothesis.facts["low"], _where(hypothesis)
     whys = {}
     for rank in hypothesis.culprits:
@@ -375,10 +375,10 @@ def _absent_at_time_out(table: CallTable, left: Remains, hypothesis: Hypothesis)
         else:
             whys[rank] = f"it had begun {max(begun[rank], 0)} collectives, and the others waited in {where}"
     did = f"never came to {hypothesis.facts['sides'][0][0]} ({where})"
-    return _absent(left, whys, did, _waited_until(hypothesis))
+    return _absent(run, whys, did, _waited_until(hypothesis))
 
 
-def _timed_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     everybody = hypothesis.facts["everybody"]
     call = hypothesis.facts["sides"][0][0]
     who = ranks_in_words(hypothesis.facts["waiting"])
@@ -391,18 +391,18 @@ def _timed_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagn
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), _waited_until(hypothesis), _LOGS_REMEDY)
 
 
-def _stuck_watchdog(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     why = "the watchdog thread of its NCCL was stuck: a call of CUDA or NCCL does not return"
     remedy = "nvidia-smi and dmesg on that node (Xid); does a thread hold Python's lock in a call of CUDA?"
     if hypothesis.culprits:
         whys = dict.fromkeys(hypothesis.culprits, why)
-        return _absent(left, whys, "was ended by NCCL's heartbeat monitor", (), remedy)
+        return _absent(run, whys, "was ended by NCCL's heartbeat monitor", (), remedy)
     stuck = ranks_in_words(hypothesis.facts["stuck"])
     sentence = f"NCCL's heartbeat monitor ended {stuck}: a call of CUDA or NCCL does not return"
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (), remedy)
 
 
-def _gloo_timed_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     waiting = ranks_in_words(hypothesis.facts["waiting"])
     evidence = (f"{waiting} waited in a collective until it timed out",)
     whys = {
@@ -413,7 +413,7 @@ def _gloo_timed_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> 
     if hypothesis.culprits:
         place = "monitored_barrier" if hypothesis.kind == "absent from barrier" else "a collective"
         why = dict.fromkeys(hypothesis.culprits, whys[hypothesis.kind])
-        return _absent(left, why, f"never came to {place}", evidence)
+        return _absent(run, why, f"never came to {place}", evidence)
     sentence = f"a collective timed out in {waiting}: the output does not show which rank did not come"
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
 
@@ -421,23 +421,23 @@ def _gloo_timed_out(table: CallTable, left: Remains, hypothesis: Hypothesis) -> 
 # --- watchdogs of the script ---
 
 
-def _noticed_hang(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    call, failure = hypothesis.facts["call"], left.failure
+def _noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    call, failure = hypothesis.facts["call"], run.failure
     reasons = {rank: reason(table.of(rank)) for rank in hypothesis.culprits}
     first = reasons[hypothesis.culprits[0]]
     sentence = f"{ranks_in_words(reasons)} never came to {call.title}, in which others had waited "
     evidence: tuple[str, ...] = (hypothesis.facts["message"],)
     if failure:
-        sentence += f"{failure.at - call.at:.0f} s when {left.who(failure.rank)} ended the run: {first.why}"
+        sentence += f"{failure.at - call.at:.0f} s when {run.who(failure.rank)} ended the run: {first.why}"
         evidence = tuple(dict.fromkeys((failure.why, *evidence)))
     culprits = tuple(Culprit(rank, table.of(rank).node, why.why) for rank, why in reasons.items())
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, first.remedy)
 
 
-def _timer(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     timers = hypothesis.facts["timers"]
     elsewhere = "it was elsewhere when a timer of the script ended it"
-    culprits = left.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in hypothesis.culprits})
+    culprits = run.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in hypothesis.culprits})
     sentence = f"{ranks_in_words(hypothesis.culprits)} held the others up: {culprits[0].why}"
     evidence = tuple(f"rank {rank}: {timers[rank].message}" for rank in hypothesis.facts["waiting"][:4])
     return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, WAIT_REMEDY)
@@ -446,68 +446,68 @@ def _timer(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis
 # --- ends without an error ---
 
 
-def _early_end(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    ended, together, failure = hypothesis.facts["ended"], hypothesis.facts["together"], left.failure
-    early = ranks_in_words(ended, left.noun)
+def _early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    ended, together, failure = hypothesis.facts["ended"], hypothesis.facts["together"], run.failure
+    early = ranks_in_words(ended, run.noun)
     odd = hypothesis.culprits
     why = "it ended with exit code 0 while others waited for it"
     remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
     if odd != ended:
         remedy = "does only that rank come to that line? let all ranks make the same calls, or none"
         why = f"it went on after {early} had ended with exit code 0"
-        frames = [error.frame for error in left.errors if error.rank == odd[0] and error.frame]
+        frames = [error.frame for error in run.errors if error.rank == odd[0] and error.frame]
         why += f", and failed at {short(frames[0])}" if frames else ""
-    culprits = tuple(Culprit(-1 if left.per_node else rank, left.node(rank), why) for rank in odd)
-    all_ended = ranks_in_words(together, left.noun)
+    culprits = tuple(Culprit(-1 if run.per_node else rank, run.node(rank), why) for rank in odd)
+    all_ended = ranks_in_words(together, run.noun)
     evidence = []
     if failure:
-        evidence.append(f"{all_ended} ended with exit code 0, then {left.who(failure.rank)} failed")
+        evidence.append(f"{all_ended} ended with exit code 0, then {run.who(failure.rank)} failed")
     if ended != together:
         evidence.append(f"of these, {early} alone was in the groups in which the others failed")
     if failure and failure.peer:
         evidence.append(f"its message names an address of {failure.peer}")
-    printed = {error.rank: error for error in left.errors if error.rank in odd and not error.is_consequence}
+    printed = {error.rank: error for error in run.errors if error.rank in odd and not error.is_consequence}
     evidence += [
-        f"{left.name(rank)} had printed: {_cut(error.message)}" for rank, error in sorted(printed.items())
+        f"{run.name(rank)} had printed: {_cut(error.message)}" for rank, error in sorted(printed.items())
     ]
     sentence = f"{early} ended with exit code 0 before the others"
     return Diagnosis(Verdict.CRASHED, sentence, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
 
 
-def _left_the_group(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _left_the_group(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     (rank,) = hypothesis.culprits
     at = table.line(rank)
     why = f"it closed its connections and lived on; when it was asked to end, it was at {at}"
-    sentence = f"{left.who(rank)} left the group while the others still used it"
-    failed = left.failure.rank if left.failure else -1
-    own = [error for error in left.errors if error.rank == failed]
-    evidence = tuple(f"{left.name(error.rank)}: {error.message}" for error in own[:1])
-    return Diagnosis(Verdict.CRASHED, sentence, left.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
+    sentence = f"{run.who(rank)} left the group while the others still used it"
+    failed = run.failure.rank if run.failure else -1
+    own = [error for error in run.errors if error.rank == failed]
+    evidence = tuple(f"{run.name(error.rank)}: {error.message}" for error in own[:1])
+    return Diagnosis(Verdict.CRASHED, sentence, run.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
 
 
-def _culprit_of(left: Remains, failure: Failure) -> Culprit:
-    who = left.who(failure.rank) if failure.rank >= 0 else failure.node
-    return Culprit(-1 if left.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
+def _culprit_of(run: Remains, failure: Failure) -> Culprit:
+    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    return Culprit(-1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
 
 
-def _killed_for_memory(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    failure = left.failure
+def _killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    failure = run.failure
     if not failure:
-        return _no_failure(table, left, hypothesis)
-    who = left.who(failure.rank) if failure.rank >= 0 else failure.node
-    evidence = (failure.why, *left.memory_notes)
+        return _no_failure(table, run, hypothesis)
+    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    evidence = (failure.why, *run.memory_notes)
     sentence = f"{who} was killed because memory ran out"
     return Diagnosis(
-        Verdict.OUT_OF_MEMORY, sentence, (_culprit_of(left, failure),), (), evidence, _MEMORY_REMEDY
+        Verdict.OUT_OF_MEMORY, sentence, (_culprit_of(run, failure),), (), evidence, _MEMORY_REMEDY
     )
 
 
-def _ended_rank(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     """A rank or a node that failed, with what it printed last."""
-    failure = left.failure
+    failure = run.failure
     if not failure:
-        return _no_failure(table, left, hypothesis)
-    culprit = _culprit_of(left, failure)
+        return _no_failure(table, run, hypothesis)
+    culprit = _culprit_of(run, failure)
     if failure.rank < 0:
         return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
     remedy = f"clusterrun logs --rank {failure.rank} shows all that it printed"
@@ -516,15 +516,15 @@ def _ended_rank(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diag
         remedy += " or the kernel at a limit of processor time (ulimit -t)?"
     last = last_message(failure.last_lines)
     is_ours = any(line.startswith(OURS) and line.endswith(last) for line in failure.last_lines) and last != ""
-    own = [error for error in left.errors if error.rank == failure.rank]
+    own = [error for error in run.errors if error.rank == failure.rank]
     row = meaning(last)
-    if row and row.consequence and not failure.peer and not was_killed(left):
+    if row and row.consequence and not failure.peer and not was_killed(run):
         row = _of_broken_connection(row)
         if own:
             culprit = replace(culprit, why=f"{culprit.why}; {own[0].message}")
     cause = last if is_ours else row.cause if row else _CODES.get(failure.code, "")
     sentence = failure.why + (f": {cause}" if cause else "")
-    name = left.name(failure.rank)
+    name = run.name(failure.rank)
     if is_ours:
         evidence = [f"{failure.node}: {last}"]
     elif own:
@@ -555,16 +555,16 @@ def _node_remedy(failure: Failure) -> str:
     return "job.out in the run directory holds what the launcher said; --srun adds an option to it"
 
 
-def _no_failure(table: CallTable, left: Remains, hypothesis: Hypothesis) -> Diagnosis:
+def _no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     prefix = f"{Verdict.ALONE.value}: "
-    alone = [note[len(prefix) :] for note in left.notes if note.startswith(prefix)]
+    alone = [note[len(prefix) :] for note in run.notes if note.startswith(prefix)]
     if alone:
         remedy = "clusterrun help frameworks says what a framework needs to join its ranks"
         remedy += "" if alone[0].endswith(SILENCE) else SILENCE
         return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)
-    if left.state is State.COMPLETED:
+    if run.state is State.COMPLETED:
         return Diagnosis(Verdict.NOTHING, "the run ended well")
-    return Diagnosis(Verdict.NOT_RUNNING, left.reason or f"the run is {left.state.value}")
+    return Diagnosis(Verdict.NOT_RUNNING, run.reason or f"the run is {run.state.value}")
 
 
 _TIMEOUTS: dict[str, Explanation] = {
@@ -601,13 +601,13 @@ END_KINDS = frozenset((*_TIMEOUTS, *_OTHERS))
 
 def explain_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     """Return the diagnosis of a hypothesis about an ended run."""
-    left = table.end
-    if left is None:
+    run = table.end
+    if run is None:
         raise ValueError(f"{hypothesis.kind} explains an ended run only")
     if hypothesis.kind in _TIMEOUTS:
-        diagnosis = _with_stacks(table, _TIMEOUTS[hypothesis.kind](table, left, hypothesis))
-        return diagnosis if left.per_node else with_printed(diagnosis, left.errors, per_node=False)
-    diagnosis = _OTHERS[hypothesis.kind](table, left, hypothesis)
+        diagnosis = _with_stacks(table, _TIMEOUTS[hypothesis.kind](table, run, hypothesis))
+        return diagnosis if run.per_node else with_printed(diagnosis, run.errors, per_node=False)
+    diagnosis = _OTHERS[hypothesis.kind](table, run, hypothesis)
     if hypothesis.kind not in ("noticed hang", "timer of the script"):
         diagnosis = _with_stacks(table, diagnosis)
-    return _with_consequences(left, diagnosis)
+    return _with_consequences(run, diagnosis)

@@ -28,21 +28,21 @@ _AFTER_WORDS = (signal.SIGTERM, signal.SIGINT, signal.SIGABRT)
 @lru_cache(maxsize=1)
 def first_error(table: CallTable) -> Error | None:
     """Return the error that ended the run; None if no rank printed one."""
-    left = table.end
-    if left is None or was_killed(left):
+    run = table.end
+    if run is None or was_killed(run):
         return None
-    failed = left.failure
+    failed = run.failure
     since = failed.at - BEFORE if failed else 0.0
     ended_well = unfolded(failed.ended) if failed else ()
     errors = []
-    for error in left.errors:
+    for error in run.errors:
         limit = since - (DUMPING if is_timeout(error) else 0.0)
         if not error.is_consequence and error.rank not in ended_well and (not error.at or error.at >= limit):
             errors.append(error)
     if not errors:
         return None
     errors = [error for error in errors if not error.survived] or errors
-    errors = _without_logged(left, _without_overcome(left, errors))
+    errors = _without_logged(run, _without_overcome(run, errors))
     earliest = min(error.at for error in errors)
     first = failed.rank if failed else -1
     # An exception may be what others' collectives waited for when they timed out, never the other way round.
@@ -59,26 +59,26 @@ def first_error(table: CallTable) -> Error | None:
     )
 
 
-def was_killed(left: Remains) -> bool:
+def was_killed(run: Remains) -> bool:
     """Return whether a signal ended the first rank: it prints nothing, and other errors follow from it."""
-    failure = left.failure
+    failure = run.failure
     if failure is None or failure.rank < 0:
         return False
     number = -failure.code if failure.code < 0 else failure.code - 128
     if number <= 0 or number in _AFTER_WORDS:
         return False
-    if number != signal.SIGKILL and any(error.rank == failure.rank for error in left.errors):
+    if number != signal.SIGKILL and any(error.rank == failure.rank for error in run.errors):
         return False
     return not any(
-        error.at and error.at < failure.at - SAME_MOMENT for error in left.errors if not error.is_consequence
+        error.at and error.at < failure.at - SAME_MOMENT for error in run.errors if not error.is_consequence
     )
 
 
-def _without_overcome(left: Remains, errors: list[Error]) -> list[Error]:
+def _without_overcome(run: Remains, errors: list[Error]) -> list[Error]:
     """Leave out what several ranks printed, if the rank that failed first printed another error after it."""
-    first = left.failure.rank if left.failure else -1
+    first = run.failure.rank if run.failure else -1
     own = [error for error in errors if error.rank == first]
-    if left.per_node or len(own) < 2:
+    if run.per_node or len(own) < 2:
         return errors
     last = max(own, key=lambda error: error.at)
     others = {error.text for error in errors if error.rank != first}
@@ -86,13 +86,13 @@ def _without_overcome(left: Remains, errors: list[Error]) -> list[Error]:
     return [error for error in errors if error.text not in overcome]
 
 
-def _without_logged(left: Remains, errors: list[Error]) -> list[Error]:
+def _without_logged(run: Remains, errors: list[Error]) -> list[Error]:
     """Leave out what other ranks logged long before the first rank ended of an error of its own.
 
     An error that ends several ranks may be the consequence of what one of them printed before.
     """
-    failure = left.failure
-    if failure is None or left.per_node:
+    failure = run.failure
+    if failure is None or run.per_node:
         return errors
     several = {error.text for error in errors if error.rank != failure.rank}
     own = [

@@ -1,4 +1,4 @@
-"""What a printed line means: a row for each known message, with its pattern, cause and remedy; pure."""
+"""The known error messages: a row with pattern, cause and remedy for each; pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class KnownError:
-    """A message by its pattern (of ``re``, within one line).
+    """A known message.
 
-    ``shared``: it is of a file system, and whichever process writes or reads there next says it first.
+    pattern: a regular expression that finds it within one line
+    consequence: another rank or process failed before
+    shared: a file system failed, so the first rank that prints it is not to blame
     """
 
     pattern: str
@@ -23,6 +25,7 @@ class KnownError:
     shared: bool = False
 
 
+# Messages of ranks that only noticed the failure of another one.
 CONSEQUENCES = (
     (r"Connection closed by (?:remote )?peer", "a peer of this rank ended or was ended"),
     (r"Read error \[.*Connection reset by peer", "a peer of this rank ended or was ended"),
@@ -40,9 +43,9 @@ CONSEQUENCES = (
     ),
     (r"successfully reached monitoredBarrier, but", "another rank did not reach it: rank 0 says which"),
 )
-"""Messages of those who only noticed that somebody else had failed, with what they noticed."""
 PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
+# The first row that matches counts, so special rows come before general ones.
 ROWS: tuple[KnownError, ...] = (
     # --- memory ---
     KnownError(
@@ -326,13 +329,12 @@ ROWS: tuple[KnownError, ...] = (
     ),
     *(KnownError(pattern, cause, PEERS_REMEDY, consequence=True) for pattern, cause in CONSEQUENCES),
 )
-"""In this order: the first that fits counts, so special ones stand before general ones."""
 
 _ANY = re.compile("|".join(f"(?:{row.pattern})" for row in ROWS))
 
 
 def meaning(line: str) -> KnownError | None:
-    """The first row that fits ``line``; None if nothing is known about it."""
+    """Return the first row that matches ``line``; None if there is none."""
     if not _ANY.search(line):
         return None
     return next((row for row in ROWS if re.search(row.pattern, line)), None)

@@ -1,4 +1,4 @@
-"""The errors in what a rank printed, as its lines come, each with its place in the user's code; pure."""
+"""Find the errors in what ranks print, line by line, each with its place in the user's code; pure."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from clusterrun.diagnosis.stacks import Doing, is_library, location, short
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
+# Lines that are added to the first one of a message.
 MOST_CONTINUED = 3
-"""Lines that are added to the first one of a message."""
+# Exceptions of a group that are shown.
 MOST_PARTS = 3
-"""Exceptions of a group that are shown."""
+# Whoever still prints so long after an error went on in spite of it.
 SURVIVED_SECONDS = 5.0
-"""Whoever still prints so long after an error went on in spite of it."""
+# Seconds within which a stack dump belongs to the message before it.
 SAME_DUMP = 2.0
-"""Seconds within which a stack dump belongs to the message before it."""
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
+# What torch's workers print in C ends with a zero, which then stands before the next line.
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
-"""What torch's workers print in C ends with a zero, which then stands before the next line."""
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 _MARK = re.compile(r"^\[rank\d+\]:\s?")
 # What draws a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
+# How a checkpoint of torch's tells every rank what failed in one.
 _ELSEWHERE = re.compile(r"Traceback \(most recent call last\):? \(RANK (\d+)\)")
-"""How a checkpoint of torch's tells every rank what failed in one."""
 _FRAME = re.compile(r'^[>\s]+File "(.*)", line (\d+)(?:,? in (\S+))?\s*$')
 _RICH_FRAME = re.compile(r"^\s*│ (/.*):(\d+) in (\S+)\s*│$")
 _FATAL = re.compile(r"^Fatal Python error: (.*)")
+# How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is.
 _TIMER = re.compile(r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!$")
-"""How ``faulthandler.dump_traceback_later`` begins; it may end the process, or only tell where it is."""
 _DUMPED = re.compile(r"^(?:Current t|T)hread 0x")
+# An exception's class is written with a capital, but for a few of the standard library.
 _NAMED = re.compile(
     r"^(?:[A-Za-z_<][\w<>]*\.)*(?!(?:DEBUG|INFO|NOTE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)"
     r"(?:[A-Z_]\w*|error|timeout|gaierror|herror)(?:: ?|$)"
 )
-"""An exception's class is written with a capital, but for a few of the standard library."""
 _THROWN = re.compile(r"^terminate called after throwing an instance of '(.*)'")
 _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
@@ -69,20 +69,24 @@ _WRAPS = re.compile(r"Caught \S+ in |(?:ProcessRaisedException|RemoteTraceback):
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^\s*(?:\| ?|\+(?P<rule>[-+ ]*\d*[ -]*)$)")
 _PARTS = re.compile(r"\(\d+ sub-exceptions?\)$")
+# How torch, and so the launcher, begins a line of its log.
 _LOGGED = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d")
-"""How torch, and so the launcher, begins a line of its log."""
 _ROOT_CAUSE = "Root Cause (first observed failure):"
 _CHILD = re.compile(r"^\s+(rank|exitcode)\s+: (-?\d+)\s*\((?:local_rank|pid): \d+\)\s*(?:\((\w+)\))?")
 
 
 @frozen
 class Error:
-    """What a rank complained of at ``at`` (seconds); ``frame`` is where in the user's code, if it said so.
+    """An error that a rank printed.
 
-    ``more`` is what belongs to it: the exception that it was raised from, the process it came from.
-    ``inner`` is the rank that said it, where ``rank`` is a launcher (-1: ``rank`` itself).
-    ``origin`` is the rank that it happened in, where every rank is told of it (-1: who said it).
-    ``ends``: torch marks it as what ended the rank; ``survived``: the rank printed on for long after it.
+    at: when, in seconds since the epoch
+    frame: the line of the user's code; '' if it was not printed
+    row: what the message means, if it is a known one
+    more: the exception that it was raised from, or the process that it came from
+    inner: the rank that printed it if ``rank`` is a launcher; -1: ``rank`` itself
+    origin: the rank in which it happened if every rank reports it; -1: the rank that printed it
+    ends: torch marks it as the error that ended the rank
+    survived: the rank printed other lines long after it
     """
 
     at: float
@@ -136,14 +140,14 @@ def last_complaint(lines: Sequence[str]) -> str:
 
 
 def is_timer(error: Error) -> bool:
-    """Whether this is no error, but where a rank stood as a timer of its script's ran out."""
+    """Return whether this is no error, but the stack of a rank whose script had set a timer."""
     return _TIMER.match(error.text) is not None
 
 
 class ErrorListener:
-    """Reads one stream of a rank line by line; ``errors`` are what it found.
+    """Reads one stream of a rank line by line, and collects its ``errors``.
 
-    ``launcher``: that rank starts others, which share its stream: torch marks the lines of each.
+    A ``launcher`` starts other ranks, which share its stream. torch marks the lines of each.
     """
 
     def __init__(self, rank: int, launcher: bool = False) -> None:
@@ -153,7 +157,7 @@ class ErrorListener:
         self.errors: list[Error] = []
 
     def hear(self, at: float, line: str) -> None:
-        """One line, without its end."""
+        """Read one line, without its end."""
         line = _COLOURS.sub("", line)
         prefix = _PREFIX.match(line)
         mark = prefix[1] if prefix else ""
@@ -168,24 +172,24 @@ class ErrorListener:
             self._child_failed(at, *child)
 
     def _child_failed(self, at: float, inner: int, text: str) -> None:
-        """The launcher names the first of its ranks that failed; news where that rank did not."""
-        if any(one.inner == inner for one in self.errors):
+        """The launcher reports which of its ranks failed first, unless that rank printed its error itself."""
+        if any(error.inner == inner for error in self.errors):
             return
-        for number, one in enumerate(self.errors):
-            if one.inner < 0 and not one.is_consequence:
-                self.errors[number] = replace(one, inner=inner)
+        for number, error in enumerate(self.errors):
+            if error.inner < 0 and not error.is_consequence:
+                self.errors[number] = replace(error, inner=inner)
                 return
-        spoken = self._launcher.spoken if self._launcher else ""
-        more = f"; the last line before that: {spoken[:MOST]}" if spoken else ""
+        last_line = self._launcher.last_line if self._launcher else ""
+        more = f"; the last line before that: {last_line[:MOST]}" if last_line else ""
         self.errors.append(Error(at, self._rank, text, inner=inner, more=more))
 
 
 def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False) -> tuple[Error, ...]:
-    """The errors in what ranks printed, by time: pieces of rank, stream, time (seconds) and lines.
+    """Return the errors in pieces of output (rank, stream, time in seconds, lines), by time.
 
-    ``launchers``: what is called a rank starts others.
+    ``launchers``: each "rank" starts other ranks.
     """
-    # Each stream for itself: between two of a moment the order is a guess, and would tear tracebacks.
+    # Streams are read one by one: their order within a moment is a guess, and would tear tracebacks.
     listeners: dict[tuple[int, str], ErrorListener] = {}
     newest: dict[int, float] = {}
     for rank, stream, at, text in pieces:
@@ -193,64 +197,65 @@ def heard(pieces: Iterable[tuple[int, str, float, str]], launchers: bool = False
         newest[rank] = max(newest.get(rank, 0.0), at)
         for line in text.splitlines():
             listener.hear(at, line)
-    found = [
-        replace(one, survived=not one.ends and one.at > 0 and newest[one.rank] - one.at > SURVIVED_SECONDS)
-        for listener in listeners.values()
-        for one in listener.errors
-    ]
-    return tuple(sorted(found, key=lambda one: (one.at, one.rank)))
+    errors = []
+    for listener in listeners.values():
+        for error in listener.errors:
+            printed_on = error.at > 0 and newest[error.rank] - error.at > SURVIVED_SECONDS
+            errors.append(replace(error, survived=printed_on and not error.ends))
+    return tuple(sorted(errors, key=lambda error: (error.at, error.rank)))
 
 
 class _LauncherReport:
-    """The end of what torchrun prints of its children: which failed first, and how."""
+    """Reads the report that torchrun prints at its end: which rank failed first, and how."""
 
     def __init__(self) -> None:
         self._open = self._ends = False
         self._rank = -1
-        self.spoken = ""
-        """The last line of its ranks before the launcher ended them; torch marks only those of exceptions."""
+        # The last line of its ranks before the launcher ended them; torch marks only those of
+        # exceptions.
+        self.last_line = ""
 
     def hear(self, line: str) -> tuple[int, str] | None:
-        """The rank and how it ended, with the line that completes them."""
+        """Return the rank and how it ended, once both were read."""
         logged = _LOGGED.match(line) is not None
         self._ends = self._ends or (logged and "/elastic/" in line) or "torch.distributed.elastic." in line
         if not (self._ends or logged) and any(map(str.isalnum, line)):
-            self.spoken = line.strip()
+            self.last_line = line.strip()
         if line.startswith(_ROOT_CAUSE):
             self._open, self._rank = True, -1
-        found = _CHILD.match(line) if self._open else None
-        if found and found[1] == "rank":
-            self._rank = int(found[2])
-        elif found and self._rank >= 0:
+        entry = _CHILD.match(line) if self._open else None
+        if entry and entry[1] == "rank":
+            self._rank = int(entry[2])
+        elif entry and self._rank >= 0:
             self._open = False
-            code = int(found[2])
-            name = f" ({found[3]})" if found[3] else ""
+            code = int(entry[2])
+            name = f" ({entry[3]})" if entry[3] else ""
             ended = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}{name}"
             return self._rank, ended
         return None
 
 
 class _Reader:
-    """Reads the lines of one process; appends to ``errors``, and completes there what it appended last."""
+    """Reads the lines of one process. It appends errors to ``errors``, and completes the last one there."""
 
     def __init__(self, form: Error, errors: list[Error]) -> None:
+        # What all errors of this process have in common.
         self._form = form
-        """What all errors of this process have in common."""
         self._errors = errors
+        # Which of the errors is the newest one of this reader, that following lines may complete.
         self._last = -1
-        """Which of the errors is the newest one of this reader, that following lines may complete."""
         self._frame = ""
         self._open = self._rich = self._skipped = self._usage = self._announced = False
+        # How many more lines may belong to the message.
         self._continued = 0
-        """How many more lines may belong to the message."""
         self._link = self._thrown = ""
         self._origin = -1
         self._dump = ""
         self._group: list[str] | None = None
+        # The frames of one thread, while a timer's stacks are read.
         self._timed: list[str] | None = None
-        """The frames of one thread, while a timer's stacks are read."""
+        # The last line, where it names an exception and no traceback stood before it.
         self._plain = ""
-        """The last line, where it names an exception and no traceback stood before it."""
 
     def hear(self, at: float, text: str) -> None:
         if self._group is not None and self._hear_group(at, text):
@@ -282,7 +287,7 @@ class _Reader:
         self._plain = ""
 
     def _hear_open(self, at: float, text: str) -> None:
-        """A line within a traceback; the first that is not indented and names an exception ends it."""
+        """Read a line of a traceback. The first one that is not indented and names an exception ends it."""
         if self._rich:
             self._rich = "╰" not in text
             self._continued = 1
@@ -316,7 +321,7 @@ class _Reader:
             self._hear_message(at, text)
 
     def _hear_message(self, at: float, text: str) -> None:
-        """A line outside of any traceback and stack dump."""
+        """Read a line outside of tracebacks and stack dumps."""
         what = _WHAT.match(text)
         was_announced, self._announced = self._announced, text.startswith(_ANNOUNCED)
         if self._skipped:
@@ -341,7 +346,7 @@ class _Reader:
     # --- tracebacks ---
 
     def _note(self, frame: str, function: str) -> None:
-        """A frame of a traceback (outermost first), or of a fatal error's stack (innermost first)."""
+        """Read a frame of a traceback (outermost first), or of a fatal error's stack (innermost first)."""
         if self._timed is not None:
             self._note_timed(frame)
             return
@@ -358,22 +363,22 @@ class _Reader:
             self._errors[self._last] = replace(last, frame=frame)
 
     def _add(self, at: float, text: str) -> None:
-        """An exception, alone or as the next one of a chain; in a wrapper the one that was wrapped."""
-        found = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
+        """Add an exception: a new one, the next one of a chain, or the one that a wrapper wraps."""
+        error = replace(self._error(at, text), frame=self._frame, row=meaning(text), origin=self._origin)
         self._frame, self._origin = "", -1
         last = self._newest()
         link, self._link = self._link, ""
-        told = found.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
-        if last and not link and (told or _WRAPS.search(last.text)):
-            self._errors[self._last] = _unwrapped(last, found)
+        reported = error.origin >= 0 and last is not None and last.origin < 0 and at - last.at <= SAME_DUMP
+        if last and not link and (reported or _WRAPS.search(last.text)):
+            self._errors[self._last] = _unwrapped(last, error)
         elif last and link:
-            self._errors[self._last] = _chained(last, found, link)
+            self._errors[self._last] = _chained(last, error, link)
         else:
-            self._append(found)
+            self._append(error)
         self._continued = MOST_CONTINUED
 
     def _continues(self, text: str) -> bool:
-        """Whether a line goes on with the message before it: indented, or after a colon."""
+        """Return whether a line continues the message before it: it is indented, or follows a colon."""
         last = self._newest()
         if not self._continued or last is None:
             return False
@@ -395,7 +400,7 @@ class _Reader:
     # --- groups of exceptions ---
 
     def _hear_group(self, at: float, text: str) -> bool:
-        """A line of an exception group, below its header; False once the group is over."""
+        """Read a line of an exception group below its header. Return False once the group has ended."""
         within = _IN_GROUP.match(text)
         if not within or self._group is None:
             self._group, self._open = None, False
@@ -413,21 +418,21 @@ class _Reader:
         return True
 
     def _part(self, at: float, line: str) -> None:
-        """The group itself, which stands first, or one of its exceptions."""
-        found = replace(self._error(at, line), frame=self._frame, row=meaning(line))
+        """Add the group itself, which comes first, or one of its exceptions."""
+        error = replace(self._error(at, line), frame=self._frame, row=meaning(line))
         last = self._newest()
         if self._group == [] or self._group is None or last is None:
             self._group = [""]
-            self._append(found)
+            self._append(error)
         elif not _PARTS.search(line) and len(self._group) <= MOST_PARTS:
-            self._group.append(found.placed)
+            self._group.append(error.placed)
             more = f": {'; '.join(self._group[1:])}"
-            self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, found.row))
+            self._errors[self._last] = replace(last, more=more, row=_of_chain(last.row, error.row))
 
     # --- what the interpreter or the library prints when it aborts ---
 
     def _note_timed(self, frame: str) -> None:
-        """The innermost frame of the user's, and what it waits in; the main thread comes last."""
+        """Keep the innermost frame of the user's code, and what it waits in. The main thread comes last."""
         last = self._newest()
         before, self._timed = self._timed or [], [*(self._timed or []), frame]
         if last is not None and not is_library(frame) and all(map(is_library, before)):
@@ -439,31 +444,31 @@ class _Reader:
     def _error(self, at: float, text: str) -> Error:
         return replace(self._form, at=at, text=text[:MOST])
 
-    def _append(self, found: Error) -> None:
+    def _append(self, error: Error) -> None:
         self._last = len(self._errors)
-        self._errors.append(found)
+        self._errors.append(error)
 
     def _newest(self) -> Error | None:
         return self._errors[self._last] if self._last >= 0 else None
 
 
-def _chained(before: Error, found: Error, link: str) -> Error:
-    """The final exception of a chain with the one before it; a consequence if that is one."""
-    row = _of_chain(before.row, found.row)
-    if before.text == found.text:  # the same one, told by another process first
+def _chained(before: Error, error: Error, link: str) -> Error:
+    """Return the final exception of a chain, with the one before it. It is a consequence if that one is."""
+    row = _of_chain(before.row, error.row)
+    if before.text == error.text:  # the same one, told by another process first
         return replace(before, row=row)
-    return replace(found, at=before.at, row=row, more=f"; {link}: {before.message}")
+    return replace(error, at=before.at, row=row, more=f"; {link}: {before.message}")
 
 
-def _of_chain(before: KnownError | None, found: KnownError | None) -> KnownError | None:
+def _of_chain(before: KnownError | None, error: KnownError | None) -> KnownError | None:
     if before is not None and before.consequence:
         return before
-    return found if found is not None and not found.consequence else before
+    return error if error is not None and not error.consequence else before
 
 
-def _unwrapped(wrapper: Error, found: Error) -> Error:
-    """An exception that came from another process, by its own words and place."""
+def _unwrapped(wrapper: Error, error: Error) -> Error:
+    """Return an exception of another process with its own message and place."""
     worker = _WORKER.search(wrapper.text)
     more = f", in {worker[1]}" if worker else wrapper.more
-    row, frame = found.row or wrapper.row, found.frame or wrapper.frame
-    return replace(found, at=wrapper.at, row=row, frame=frame, more=more)
+    row, frame = error.row or wrapper.row, error.frame or wrapper.frame
+    return replace(error, at=wrapper.at, row=row, frame=frame, more=more)

@@ -146,6 +146,8 @@ def other_threads(text: str, main: str) -> tuple[ThreadPlace, ...]:
         own = [frame for frame in stack if not is_library(frame)]
         if operation and not own:  # A thread of torch itself, as of an asynchronous checkpoint.
             own = [frame for frame in stack if "/torch/" in frame][-1:]
+            calls = [function_of(frame) for frame in stack if "/distributed_c10d.py:" in frame]
+            operation = calls[-1] if calls else operation
         if own:
             places.append(ThreadPlace(own[-1], own[0], operation))
     # Threads in a collective first: they must not be cut off by a pool of idle workers.

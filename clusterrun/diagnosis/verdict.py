@@ -1,4 +1,4 @@
-"""The verdicts there are, and what a diagnosis consists of: values for the client, its JSON and its text."""
+"""What a diagnosis consists of: values for the client, its JSON and its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.model.frozen import frozen
 
 
 class Verdict(str, enum.Enum):
-    """What is the matter with a run, equal to its word."""
+    """What is wrong with a run. Equal to its word."""
 
     NEVER_ARRIVED = "rank never arrived"
     LINK = "link"
@@ -26,13 +26,13 @@ class Verdict(str, enum.Enum):
     UNDETERMINED = "undetermined"
 
     def __str__(self) -> str:
-        """The word alone."""
+        """Return the word."""
         return self.value
 
 
 @frozen
 class Culprit:
-    """Who is to blame; ``rank`` is -1 where it is a node or a link as a whole."""
+    """A rank to blame, or with ``rank`` -1 a node or an end of a link."""
 
     rank: int
     node: str
@@ -41,7 +41,7 @@ class Culprit:
 
 @frozen
 class Stacks:
-    """Ranks (folded, ``0-2,5``) whose main threads stand at the same place; ``stack`` innermost first."""
+    """Ranks (folded, ``0-2,5``) whose main threads have the same stack, innermost frame first."""
 
     ranks: str
     stack: tuple[str, ...]
@@ -49,9 +49,12 @@ class Stacks:
 
 @frozen
 class Diagnosis:
-    """What is wrong, who is to blame, how it shows, and what to do about it.
+    """What is wrong, and what to do about it.
 
-    ``at`` is when it was made, in seconds since the epoch. ``said`` is the verdict as a sentence.
+    said: the verdict as a sentence
+    culprits: the ranks or nodes to blame
+    groups: the stacks of running ranks
+    at: when it was made, in seconds since the epoch
     """
 
     verdict: Verdict
@@ -65,7 +68,7 @@ class Diagnosis:
 
 
 def ranks_in_words(ranks: Iterable[int], noun: str = "rank") -> str:
-    """``rank 3``, ``ranks 0-2 and 5``."""
+    """Return ``rank 3`` or ``ranks 0-2 and 5``."""
     ranks = tuple(ranks)
     parts = folded(ranks).split(",")
     if len(ranks) == 1:
@@ -76,7 +79,7 @@ def ranks_in_words(ranks: Iterable[int], noun: str = "rank") -> str:
 
 
 def folded(ranks: Iterable[int]) -> str:
-    """``0-2,5``."""
+    """Return ``0-2,5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:
@@ -88,11 +91,11 @@ def folded(ranks: Iterable[int]) -> str:
 
 @lru_cache(maxsize=1024)
 def unfolded(text: str) -> tuple[int, ...]:
-    """The ranks that ``folded`` wrote; () for what it did not."""
-    found: list[int] = []
+    """Return the ranks of a text that ``folded`` wrote; () for any other text."""
+    ranks: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             return ()
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+        ranks += range(int(first), int(last or first) + 1)
+    return tuple(ranks)

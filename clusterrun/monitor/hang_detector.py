@@ -213,7 +213,7 @@ class HangDetector:
     def over(self, now: float, wall: float, completed: bool) -> list[HangDetectorAction]:
         if not completed or self._inner_worlds.exist:
             return []
-        return self._instead(self._together.told, self._together.over(now))
+        return self._instead(self._together.warning, self._together.over(now))
 
     def wakes_at(self) -> float | None:
         if self._round is not None:
@@ -247,7 +247,7 @@ class HangDetector:
             self._killed[node] = digest.killed
             actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
         if self._watches_inner_worlds and (warning := self._inner_worlds.heard(digest.inner_ranks)):
-            actions += self._instead(self._together.told, warning)
+            actions += self._instead(self._together.warning, warning)
         # Ranks of several worlds have the same numbers: together they look like one.
         return actions if self._inner_worlds.exist else actions + self._alone_or_not(now, pulses)
 
@@ -259,7 +259,7 @@ class HangDetector:
         return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
 
     def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[HangDetectorAction]:
-        was_together, before = self._together.together, self._together.told
+        was_together, before = self._together.together, self._together.warning
         said = self._together.heard(now, pulses)
         if self._together.together and not was_together:
             news = "the ranks train together now: the warning that they do not is taken back"

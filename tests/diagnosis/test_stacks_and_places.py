@@ -64,6 +64,26 @@ def test_of_the_other_threads_only_those_in_the_users_code_are_told() -> None:
     assert other_threads(TWO_THREADS, "7fa7ce040b80") == ()
 
 
+OF_TORCH = """Thread 0x00007fa7cd5fe640 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4012 in all_gather
+  File "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3300 in gather_object
+  File "/venv/lib/python3.11/site-packages/torch/distributed/checkpoint/_async_executor.py", line 30 in save
+  File "/usr/lib/python3.11/threading.py", line 975 in run
+
+Current thread 0x00007fa7ce040b80 (most recent call first):
+  File "/home/me/train.py", line 9 in work
+"""
+
+
+def test_a_thread_of_torch_itself_in_a_collective_is_told_with_the_part_of_torch() -> None:
+    """As of an asynchronous checkpoint. A thread of torch that is in none is left out."""
+    (thread,) = other_threads(OF_TORCH, "7fa7ce040b80")
+    assert (thread.operation, short(thread.frame)) == ("gather_object", "_async_executor.py:30 (save)")
+    idle = OF_TORCH.replace("distributed_c10d.py", "idle.py").replace("/torch/distributed/", "/torch/")
+    assert other_threads(idle, "7fa7ce040b80") == ()
+
+
 def test_newer_pythons_name_the_thread_and_may_not_know_the_line() -> None:
     assert of_faulthandler(NAMED, "7fa7ce040b80") == ("/home/me/train.py:0 work",)
 

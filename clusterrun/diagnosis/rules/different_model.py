@@ -16,15 +16,15 @@ _PARAMETERS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inc
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left, root = table.end, first_error(table)
-    if not left or left.state is State.COMPLETED or not root or not root.row:
+    run, root = table.end, first_error(table)
+    if not run or run.state is State.COMPLETED or not root or not root.row:
         return []
     counts: dict[int, int] = {}
-    for error in left.errors:
+    for error in run.errors:
         if match := _PARAMETERS.search(error.text):
             counts.update({int(match[1]): int(match[2]), int(match[3]): int(match[4])})
     if not counts or root.row.verdict is not Verdict.MISMATCH:
         return []
     vote = Vote(counts)
-    culprits = () if left.per_node else vote.odd
+    culprits = () if run.per_node else vote.odd
     return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]

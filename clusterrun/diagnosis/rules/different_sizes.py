@@ -36,14 +36,14 @@ _ROUNDED = 8
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left, root = table.end, first_error(table)
-    if not left or left.state is State.COMPLETED or not root:
+    run, root = table.end, first_error(table)
+    if not run or run.state is State.COMPLETED or not root:
         return []
     sides = different_calls(table)
     is_mismatch = bool(root.row) and root.row is not None and root.row.verdict is Verdict.MISMATCH
     if not is_mismatch and not (sides and _failed_in_call(table, root)):
         return []
-    aborted = {error.rank for error in left.errors if SIZES.search(error.text)}
+    aborted = {error.rank for error in run.errors if SIZES.search(error.text)}
     facts = {"root": root, "aborted": tuple(sorted(aborted))}
     if not sides:
         return _records_agree(table, facts) if aborted else []
@@ -70,8 +70,8 @@ def _of_sides(sides: Sequence[tuple[Call, tuple[int, ...]]], facts: dict[str, An
 
 def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
     """All records that are left agree: what was sent, and by whom?"""
-    left, aborted = table.end, facts["aborted"]
-    if not left:
+    run, aborted = table.end, facts["aborted"]
+    if not run:
         return []
     mates = {rank.rank: calls for rank in table.ranks if (calls := _calls_with(table, rank, aborted))}
     pairs = _pairs(table)
@@ -82,7 +82,7 @@ def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
         (call for call in calls if size_in_bytes(call) >= sent), key=lambda call: call.at, default=None
     )
     facts = {**facts, "called": called, "pairs": pairs}
-    is_whole = len({*mates, *aborted}) == len(left.nodes) and not left.per_node
+    is_whole = len({*mates, *aborted}) == len(run.nodes) and not run.per_node
     if not mates or (is_whole and not called):
         facts["called"] = None  # A send: no recorded call is so large.
         return [Hypothesis("sent too much", CERTAINTY, facts=facts)]
@@ -137,13 +137,13 @@ def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[
 
 def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | None:
     """The one rank in another line than all others, which were in a call that no rank leaves alone."""
-    left = table.end
-    if not left:
+    run = table.end
+    if not run:
         return None
-    frames = {error.rank: error.frame for error in left.errors if error.frame}
+    frames = {error.rank: error.frame for error in run.errors if error.frame}
     stood = {rank.rank: rank.location for rank in table.ranks if rank.stacks.main}
     frames.update((rank, location.frame) for rank, location in stood.items())
-    vote = Vote({rank: frames.get(rank, "") for rank in range(len(left.nodes))})
+    vote = Vote({rank: frames.get(rank, "") for rank in range(len(run.nodes))})
     odd = vote.lone(3)
     if odd < 0 or any(not frame for frame, _ in vote.sides) or odd in aborted:
         return None

@@ -23,25 +23,25 @@ _CLOSED = "Connection closed by peer"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left = table.end
-    if not left:
+    run = table.end
+    if not run:
         return []
-    failure = left.failure
-    if not failure or left.state is State.COMPLETED:
+    failure = run.failure
+    if not failure or run.state is State.COMPLETED:
         return [Hypothesis("no failure", CERTAINTY)]
     if first_error(table):
         return []
     if failure.ended:
-        return [_early_end(table, left, unfolded(failure.ended))]
-    if left.state is State.OUT_OF_MEMORY or (failure.code in KILLED and left.memory_notes):
+        return [_early_end(table, run, unfolded(failure.ended))]
+    if run.state is State.OUT_OF_MEMORY or (failure.code in KILLED and run.memory_notes):
         return [Hypothesis("killed for memory", CERTAINTY, (failure.rank,))]
-    leaver = _who_left(table, left)
+    leaver = _who_left(table, run)
     if leaver >= 0:
         return [Hypothesis("left the group", CERTAINTY, (leaver,))]
     return [Hypothesis("ended rank", CERTAINTY, (failure.rank,))]
 
 
-def _early_end(table: CallTable, left: Remains, together: tuple[int, ...]) -> Hypothesis:
+def _early_end(table: CallTable, run: Remains, together: tuple[int, ...]) -> Hypothesis:
     """The ranks that ended with exit code 0 while others waited, or the few that went on."""
     awaited: set[int] = set()
     for rank in table.ranks:
@@ -49,22 +49,22 @@ def _early_end(table: CallTable, left: Remains, together: tuple[int, ...]) -> Hy
             newest = table.history[rank.rank][-1]
             awaited.update(table.members(rank, newest.group))
     ended = tuple(sorted(awaited & set(together))) or together
-    others = len(left.nodes) - len(together)
-    failed = left.failure.rank if left.failure else -1
+    others = len(run.nodes) - len(together)
+    failed = run.failure.rank if run.failure else -1
     culprits = ended if len(ended) <= others or ended != together else (failed,)
     return Hypothesis("early end", CERTAINTY, culprits, {"ended": ended, "together": together})
 
 
-def _who_left(table: CallTable, left: Remains) -> int:
+def _who_left(table: CallTable, run: Remains) -> int:
     """The one rank that lived on outside of all collectives, if the first to fail lost a connection; else -1.
 
     A process that ends closes its connections. A connection that a network cuts is reset, or times out.
     """
-    failure = left.failure
-    if not failure or failure.peer or was_killed(left):
+    failure = run.failure
+    if not failure or failure.peer or was_killed(run):
         return -1
     row = meaning(last_message(failure.last_lines))
     outside = outside_of_calls(table)
-    own = [error for error in left.errors if error.rank == failure.rank]
+    own = [error for error in run.errors if error.rank == failure.rank]
     closed = any(_CLOSED in error.text for error in own)
     return outside[0] if row and row.consequence and len(outside) == 1 and closed else -1

@@ -33,27 +33,27 @@ _OF_TIME = (124, -signal.SIGALRM, 128 + signal.SIGALRM)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left = table.end
-    failure = left.failure if left else None
-    if not left or left.per_node or not failure or failure.rank < 0 or left.state is State.COMPLETED:
+    run = table.end
+    failure = run.failure if run else None
+    if not run or run.per_node or not failure or failure.rank < 0 or run.state is State.COMPLETED:
         return []
     root = first_error(table)
-    timers = {error.rank: error for error in left.timers if not error.survived}
+    timers = {error.rank: error for error in run.timers if not error.survived}
     if not root and failure.rank in timers:
         waiting = tuple(sorted(rank for rank, error in timers.items() if error.more))
         outside = tuple(sorted(rank for rank, error in timers.items() if not error.more and error.frame))
         if waiting and outside:
             facts = {"timers": timers, "waiting": waiting}
             return [Hypothesis("timer of the script", CERTAINTY, outside, facts)]
-        timed = _held_up(table, left, timers[failure.rank].message)
+        timed = _held_up(table, run, timers[failure.rank].message)
         if timed:
             return timed
-    return _held_up(table, left, _message(left, root))
+    return _held_up(table, run, _message(run, root))
 
 
-def _message(left: Remains, root: Error | None) -> str:
+def _message(run: Remains, root: Error | None) -> str:
     """What the rank that ended first printed of a hang. torch's own watchdogs are read elsewhere."""
-    failure = left.failure
+    failure = run.failure
     if not failure or (root and (root.rank != failure.rank or is_timeout(root))):
         return ""
     if not root and failure.code in _OF_TIME:
@@ -65,8 +65,8 @@ def _message(left: Remains, root: Error | None) -> str:
     return next(noticed, "")
 
 
-def _held_up(table: CallTable, left: Remains, message: str) -> list[Hypothesis]:
-    failure = left.failure
+def _held_up(table: CallTable, run: Remains, message: str) -> list[Hypothesis]:
+    failure = run.failure
     if not message or not failure or failure.ended:
         return []
     enough = max(PATIENCE, USUAL * table.longest_pause)

@@ -21,22 +21,22 @@ INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left, error = table.end, first_error(table)
-    if not left or left.state is State.COMPLETED or not error or not is_timeout(error):
+    run, error = table.end, first_error(table)
+    if not run or run.state is State.COMPLETED or not error or not is_timeout(error):
         return []
-    errors = left.errors
-    if left.per_node:
+    errors = run.errors
+    if run.per_node:
         # Several launchers print here. How many ranks each has started is unknown.
         errors = tuple(replace(error, rank=error.inner) for error in errors if error.inner >= 0)
         if error.inner < 0:
             return []
     lines = WatchdogLines(errors)
     if lines.calls:
-        return _of_watchdogs(lines, 0 if left.per_node else len(left.nodes))
+        return _of_watchdogs(lines, 0 if run.per_node else len(run.nodes))
     if lines.stuck:
         culprits = lines.stuck if len(lines.stuck) == 1 else ()
         return [Hypothesis("stuck watchdog", CERTAINTY, culprits, {"stuck": lines.stuck})]
-    return _of_gloo(table, left, lines)
+    return _of_gloo(table, run, lines)
 
 
 def _of_watchdogs(lines: WatchdogLines, size: int) -> list[Hypothesis]:
@@ -75,10 +75,10 @@ def _absent(lines: WatchdogLines, group: str, waits: dict[int, Call], newest: in
     return [*behind, *(silent if len(silent) == 1 or others_answer else ())]
 
 
-def _of_gloo(table: CallTable, left: Remains, lines: WatchdogLines) -> list[Hypothesis]:
+def _of_gloo(table: CallTable, run: Remains, lines: WatchdogLines) -> list[Hypothesis]:
     """gloo's message names no collective. A monitored barrier lists who did not come."""
     facts: dict[str, object] = {"waiting": tuple(sorted(lines.timed_out))}
-    silent = () if left.per_node else tuple(sorted({*range(len(left.nodes))} - lines.spoke))
+    silent = () if run.per_node else tuple(sorted({*range(len(run.nodes))} - lines.spoke))
     for kind, culprits in (
         ("absent from barrier", lines.absent),
         ("silent at time-out", silent if len(silent) == 1 else ()),
@@ -91,12 +91,12 @@ def _of_gloo(table: CallTable, left: Remains, lines: WatchdogLines) -> list[Hypo
 
 def outside_of_calls(table: CallTable) -> tuple[int, ...]:
     """The silent ranks that were in no collective when they were told to end, if all share one group only."""
-    left = table.end
-    if not left or left.per_node:
+    run = table.end
+    if not run or run.per_node:
         return ()
-    silent = {*range(len(left.nodes))} - {error.rank for error in left.errors}
+    silent = {*range(len(run.nodes))} - {error.rank for error in run.errors}
     stood = [rank for rank in table.ranks if rank.stacks.main and rank.rank in silent]
     groups = [group for rank in table.ranks for group in rank.groups]
-    if {rank.rank for rank in stood} != silent or any(group.size != len(left.nodes) for group in groups):
+    if {rank.rank for rank in stood} != silent or any(group.size != len(run.nodes) for group in groups):
         return ()
     return tuple(rank.rank for rank in stood if groups and rank.location.doing not in INSIDE)

@@ -21,17 +21,17 @@ _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    left, root = table.end, first_error(table)
-    if not left or left.state is State.COMPLETED or not root:
+    run, root = table.end, first_error(table)
+    if not run or run.state is State.COMPLETED or not root:
         return []
-    if root.rank > 0 and not left.per_node and _SERVES in root.text:
+    if root.rank > 0 and not run.per_node and _SERVES in root.text:
         return [Hypothesis("second server", CERTAINTY, (root.rank,), {"root": root})]
     if not root.row or root.row.verdict is not Verdict.NEVER_ARRIVED or is_timeout(root):
         return []
-    reports = (match for error in left.errors if (match := _JOINED.search(error.text)))
+    reports = (match for error in run.errors if (match := _JOINED.search(error.text)))
     joined = next(reports, None)
     came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
-    silent = tuple(sorted({*range(len(left.nodes))} - {error.rank for error in left.errors}))
-    is_known = not left.per_node and came != size and len(silent) == size - came
+    silent = tuple(sorted({*range(len(run.nodes))} - {error.rank for error in run.errors}))
+    is_known = not run.per_node and came != size and len(silent) == size - came
     facts = {"root": root, "came": came, "size": size}
     return [Hypothesis("unmet", CERTAINTY, silent if is_known else (), facts)]
