@@ -152,7 +152,8 @@ class MainCall:
         ``store`` for a ``key`` of the store; '' for none
     rooted, root: the collective with a root that it is in, and the rank it names (-1: unknown)
     named: ``FILE:LINE ROOT`` of rooted collectives near its line, as the variables say now
-    splits: how many rows it sends to each rank, then how many it expects from each, if the call has these
+    counts: of ``all_to_all_single`` the rows that it sends to each rank, then those it expects from each; of
+        ``broadcast_object_list`` the number of objects
     sets: ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
     """
 
@@ -164,7 +165,7 @@ class MainCall:
     key: str = ""
     rooted: str = ""
     root: int = -1
-    splits: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
     named: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
 

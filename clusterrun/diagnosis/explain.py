@@ -378,6 +378,9 @@ def _different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 def _two_threads(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     ranks, group, thread = (hypothesis.facts[name] for name in ("ranks", "group", "thread"))
     called = f"called {thread.operation} at {short(thread.frame)}" if thread else "made calls"
+    aborted = [error.thread for error in table.end.errors if error.thread] if table.end else []
+    if aborted and not thread:
+        called = f"made calls at {short(aborted[0])}"
     sentence = f"two threads use one process group: another thread {called} in group {group}, "
     mains = [rank for rank in table.by_rank if table.line(rank)]
     sentence += f"which the main thread uses{_at(table, *mains)}; so ranks make its calls in another order"

@@ -280,6 +280,22 @@ def _stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> 
     return _mismatch(run, root, sentence, {rank: why})
 
 
+def _different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
+    lines = [f"{ranks_in_words(ranks)} {length}" for length, ranks in sides]
+    sentence = f"ranks give broadcast_object_list lists of different length: {', '.join(lines)} objects"
+    sentence += f"; its root is rank {root}" if root >= 0 else ""
+    whys = {
+        rank: f"its list has {length} objects, that of others {sides[0][0]}"
+        for length, ranks in sides[1:]
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    remedy = "every rank passes a list of the root's length, for example [None] * n"
+    evidence = tuple(run.quoted(error) for error in run.errors if SIZES.search(error.text))
+    return Diagnosis(Verdict.MISMATCH, sentence, run.culprits(whys), (), evidence[:1], remedy)
+
+
 def _different_models(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides = hypothesis.facts["sides"]
     usual = sides[0][0]
@@ -585,6 +601,7 @@ _OTHERS: dict[str, Explanation] = {
     "sent too much": _sent_too_much,
     "changed its size": _changed_its_size,
     "stood elsewhere": _stood_elsewhere,
+    "different lists": _different_lists,
     "different models": _different_models,
     "second server": _second_server,
     "unmet": _unmet,

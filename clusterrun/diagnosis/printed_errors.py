@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
-from clusterrun.diagnosis.stacks import Doing, is_library, location, short
+from clusterrun.diagnosis.stacks import Doing, function_of, is_library, location, short
 from clusterrun.model.frozen import frozen, replace
 
 MOST = 400
@@ -87,6 +87,7 @@ class Error:
     origin: the rank in which it happened if every rank reports it; -1: the rank that printed it
     ends: torch marks it as the error that ended the rank
     survived: the rank printed other lines long after it
+    thread: the line of another thread that was in a collective when the process aborted
     """
 
     at: float
@@ -99,6 +100,7 @@ class Error:
     origin: int = -1
     ends: bool = False
     survived: bool = False
+    thread: str = ""
 
     @property
     def is_consequence(self) -> bool:
@@ -252,6 +254,8 @@ class _Reader:
         self._origin = -1
         self._dump = ""
         self._group: list[str] | None = None
+        # The frames of one thread in the dump of a fatal error.
+        self._section: list[str] = []
         # The frames of one thread, while a timer's stacks are read.
         self._timed: list[str] | None = None
         # The last line, where it names an exception and no traceback stood before it.
@@ -312,6 +316,7 @@ class _Reader:
             self._append(self._error(at, text))
             self._timed = []
         elif _DUMPED.match(text):
+            self._section = []
             self._dump = self._dump and ("current" if text.startswith("Current") else "other")
             self._timed = None if self._timed is None else []
         elif text.strip():
@@ -352,9 +357,16 @@ class _Reader:
             return
         if not function and not self._open:
             self._begin()  # a script that is no Python has no traceback, only its place
+        last = self._newest()
+        if self._dump and last and not self._open:
+            self._section.append(frame)
+            own = [place for place in self._section if not is_library(place)]
+            calls = any("/distributed_c10d.py:" in place for place in self._section)
+            # The outermost frame of a thread that is not the main one.
+            if function_of(frame) == "_bootstrap" and own and calls:
+                last = self._errors[self._last] = replace(last, thread=own[0])
         if is_library(frame):
             return
-        last = self._newest()
         if self._open:
             self._frame = frame
         elif last and (self._dump == "current" or (self._dump and not last.frame)):

@@ -163,7 +163,7 @@ def _seen(
             function=str(call.get("function", "")),
             rooted=str(call.get("rooted", "")),
             root=int(call.get("root", -1)),
-            splits=tuple(map(int, call.get("splits") or ())),
+            counts=tuple(map(int, call.get("counts") or ())),
         ),
     )
 

@@ -42,6 +42,7 @@ PEERS = {"send": "dst", "recv": "src"}
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 """Which argument of a collective names its root."""
 ALL_TO_ALL = "all_to_all_single"
+OBJECT_LIST = "broadcast_object_list"
 AUTOGRAD = "pt_autograd"
 """How torch names the threads that run backward: their calls are the main thread's."""
 MOST_THREADS = 4
@@ -91,12 +92,15 @@ def failed_call(c10d: Any) -> dict[str, Any]:
 
 
 def arguments(c10d: Any, name: str, local: Any) -> dict[str, Any]:
-    """What a collective is given beyond its tensors: its root, and how many rows go to and come from each."""
+    """What a collective is given beyond its tensors: its root, and how many rows or objects."""
     if name in ROOTS:
         return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
     lists = [local.get("input_split_sizes"), local.get("output_split_sizes")]
     if name == ALL_TO_ALL and all(isinstance(one, list) for one in lists):
-        return {"splits": [*lists[0], *lists[1]]}
+        return {"counts": [*lists[0], *lists[1]]}
+    objects = local.get("object_list")
+    if name == OBJECT_LIST and isinstance(objects, list):
+        return {"rooted": name, "root": named(c10d, local, "src"), "counts": [len(objects)]}
     return {}
 
 

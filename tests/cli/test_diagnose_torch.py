@@ -130,3 +130,44 @@ def test_a_run_that_hangs_is_restarted_where_that_was_ordered_and_says_why(clust
     assert "attempt 1 (restart 1 of 1: nothing has moved for 1" in status
     assert why in status
     assert clusterrun("diagnose").out == "nothing wrong: the run ended well\n"
+
+
+SHARES_A_GROUP = (
+    BEGIN
+    + """
+import threading
+def metrics():
+    while True:
+        dist.all_reduce(torch.ones(1))
+        time.sleep(0.01 * (1 + rank))
+threading.Thread(target=metrics, daemon=True).start()
+while True:
+    dist.all_reduce(torch.ones(1000))
+"""
+)
+SPLITS = (
+    BEGIN
+    + """
+def exchange(splits):
+    dist.all_to_all_single(torch.empty(4), torch.ones(4), [2, 2], splits)
+exchange([2, 2])
+exchange([2, 2] if rank == 0 else [1, 3])
+dist.barrier()
+"""
+)
+
+
+def test_two_threads_on_one_group_are_named_whether_they_hang_or_abort(clusterrun: CommandLine) -> None:
+    run(clusterrun, SHARES_A_GROUP, "--hang-after", "15s", "--on-hang", "kill", "train.py")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert (found["verdict"], found["culprits"]) == ("mismatch", [])
+    assert found["said"].startswith("two threads use one process group: another thread ")
+    assert "(metrics)" in found["said"]
+    assert "new_group()" in found["remedy"]
+
+
+def test_splits_that_do_not_agree_are_shown_with_both_ends(clusterrun: CommandLine) -> None:
+    run(clusterrun, SPLITS, "--hang-after", "15s", "--on-hang", "kill", "train.py")
+    found = json.loads(clusterrun("diagnose", "--json").out)
+    assert found["verdict"] == "mismatch"
+    assert "all_to_all" in found["said"]

@@ -98,7 +98,7 @@ RESET = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]: RuntimeError:
 def exchanged(number: int, *splits: int) -> RankSnapshot:
     """A rank that failed in ``all_to_all_single`` with these splits: what it sends, what it expects."""
     call = record(1, operation="all_to_all", sizes="[8]")
-    function = MainCall(function="all_to_all_single", splits=splits)
+    function = MainCall(function="all_to_all_single", counts=splits)
     groups = (Group("0", 4, ranks="0-3"),)
     return replace(bare(number, f"n{number // 2}", "", records=(call,), groups=groups), call=function)
 
@@ -136,6 +136,32 @@ def test_the_root_that_brings_a_shorter_list_is_named_not_the_memory_that_the_ot
     left = [shared(0, "[2]"), *(shared(number, "[3]") for number in (1, 2, 3))]
     found = ended(errors, *left, failed=1)
     assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, [0])
+
+
+SHORT = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 24 vs 16. Received"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "aborted", "odd"),
+    [
+        ({0: 3, 3: 2}, (1, 2), [0]),  # the root has three objects, and the others two
+        ({0: 3, 1: 3, 3: 3}, (2,), [2]),
+        ({0: 3}, (1,), []),  # of two, either may be wrong
+    ],
+)
+def test_of_lists_of_different_length_the_odd_one_is_named_and_the_root_is_told(
+    lengths: dict[int, int], aborted: tuple[int, ...], odd: list[int]
+) -> None:
+    left = [
+        replace(
+            bare(number, f"n{number // 2}", ""),
+            call=MainCall(function="broadcast_object_list", root=0, counts=(length,)),
+        )
+        for number, length in lengths.items()
+    ]
+    found = ended(dict.fromkeys(aborted, (100.0, SHORT)), *left, failed=aborted[0], code=-6)
+    assert (found.verdict, culprits(found)) == (Verdict.MISMATCH, odd)
+    assert "its root is rank 0" in found.said
 
 
 def test_an_error_of_the_script_is_not_put_down_to_a_call_in_its_handler() -> None:

@@ -79,3 +79,26 @@ def test_after_an_abort_the_records_of_both_threads_name_the_group() -> None:
     found = decide_end(left)
     assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
     assert "another thread called all_reduce at train.py:9 (metrics) in group 0" in found.said
+
+
+ABORTED = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 1000 vs 4. Received
+Fatal Python error: Aborted
+
+Thread 0x00007f08bc8106c0 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/home/me/train.py", line 10 in metrics
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Thread 0x00007f08e2891b80 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "/home/me/train.py", line 14 in <module>
+"""
+
+
+def test_the_dump_of_a_rank_that_aborted_shows_the_line_of_the_other_thread() -> None:
+    (error,) = heard([(0, "err", 100.0, ABORTED)])
+    assert error.thread == "/home/me/train.py:10 metrics"
+    (alone,) = heard([(0, "err", 100.0, ABORTED.replace(" in _bootstrap", " in <module>"))])
+    assert alone.thread == ""

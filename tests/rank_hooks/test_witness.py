@@ -168,6 +168,94 @@ def test_who_a_call_names_is_read_from_its_arguments(
 
 
 @pytest.mark.parametrize(
+    ("thread", "name", "by_thread"),
+    [
+        ("main", "python", False),
+        ("7", "Thread-1 (metrics)", True),
+        ("7", "pt_autograd_0", False),
+        ("", "", False),
+    ],
+)
+def test_a_call_of_another_thread_is_marked_unless_autograd_made_it(
+    witness: Callable[..., dict[str, Any]], thread: str, name: str, by_thread: bool
+) -> None:
+    """Torch before 2.9 records no thread."""
+    number = str(threading.main_thread().ident) if thread == "main" else thread
+    called = entry("0", "gloo:all_reduce", 1, thread_id=number, thread_name=name)
+    space = witness({"0": "gloo"}, _dump_fr_trace_json=dump(called))
+    (found,) = records({"records": space["flight"](16)})
+    assert found.by_thread is by_thread
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "expected"),
+    [
+        (
+            "all_to_all_single(input, output, output_split_sizes=None, input_split_sizes=None)",
+            "[2, 0], [1, 1], [1, 1], [2, 0]",
+            {"function": "all_to_all_single", "counts": [2, 0, 1, 1]},
+        ),
+        (
+            "all_to_all_single(input, output, output_split_sizes=None, input_split_sizes=None)",
+            "[2, 0], [1, 1]",
+            {"function": "all_to_all_single"},
+        ),
+        ("broadcast(tensor, src)", "1, 3", {"function": "broadcast", "rooted": "broadcast", "root": 3}),
+        (
+            "broadcast_object_list(object_list, src)",
+            "[None, None], 1",
+            {
+                "function": "broadcast_object_list",
+                "rooted": "broadcast_object_list",
+                "root": 1,
+                "counts": [2],
+            },
+        ),
+        ("broadcast_object_list(object_list, src)", "1, 0", {"function": "broadcast_object_list"}),
+    ],
+)
+def test_the_call_in_which_an_exception_was_raised_is_read_with_its_arguments(
+    witness: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    given: str,
+    expected: dict[str, Any],
+) -> None:
+    space = witness({})
+    c10d = SimpleNamespace(__name__="c10d")
+    raising: dict[str, Any] = {"__name__": "c10d"}
+    exec(f"def {function}: raise RuntimeError('gone')", raising)
+    name = function.partition("(")[0]
+    with pytest.raises(RuntimeError) as raised:
+        eval(f"{name}({given})", {name: raising[name]})
+    monkeypatch.setattr(sys, "last_exc", raised.value, raising=False)
+    assert space["failed_call"](c10d) == expected
+    monkeypatch.setattr(sys, "last_exc", ValueError("of the script"))
+    monkeypatch.setattr(sys, "last_value", None, raising=False)
+    assert space["failed_call"](c10d) == {}
+
+
+def test_threads_in_a_collective_are_told_with_their_function_and_line(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    space = witness({})
+    inside, leave = threading.Event(), threading.Event()
+    calls: dict[str, Any] = {"__name__": "c10d", "inside": inside, "leave": leave}
+    exec("def all_reduce():\n    inside.set()\n    leave.wait(60)", calls)
+    script: dict[str, Any] = {"all_reduce": calls["all_reduce"]}
+    exec(compile("def metrics():\n    all_reduce()", str(tmp_path / "train.py"), "exec"), script)
+    thread = threading.Thread(target=script["metrics"], daemon=True)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        place = f"{tmp_path}/train.py:2 metrics"
+        assert [place, place, "all_reduce"] in space["threads_in_calls"](SimpleNamespace(__name__="c10d"))
+    finally:
+        leave.set()
+        thread.join(60)
+
+
+@pytest.mark.parametrize(
     ("line", "root"),
     [
         ("dist.gather(x, out, dst=writer if step == 2 else 0)", 3),

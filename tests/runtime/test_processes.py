@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun import proc
+from clusterrun.monitor.collector import most_grown
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
 from tests.coordinator.runs import until
@@ -239,3 +240,18 @@ def test_a_signal_never_reaches_another_process_that_got_the_number_since() -> N
 def test_reaping_takes_nothing_when_there_is_nothing() -> None:
     assert list(ended_children()) == []
     assert ProcessEnd(1, 0) == ProcessEnd(1, 0)
+
+
+def test_how_far_a_process_has_written_its_files_is_read_and_not_what_it_reads(tmp_path: Path) -> None:
+    written, read = tmp_path / "checkpoint.pt", tmp_path / "data.bin"
+    read.write_bytes(b"x" * 10)
+    with written.open("wb", 0) as file, read.open("rb") as source:
+        source.read(5)
+        before = proc.written_files(os.getpid())
+        file.write(b"x" * 5000)
+        after = proc.written_files(os.getpid())
+    assert (before[str(written)], after[str(written)]) == (0, 5000)
+    assert str(read) not in after
+    assert most_grown(before, {str(written): 5000}) == (str(written), 5000)
+    assert most_grown({"/a": 9}, {"/a": 9, "/b": 0}) == ("", 0)
+    assert str(written) not in proc.written_files(os.getpid())

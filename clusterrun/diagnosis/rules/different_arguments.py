@@ -10,20 +10,26 @@ from collections import Counter
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.stacks import line_of
 from clusterrun.diagnosis.vote import Vote, one_only
 
+ALL_TO_ALL = "all_to_all_single"
+OBJECT_LIST = "broadcast_object_list"
 # Above different collectives and sizes: the arguments are exact.
 CERTAINTY = 83
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
-    return _splits(table) or ([] if table.end else _roots(table) or _tags(table))
+    if table.end:
+        return _splits(table) or _lists(table)
+    return _splits(table) or _roots(table) or _tags(table)
 
 
 def _splits(table: CallTable) -> list[Hypothesis]:
     """Each pair of ranks must send what it expects. Of a single pair, either rank may be wrong."""
-    splits = {rank.rank: rank.call.splits for rank in table.ranks if len(rank.call.splits) == 2 * table.size}
+    splits = {rank.rank: rank.call.counts for rank in table.ranks if rank.call.function == ALL_TO_ALL}
+    splits = {rank: counts for rank, counts in splits.items() if len(counts) == 2 * table.size}
     pairs = [
         (sender, receiver)
         for sender, sent in splits.items()
@@ -39,6 +45,21 @@ def _splits(table: CallTable) -> list[Hypothesis]:
         odd = lone
     facts = {"pair": next((pair for pair in pairs if odd in pair), pairs[0]), "splits": splits}
     return [Hypothesis("different splits", CERTAINTY, (odd,) if odd >= 0 else (), facts)]
+
+
+def _lists(table: CallTable) -> list[Hypothesis]:
+    """Lists of ``broadcast_object_list`` have different lengths. An aborted rank expected 8 bytes each."""
+    calls = [rank for rank in table.ranks if rank.call.function == OBJECT_LIST and rank.call.counts]
+    lengths = {rank.rank: rank.call.counts[0] for rank in calls}
+    for error in table.end.errors if table.end and calls else ():
+        sizes = SIZES.search(error.text)
+        if sizes:
+            lengths.setdefault(error.rank, int(sizes[2]) // 8)
+    vote = Vote(lengths)
+    if vote.is_unanimous:
+        return []
+    facts = {"sides": vote.sides, "root": calls[0].call.root}
+    return [Hypothesis("different lists", CERTAINTY, vote.odd, facts)]
 
 
 def _roots(table: CallTable) -> list[Hypothesis]:
