@@ -29,8 +29,6 @@ PATIENCE = 5.0
 WORK_PATIENCE = 10.0
 # The same if all awaited ranks compute.
 BUSY_PATIENCE = 20.0
-# The same for ranks that import, or work before they are in any group.
-START_PATIENCE = 60.0
 # How many times the longest pause of this run so far is still no hang.
 USUAL = 1.5
 # Records of a rank that show how it fares now.

@@ -11,6 +11,8 @@ from clusterrun.model.frozen import frozen
 BUSY = 0.5
 # The same if the kernel calls the process runnable: a crowded node gives it little.
 CROWDED = 0.05
+# Seconds without movement before ranks are blamed that import, or work before they are in any group.
+START_PATIENCE = 60.0
 # Bytes per second by which a file must grow. A heartbeat or a line of a log is less.
 WRITES = 16 << 10
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
 
-Value = TypeVar("Value")
+from clusterrun.model.frozen import Any
 
 
-class Vote(Generic[Value]):
+class Vote:
     """The ranks by their value.
 
     sides: (value, ranks), the value of most ranks first. Equal sides are ordered by their lowest rank
     odd: the ranks that differ from the largest side; () unless it is larger than every other side
     """
 
-    def __init__(self, value_by_rank: Mapping[int, Value]) -> None:
-        ranks_by_value: dict[Value, list[int]] = {}
+    def __init__(self, value_by_rank: Mapping[int, Any]) -> None:
+        ranks_by_value: dict[Any, list[int]] = {}
         for rank in sorted(value_by_rank):
             ranks_by_value.setdefault(value_by_rank[rank], []).append(rank)
         sides = sorted(ranks_by_value.items(), key=lambda side: (-len(side[1]), side[1]))

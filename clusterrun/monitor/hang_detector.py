@@ -19,9 +19,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from clusterrun.diagnosis.calls import START_PATIENCE, of_snapshot
-from clusterrun.diagnosis.decide import decide
-from clusterrun.diagnosis.evidence import Collected, Digest, JobSnapshot, LookOptions, Pulse, RankSnapshot
+from clusterrun.diagnosis.evidence import (
+    START_PATIENCE,
+    Collected,
+    Digest,
+    JobSnapshot,
+    LookOptions,
+    Pulse,
+    RankSnapshot,
+)
 from clusterrun.diagnosis.solo_ranks import ALONE, Together
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 from clusterrun.model import contract
@@ -328,6 +334,10 @@ class HangDetector:
     def _judge(self, now: float, wall: float) -> list[HangDetectorAction]:
         if self._round is None:
             return []
+        # The rules are loaded by the first look, not with every coordinator: they take 15 ms.
+        from clusterrun.diagnosis.calls import of_snapshot
+        from clusterrun.diagnosis.decide import decide
+
         looked, self._round = self._round, None
         stalled = now - self._moved_at if self._stalled else 0.0
         case = looked.case(self._size, stalled, now - self._begun_at)
@@ -387,6 +397,8 @@ class HangDetector:
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
         """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
+        from clusterrun.diagnosis.calls import of_snapshot  # loaded by then
+
         hang = self._watch.hang_seconds
         timeout = of_snapshot(snapshot).shortest_timeout()
         due = min(hang, max(LEAST_LIMIT, timeout / 2)) if timeout else hang

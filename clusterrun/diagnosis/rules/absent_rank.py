@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterrun.diagnosis.calls import PATIENCE, START_PATIENCE, USUAL, CallTable, roots
-from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.calls import PATIENCE, USUAL, CallTable, roots
+from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing

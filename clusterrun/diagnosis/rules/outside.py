@@ -5,8 +5,8 @@ A rank that waits for its GPU looks busy, and without records nothing distinguis
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.calls import START_PATIENCE, STOPPED, CallTable
-from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.calls import STOPPED, CallTable
+from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import has_ended
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing, joins_processes, location, works_for_a_loader
