@@ -1,0 +1,136 @@
+"""Signals and time to save on a real Slurm, each beside plain sbatch and srun with the same script."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_slurm_runs import Site, site, until
+from tests.lab_fixture import MakeLab
+
+pytestmark = pytest.mark.lab
+
+SAVES_FOR = 25
+"""Seconds: less than Slurm's default KillWait of 30, and more than clusterrun's old limit of 8."""
+SAVER = """
+import signal, sys, time
+
+got = []
+
+def on_signal(number, frame):
+    got.append(number)
+    print(signal.Signals(number).name, flush=True)
+
+for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, on_signal)
+print("up", flush=True)
+while not {signal.SIGTERM, signal.SIGINT} & set(got):
+    time.sleep(0.1)
+for second in range(int(sys.argv[1])):
+    time.sleep(1)
+print("saved", flush=True)
+"""
+ENDS = 300.0
+NODES = 12
+
+
+class Runs:
+    """Runs of clusterrun and plain jobs side by side, each on a node of its own."""
+
+    def __init__(self, here: Site) -> None:
+        self.here = here
+        self.jobs: dict[str, str] = {}
+        self._nodes = (f"n{number:04d}" for number in range(1, NODES + 1))
+        self.node: dict[str, str] = {}
+        self._run_ids: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
+
+    def plain(self, name: str, *options: str) -> None:
+        node = self.node[name] = next(self._nodes)
+        command = shlex.join(["srun", sys.executable, "-u", "saver.py", str(SAVES_FOR)])
+        argv = ["sbatch", "--parsable", f"--nodelist={node}", f"--output={name}.txt", *options]
+        done = self.here.lab.exec([*argv, f"--wrap={command}"], cwd=str(self.here.project))
+        assert done.code == 0, done.err
+        self.jobs[name] = done.out.strip()
+
+    def ours(self, name: str, *options: str, seconds: int = SAVES_FOR) -> None:
+        node = self.node[name] = next(self._nodes)
+        words = ("--preflight", "off", "--name", name, "--nodelist", node, *options)
+        answer = self.here.submit(*words, "saver.py", str(seconds))
+        self.jobs[name], self._run_ids[name] = answer["job_id"], answer["run_id"]
+        self._folders[name] = Path(answer["run_dir"]) / "attempts"
+
+    def printed(self, name: str, attempt: int = 0) -> list[str]:
+        """What the rank, or the plain job's task, printed; Slurm's own lines are left out."""
+        if name in self._folders:
+            files = list((self._folders[name] / f"{attempt:03d}").glob("*.out"))
+        else:
+            files = [self.here.project / f"{name}.txt"]
+        lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
+        return [line for line in lines if line in ("up", "saved") or line.startswith("SIG")]
+
+    def state(self, name: str) -> tuple[str, str]:
+        status = self.here.status(self._run_ids[name])
+        return status["state"], status["reason"]
+
+    def scancel(self, name: str, *options: str) -> None:
+        done = self.here.lab.exec(["scancel", *options, self.jobs[name]])
+        assert done.code == 0, done.err
+
+
+@pytest.fixture
+def runs(make_lab: MakeLab, tmp_path: Path) -> Runs:
+    lab = make_lab(nodes=NODES, gpus=0, cpus=2, preempt="cancel", settings={"KillWait": "30"})
+    assert lab.exec(["scontrol", "update", "PartitionName=debug", "GraceTime=40"]).code == 0
+    here = site(lab, tmp_path)
+    (here.project / "saver.py").write_text(SAVER)
+    return Runs(here)
+
+
+def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
+    """All cases at once, because a time limit of Slurm takes a minute and more."""
+    for case, options in (("limit", ["--time=1"]), ("cancelled", []), ("preempted", [])):
+        runs.plain(f"plain-{case}", *options)
+        runs.ours(f"our-{case}", *options)
+    runs.ours("requeued", "--requeue", "--time", "1h")
+    runs.ours("told", "--time", "2", "--sbatch", "signal=B:USR1@60")
+    runs.ours("term", "--time", "2", "--requeue", "--sbatch", "signal=B:TERM@60", seconds=5)
+    runs.ours("signalled")
+    runs.ours("cut", seconds=120)
+    until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
+
+    for case in ("plain-cancelled", "our-cancelled", "cut"):
+        runs.scancel(case)
+    for case in ("plain-preempted", "our-preempted", "requeued"):
+        argv = ["sbatch", "--partition=urgent", f"--nodelist={runs.node[case]}", "--exclusive", "--wrap=true"]
+        assert runs.here.lab.exec(argv, cwd=str(runs.here.project)).code == 0
+    for option, number in (("-s", "USR1"), ("-bs", "HUP"), ("-fs", "USR2")):
+        runs.scancel("signalled", option, number)
+        wanted = f"SIG{number}"
+        until(lambda wanted=wanted: wanted in runs.printed("signalled"), 60)
+    assert runs.state("signalled")[0] == "RUNNING"
+
+    # A save of 25 s completes wherever plain Slurm completes it.
+    saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
+    until(lambda: all("saved" in runs.printed(case) for case in (*saved, "requeued")), ENDS)
+    until(lambda: runs.state("our-limit")[0] == "TIMEOUT", 60)
+    ends = {case: runs.state(f"our-{case}")[0] for case in ("cancelled", "preempted")}
+    assert ends == {"cancelled": "CANCELLED", "preempted": "COMPLETED"}
+    # A save that is cut is reported.
+    until(lambda: runs.state("cut")[0] == "CANCELLED", 60)
+    assert "saved" not in runs.printed("cut")
+    assert "rank 0 was killed while saving" in runs.state("cut")[1]
+
+    # The user's own signal reaches the ranks as it is; TERM before the time limit is the notice.
+    until(lambda: "SIGUSR1" in runs.printed("told"), ENDS)
+    assert runs.printed("told")[:2] == ["up", "SIGUSR1"]
+    until(lambda: "up" in runs.printed("term", 1) and "up" in runs.printed("requeued", 1), ENDS)
+    assert runs.printed("term")[-1] == "saved"
+
+    runs.here.lab.exec(["scancel", "--signal=KILL", "--user=root"])
+    runs.here.lab.exec(["scancel", "--user=root"])
+    until(lambda: runs.here.lab.exec(["squeue", "-h"]).out == "", ENDS)
+    runs.here.lab.down()
