@@ -167,11 +167,14 @@ class Run:
 
         return diagnose(self._context, self.run_id, limit, tell)
 
-    def cancel(self, tell: Tell = quiet) -> RunStatus:
-        """End the run and return its status once nothing of it is left, at most a minute later."""
+    def cancel(self, tell: Tell = quiet, kill_wait: float | None = None) -> RunStatus:
+        """End the run and return its status once nothing of it is left, or when that takes too long.
+
+        ``kill_wait``: seconds from SIGTERM to SIGKILL; None: the run's, else Slurm's ``KillWait``.
+        """
         from clusterrun.operations.cancel import cancel
 
-        return cancel(self._context, [self.run_id], tell)[0][1]
+        return cancel(self._context, [self.run_id], tell, kill_wait)[0][1]
 
 
 @python_options.with_options(python_options.SUBMIT)

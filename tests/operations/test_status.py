@@ -418,6 +418,35 @@ def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
     assert (clock.time, slurm.asked) == (NOW + 1, ["jobs", "jobs"])
 
 
+def test_cancel_with_a_time_of_its_own_leaves_a_job_that_runs_to_its_coordinator_first(
+    context: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(context, said=state(updated_at=NOW))
+    slurm.rows = [row()]
+    at: list[float] = []
+    slurm.cancel = lambda ids: (ids and at.append(clock.time - NOW)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+    cancel(context, [chosen], print, kill_wait=100.0)
+    assert json.loads(Path(context.store.paths(chosen).cancel).read_text()) == {"kill_wait": 100.0}
+    assert len(at) == 1 and at[0] >= 100.0
+
+
+def test_cancel_with_a_time_of_its_own_takes_a_job_that_waits_out_of_the_queue_at_once(
+    context: Context, slurm: Slurm, clock: HandClock
+) -> None:
+    chosen = add(context)
+    slurm.rows = [row("PENDING")]
+    cancel(context, [chosen], print, kill_wait=100.0)
+    assert slurm.cancelled == ["41"] and clock.time < NOW + 100.0
+
+
+def test_an_end_that_cut_a_save_says_so_in_its_reason(context: Context, slurm: Slurm) -> None:
+    words = "rank 0 was killed while saving: the handler of SIGTERM was still running after 27 s"
+    chosen = add(context, said=state(State.CANCELLED, reason=f"cancelled by request; {words}"))
+    context.store.ask_cancel(chosen)
+    slurm.rows = [row("CANCELLED")]
+    assert find(chosen, context).status().reason == f"by clusterrun cancel; {words}"
+
+
 def test_cancel_finds_the_job_of_a_lost_answer(context: Context, slurm: Slurm) -> None:
     chosen = add(context, job_id="", token="deadbeef")
     slurm.rows = [row(job_id="77", comment="clusterrun:x:deadbeef")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ SBATCH = ("sbatch", "--parsable")
 NO_DEPENDENCY = ("--dependency=", "{dependency}")
 
 
-def planned(slurm: bool = True, **wish: Any) -> Plan:
+def planned(slurm: bool = True, kill_wait_of_slurm: float = 30.0, **wish: Any) -> Plan:
     spec = spec_of(("train.py",), "/", {"preflight": "full", **wish})
-    return plan(spec, "r", "t", RUN_DIR, MachineFacts(slurm=slurm, python="/usr/bin/python3"))
+    facts = MachineFacts(slurm=slurm, python="/usr/bin/python3", kill_wait=kill_wait_of_slurm)
+    return plan(spec, "r", "t", RUN_DIR, facts)
 
 
 def directives(**wish: Any) -> list[str]:
@@ -163,6 +165,54 @@ def test_what_means_nothing_or_less_than_it_says_is_said(
     wish: dict[str, Any], notices: tuple[str, ...]
 ) -> None:
     assert planned(**wish).notices == notices
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize(
+    "value, number, seconds",
+    [
+        ("B:USR1@60", signal.SIGUSR1, 60),
+        ("USR1@90", signal.SIGUSR1, 90),
+        ("SIGTERM", signal.SIGTERM, 60),
+        ("RB:int@300", signal.SIGINT, 300),
+        ("B:10@60", signal.SIGUSR1, 60),
+        ("USR2@60", signal.SIGUSR2, 60),
+        ("FOO@60", 0, 120),
+    ],
+)
+def test_the_users_own_signal_is_the_notice_and_comes_when_they_say(
+    requeue: bool, value: str, number: int, seconds: int
+) -> None:
+    survival = planned(requeue=requeue, sbatch=(f"signal={value}",)).orders.survival
+    assert (survival.signal, survival.notice) == (number, seconds)
+
+
+def test_usr2_to_the_batch_step_is_our_own_notice_if_the_run_goes_on() -> None:
+    asked = {requeue: planned(requeue=requeue, sbatch=("signal=B:USR2@60",)) for requeue in (True, False)}
+    assert asked[True].orders.survival.signal == 0
+    assert asked[False].orders.survival.signal == signal.SIGUSR2
+
+
+@pytest.mark.parametrize(
+    "by_slurm, wish, seconds, notices",
+    [
+        (30.0, {}, 27.0, 0),
+        (60.0, {}, 54.0, 0),
+        (300.0, {}, 290.0, 0),
+        (5.0, {}, 3.0, 0),
+        (0.0, {}, 1.0, 0),
+        (30.0, {"kill_wait": "10s"}, 10.0, 0),
+        (30.0, {"kill_wait": "2m"}, 27.0, 1),
+        (30.0, {"slurm": False}, 30.0, 0),
+        (30.0, {"slurm": False, "kill_wait": "2m"}, 120.0, 0),
+    ],
+)
+def test_ranks_have_what_slurm_gives_less_a_margin(
+    by_slurm: float, wish: dict[str, Any], seconds: float, notices: int
+) -> None:
+    made = planned(kill_wait_of_slurm=by_slurm, **wish)
+    assert made.orders.kill_wait == seconds
+    assert sum("KillWait" in notice for notice in made.notices) == notices
 
 
 def test_on_this_machine_a_run_ends_with_its_only_job() -> None:

@@ -397,6 +397,24 @@ def test_whether_slurm_gives_whole_nodes_stands_in_its_configuration(
 
 
 @pytest.mark.parametrize(
+    ("text", "shown", "seconds"),
+    [
+        ("KillWait=60", "", 60.0),
+        ("KillWait = 0", "", 0.0),
+        ("SlurmctldPort=6817", "", 30.0),
+        ("Include more.conf", "KillWait                = 120 sec\n", 120.0),
+        ("Include more.conf", "", 30.0),
+    ],
+)
+def test_kill_wait_stands_in_slurms_configuration(
+    tmp_path: Path, text: str, shown: str, seconds: float
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=x\n{text}\n")
+    client = SlurmClient({"SLURM_CONF": str(tmp_path / "slurm.conf")}, StandInPrograms((0, shown, "")))
+    assert client.kill_wait() == seconds
+
+
+@pytest.mark.parametrize(
     ("said", "shares"),
     [
         ("slurm-wlm 20.11.4", False),
