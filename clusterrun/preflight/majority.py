@@ -1,75 +1,79 @@
-"""Finds the nodes whose value differs from that of the majority; knows nodes by name and no check."""
+"""Find the nodes whose value differs from the majority."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Finding, Grade
 
-_MOST_ODD = 3
-"""At most one node in three is odd; where more differ, no side can be called the usual one."""
+# A minority is at most one node in three. If more nodes differ, neither side is the usual one.
+NODES_PER_OUTLIER = 3
+# A finding lists so many values, and node names up to so many characters.
+MOST_VALUES, MOST_CHARACTERS = 4, 60
 
 
 @frozen
-class Split:
-    """How nodes divide over a value.
+class Vote:
+    """The values of all nodes, and which of them are outliers."""
 
-    ``usual`` is what most have (empty: none can be told), ``odd`` who has another.
-    ``values`` holds every value with its nodes, the commonest first; one value only: all agree.
-    """
-
-    usual: str
-    odd: tuple[str, ...]
-    values: tuple[tuple[str, tuple[str, ...]], ...]
+    majority: str  # '' if there is none
+    outliers: tuple[str, ...]  # nodes with another value, sorted
+    nodes_by_value: tuple[tuple[str, tuple[str, ...]], ...]  # most common value first
 
     @property
-    def agreed(self) -> bool:
-        return len(self.values) < 2
+    def unanimous(self) -> bool:
+        return len(self.nodes_by_value) < 2
 
 
-def split(values: Mapping[str, str]) -> Split:
-    """Divide ``values`` (node → value). The odd are named from three nodes on, up to one in three of them."""
-    by_value: dict[str, list[str]] = {}
-    for node in sorted(values):
-        by_value.setdefault(values[node], []).append(node)
-    commonest_first = sorted(by_value, key=lambda value: (-len(by_value[value]), value))
-    groups = tuple((value, tuple(by_value[value])) for value in commonest_first)
-    if len(groups) < 2 or _MOST_ODD * (len(values) - len(groups[0][1])) > len(values):
-        return Split("", (), groups)
-    usual = groups[0][0]
-    return Split(usual, tuple(sorted(n for n, v in values.items() if v != usual)), groups)
+def vote(value_by_node: Mapping[str, str]) -> Vote:
+    """Return the majority value and the nodes that differ from it."""
+    nodes_by_value = defaultdict(list)
+    for node in sorted(value_by_node):
+        nodes_by_value[value_by_node[node]].append(node)
+    ranked = sorted(nodes_by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+    groups = tuple((value, tuple(nodes)) for value, nodes in ranked)
+    majority, supporters = groups[0] if groups else ("", ())
+    minority_size = len(value_by_node) - len(supporters)
+    if len(groups) < 2 or NODES_PER_OUTLIER * minority_size > len(value_by_node):
+        return Vote("", (), groups)
+    outliers = tuple(node for node in sorted(value_by_node) if value_by_node[node] != majority)
+    return Vote(majority, outliers, groups)
 
 
-def unlike(
-    check: str, what: str, values: Mapping[str, str], verdict: Grade, remedy: str
+def outlier_findings(
+    check: str, subject: str, value_by_node: Mapping[str, str], grade: Grade, remedy: str
 ) -> Iterator[tuple[str, Finding]]:
-    """Findings about the nodes whose value of ``what`` is not the usual one.
+    """Yield (node, finding) for every outlier, or one finding for all nodes ('') if there is no majority.
 
-    Two nodes that differ are both named, with no more than a warning: which is right cannot be
-    told. Where many nodes differ the finding is about all of them together (the name '').
+    Two nodes that differ are both reported, with a warning at most: nobody knows which of them is right.
     """
-    found = split(values)
-    if found.agreed:
+    result = vote(value_by_node)
+    if result.unanimous:
         return
-    if found.odd:
-        agreeing = len(values) - len(found.odd)
-        for node in found.odd:
-            said = f"{what} is {values[node]} here, {found.usual} on {agreeing} of {len(values)} nodes"
-            yield node, Finding(check, verdict, said, remedy)
+    if result.majority:
+        supporters = len(value_by_node) - len(result.outliers)
+        for node in result.outliers:
+            usual = f"it is {result.majority} on {supporters} of {len(value_by_node)} nodes"
+            yield node, Finding(check, grade, f"{subject} is {value_by_node[node]}; {usual}", remedy)
         return
-    mild = verdict if verdict == Grade.PASS else Grade.WARN
-    groups = ", ".join(f"{value} on {_shown(nodes)}" for value, nodes in found.values[:4])
-    said = f"{what} differs: {groups}; it is not known which is right"
-    for node in values if len(values) == 2 else ("",):
-        yield node, Finding(check, mild, said, remedy)
+    listing = ", ".join(
+        f"{value} on {_folded(nodes)}" for value, nodes in result.nodes_by_value[:MOST_VALUES]
+    )
+    mild_grade = grade if grade is Grade.PASS else Grade.WARN
+    finding = Finding(check, mild_grade, f"{subject} differs between nodes: {listing}", remedy)
+    for node in value_by_node if len(value_by_node) == 2 else [""]:
+        yield node, finding
 
 
-def some_of(words: Sequence[str], most: int = 3) -> str:
-    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return a list of names that ends with how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def _shown(nodes: tuple[str, ...]) -> str:
+def _folded(nodes: tuple[str, ...]) -> str:
     text = fold(nodes)
-    return text if len(text) <= 60 else f"{len(nodes)} nodes"
+    return text if len(text) <= MOST_CHARACTERS else f"{len(nodes)} nodes"

@@ -67,6 +67,8 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
             yield f"{count - failed - unknown} of {count} nodes are fit"
     elif report.set_said and not report.links:
         yield "no node and no link is to blame"
+    elif any(link.verdict is Grade.FAIL for link in report.links):
+        yield "every node works, but not all of them together"
     else:
         names = fold([one.node for one in report.nodes])
         yield f"all {count} nodes are fit" if count > 1 else f"{names} is fit"

@@ -5,31 +5,33 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.preflight.majority import Split, split, unlike
+from clusterrun.preflight.majority import Vote, outlier_findings, vote
 from tests.preflight.checks.values import FAIL, PASS, WARN
 
 
 def test_one_of_three_is_odd_and_one_of_two_is_not():
-    assert split({"n1": "a", "n2": "a", "n3": "b"}) == Split(
+    assert vote({"n1": "a", "n2": "a", "n3": "b"}) == Vote(
         "a", ("n3",), (("a", ("n1", "n2")), ("b", ("n3",)))
     )
-    assert split({"n1": "a", "n2": "b"}) == Split("", (), (("a", ("n1",)), ("b", ("n2",))))
+    assert vote({"n1": "a", "n2": "b"}) == Vote("", (), (("a", ("n1",)), ("b", ("n2",))))
 
 
 def test_three_of_twelve_are_odd_also_when_they_differ_among_themselves():
     values = {f"n{i:02}": "a" for i in range(12)} | {"n03": "b", "n07": "c", "n11": "b"}
-    assert split(values).odd == ("n03", "n07", "n11")
+    assert vote(values).outliers == ("n03", "n07", "n11")
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.sampled_from("abc"), max_size=12))
 def test_at_most_one_in_three_is_ever_odd_and_the_usual_value_is_held_by_the_rest(values):
-    found = split(values)
-    assert 3 * len(found.odd) <= len(values)
-    assert all(values[node] != found.usual for node in found.odd)
-    assert not found.odd or {values[node] for node in values.keys() - set(found.odd)} == {found.usual}
+    found = vote(values)
+    assert 3 * len(found.outliers) <= len(values)
+    assert all(values[node] != found.majority for node in found.outliers)
+    assert not found.outliers or {values[node] for node in values.keys() - set(found.outliers)} == {
+        found.majority
+    }
 
 
 def test_a_note_stays_a_note_where_nobody_can_be_named():
     halves = {"n1": "a", "n2": "a", "n3": "b", "n4": "b"}
-    assert [(node, one.verdict) for node, one in unlike("c", "w", halves, PASS, "")] == [("", PASS)]
-    assert [(node, one.verdict) for node, one in unlike("c", "w", halves, FAIL, "")] == [("", WARN)]
+    assert [(node, one.verdict) for node, one in outlier_findings("c", "w", halves, PASS, "")] == [("", PASS)]
+    assert [(node, one.verdict) for node, one in outlier_findings("c", "w", halves, FAIL, "")] == [("", WARN)]

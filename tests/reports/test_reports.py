@@ -77,11 +77,11 @@ def test_of_healthy_nodes_there_is_little_to_say() -> None:
         ),
         (
             replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="both"),)),
-            "FAIL: the link n0001 - n0002 is broken; all 2 nodes are fit",
+            "FAIL: the link n0001 - n0002 is broken; every node works, but not all of them together",
         ),
         (
             replace(HEALTHY, verdict=Grade.FAIL, links=(replace(CUT, direction="b->a"),)),
-            "FAIL: the link n0002 -> n0001 is broken; all 2 nodes are fit",
+            "FAIL: the link n0002 -> n0001 is broken; every node works, but not all of them together",
         ),
     ],
 )

@@ -59,7 +59,7 @@ class ConnectTrouble:
     kind: str  # dead, ports or large
     nodes: tuple[int, ...]  # the node; of a link (a, b): packets from a do not reach b
     rounds: int  # how often it was tried
-    ports: tuple[int, ...] = ()  # ports that do not answer
+    ports: tuple[int, ...] = ()  # ports that do not answer; of a node (): others on every way
     side: str = ""  # of a node: in (nobody reaches it), out (it reaches nobody) or all
     both: bool = False  # of a link: neither direction works
     others: tuple[int, ...] = ()  # of a node: the nodes that met the trouble
@@ -128,7 +128,7 @@ class Dials:
         kind, ports = "ports", tuple(sorted(cause.items - {LARGE}))
         if not any(way.good for way in ways):
             kind, ports = "dead", ()
-        elif not ports:
+        elif cause.items == {LARGE}:
             kind = "large"
         side = "in" if kind == "ports" else cause.kind
         rounds = max(way.rounds for way in ways)

@@ -71,13 +71,15 @@ def blocked(silent: Silent) -> list[Blocked]:
 
 def _causes(tests: list[WayTest], silent: Silent, is_limit: bool) -> list[Blocked]:
     causes, _ = explain(tests)
+    failed = {test.ends: test.failed for test in tests}
     nodes, links = [], []
     for cause in causes:
         share = sum(len(silent[ends]) for ends in cause.ways) / (len(cause.ways) * len(COMB))
         if len(cause.nodes) == 1:
             (node,) = cause.nodes
             others = {end for ends in cause.ways for end in ends if end != node}
-            first, last = (0, 0) if is_limit else (min(cause.items), max(cause.items))
+            shut = cause.items or frozenset().union(*(failed[ends] for ends in cause.ways))
+            first, last = (0, 0) if is_limit else (min(shut), max(shut))
             inward = cause.kind != "out"
             nodes.append(Blocked(cause.nodes, first, last, inward, tuple(sorted(others)), share))
         else:

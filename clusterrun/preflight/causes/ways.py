@@ -25,6 +25,8 @@ Parts = tuple[tuple[int, ...], ...]
 
 # Nats beyond log(nodes). One side of a node, a cut or a link is rarer than a node that is down.
 PRICES = {"all": 0.0, "in": 1.0, "out": 1.0, "cut": 1.0, "way": 2.5, "link": 3.0}
+# A node that fails on all its ways, but on no item in common, is rarer by a factor of seven.
+PRICE_OF_VAGUENESS = 2.0
 # A way is tried on several ports and twice. If it fails, chance does not explain that: a millionth.
 UNEXPLAINED = math.log(1e6)
 # Two others must have met the trouble of a node: with one other only, the link is as suspect as the node.
@@ -48,7 +50,7 @@ class WayTest:
 class WayCause:
     kind: str  # all, in, out, link, way or cut
     nodes: tuple[int, ...]  # the node; both ends of a link or way; the group that is cut off
-    items: frozenset[int] = frozenset()  # of a node: items that fail on all its ways of that kind
+    items: frozenset[int] = frozenset()  # of a node: items that fail on all its ways; () if these differ
     ways: tuple[Way, ...] = ()  # the ways that it explains
     lead: float = 0.0  # nats over chance
 
@@ -133,13 +135,19 @@ class _Explanation:
                 for test in tests
                 if test.failed and 2 * len(test.failed & items) >= len(test.failed)
             ]
+        partners = {test.a if test.b == node else test.b for test in tests}
         if items and ways:
             self.explains[WayCause(kind, (node,), items)] = ways
+        explained = len(ways) if items else 0
+        if explained < len(tests) and len(partners) >= PARTNERS and all(test.failed for test in tests):
+            # A firewall that drops a range of ports also drops answers to it: each way loses other items.
+            self.explains[WayCause(kind, (node,))] = [test.ends for test in tests]
 
     def _saving(self, cause: WayCause, explained: Counter[Way]) -> float:
         ways = [ends for ends in self.explains[cause] if not explained[ends]]
         nats = self.nats(ways) if self.nats else len(ways) * UNEXPLAINED
-        return nats - PRICES[cause.kind] - self.size
+        is_vague = cause.kind in ("all", "in", "out") and not cause.items
+        return nats - PRICES[cause.kind] - self.size - (PRICE_OF_VAGUENESS if is_vague else 0.0)
 
     def result(self) -> tuple[list[WayCause], Parts]:
         """Exclude nodes and cuts that do not lead over their rivals. Links explain what they leave."""

@@ -7,7 +7,7 @@ import re
 
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import some_of, unlike
+from clusterrun.preflight.majority import outlier_findings, some_of
 from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
@@ -63,7 +63,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         values = {node: text(reading, "variables", name) or _UNSET for node, reading in readings.items()}
         if name in OF_A_NODE or (len(readings) > 2 and len(set(values.values())) == len(readings)):
             continue  # one for each node: it is meant so
-        unequal = unlike(NAME, name, values, Grade.WARN, _SAME)
+        unequal = outlier_findings(NAME, name, values, Grade.WARN, _SAME)
         yield from (one for one in unequal if (one[0], name) not in failed)
 
 

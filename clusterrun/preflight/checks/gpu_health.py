@@ -12,7 +12,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
-from clusterrun.preflight.majority import split, unlike
+from clusterrun.preflight.majority import outlier_findings, vote
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, rows, text, words
 
@@ -50,10 +50,10 @@ def _below_others(readings: Readings, field: str, share: float) -> Iterator[tupl
         numbers = [value for _, gpu in gpus.given(reading) if (value := number(gpu, field))]
         if numbers:
             lowest[node] = f"{min(numbers):.0f}"
-    found = split(lowest)
-    for node in found.odd:
-        if float(lowest[node]) < share * float(found.usual):
-            yield node, lowest[node], found.usual
+    found = vote(lowest)
+    for node in found.outliers:
+        if float(lowest[node]) < share * float(found.majority):
+            yield node, lowest[node], found.majority
 
 
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
@@ -259,7 +259,7 @@ def _driver(request: RunNeeds, readings: Readings) -> Findings:
             kinds = {text(gpu, field) for gpu in rows(reading, "gpus")} - {""}
             values[node] = text(reading, field) or ", ".join(sorted(kinds))
         known = {node: value for node, value in values.items() if value}
-        yield from unlike("driver", what, known, Grade.WARN, remedy)
+        yield from outlier_findings("driver", what, known, Grade.WARN, remedy)
 
 
 MEMORY = _of_each("gpu-memory", _memory)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from clusterrun import proc
 from clusterrun.model.limits import chosen
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import split, unlike
+from clusterrun.preflight.majority import outlier_findings, vote
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import entries, number, text
@@ -134,14 +134,16 @@ def _few_ports(
     subject = "the number of active InfiniBand or RoCE ports"
     remedy = "an adapter is missing: lspci and ibstat on the node"
     counts = {node: str(len(compute_ports.intersection(used(reading)))) for node, reading in readings.items()}
-    result = split(counts)
-    for node in result.odd:
-        if int(counts[node]) < int(result.usual) and node not in nodes_with_port_down:
-            agreeing = len(counts) - len(result.odd)
-            message = f"{subject} is {counts[node]} here, {result.usual} on {agreeing} of {len(counts)} nodes"
+    result = vote(counts)
+    for node in result.outliers:
+        if int(counts[node]) < int(result.majority) and node not in nodes_with_port_down:
+            agreeing = len(counts) - len(result.outliers)
+            message = (
+                f"{subject} is {counts[node]}; it is {result.majority} on {agreeing} of {len(counts)} nodes"
+            )
             yield node, Finding(NAME, Grade.FAIL if request.gpus else Grade.WARN, message, remedy)
-    if not result.usual and not nodes_with_port_down:
-        yield from unlike(NAME, subject, counts, Grade.WARN, remedy)
+    if not result.majority and not nodes_with_port_down:
+        yield from outlier_findings(NAME, subject, counts, Grade.WARN, remedy)
 
 
 def _compute_ports(readings: Readings) -> set[str]:
@@ -168,10 +170,10 @@ def _down(reading: object, usual: set[str]) -> list[tuple[str, str]]:
 def _slow(readings: Readings) -> Findings:
     for name in sorted({name for reading in readings.values() for name in _up(reading)}):
         rates = {n: text(r, name, "rate") for n, r in readings.items() if name in _up(r)}
-        found = split({node: rate for node, rate in rates.items() if rate})
-        for node in found.odd:
-            if _gigabits(rates[node]) < _gigabits(found.usual):
-                said = f"port {name} runs at {rates[node]} here, at {found.usual} on the other nodes"
+        found = vote({node: rate for node, rate in rates.items() if rate})
+        for node in found.outliers:
+            if _gigabits(rates[node]) < _gigabits(found.majority):
+                said = f"port {name} runs at {rates[node]} here, at {found.majority} on the other nodes"
                 yield node, Finding(NAME, Grade.WARN, said, _CABLE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import split
+from clusterrun.preflight.majority import vote
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.thresholds import Outlier, for_backend, limits_of, outliers
 from clusterrun.preflight.untrusted import number, pairs, text
@@ -61,15 +61,15 @@ def _other_bits(readings: Readings) -> Findings:
             for node, reading in readings.items()
             if _kind(reading) == kind
         }
-        result = split(bits)
-        for node in result.odd:
-            agreeing = len(bits) - len(result.odd)
+        result = vote(bits)
+        for node in result.outliers:
+            agreeing = len(bits) - len(result.outliers)
             message = (
-                f"the product's bits are {bits[node]}, {result.usual} on {agreeing} other nodes ({kind})"
+                f"the product's bits are {bits[node]}, {result.majority} on {agreeing} other nodes ({kind})"
             )
             yield node, Finding(NAME, Grade.FAIL, message, _WRONG)
-        if not result.agreed and not result.odd:
-            message = f"the product has {len(result.values)} results; it is not known which is right"
+        if not result.unanimous and not result.outliers:
+            message = f"the product has {len(result.nodes_by_value)} results; it is not known which is right"
             remedy = "test these nodes together with a third: --spares 1"
             for node in bits if len(bits) == 2 else ("",):
                 yield node, Finding(NAME, Grade.UNDETERMINED, message, remedy)

@@ -6,7 +6,7 @@ It is never imported here: the torch worker of each node has said what it holds.
 from __future__ import annotations
 
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.majority import outlier_findings
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import number, pairs, text
 
@@ -30,7 +30,7 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for what in sorted({kind for reading in up.values() for kind in _versions(reading)}):
         values = {node: _versions(reading).get(what, "absent") for node, reading in up.items()}
         name = what if what in ("torch", "python") else what.upper()
-        yield from unlike(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
+        yield from outlier_findings(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
 
 
 def _devices(request: RunNeeds, up: Readings) -> Findings:

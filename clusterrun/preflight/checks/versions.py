@@ -7,7 +7,7 @@ import sys
 
 from clusterrun.model import contract
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import unlike
+from clusterrun.preflight.majority import outlier_findings
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import text
 
@@ -40,4 +40,4 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for kind, (what, verdict, remedy) in _KINDS.items():
         values = {node: text(reading, kind) for node, reading in readings.items()}
         known = {node: value for node, value in values.items() if value}
-        yield from unlike(NAME, what, known, verdict, remedy)
+        yield from outlier_findings(NAME, what, known, verdict, remedy)

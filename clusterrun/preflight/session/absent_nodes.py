@@ -152,7 +152,7 @@ def _of_host(state: SessionState, missing: list[NodeState]) -> None:
     elif all(way.dropped and way.is_dead and not way.refused for way in known):
         said = f"it drops the connections itself that it begins to {others}"
         remedy = _HOST_OUTGOING
-    host.write("joining", [Finding("connections", Grade.FAIL, said, remedy)] if said else [])
+    host.write("firewall", [Finding("connections", Grade.FAIL, said, remedy)] if said else [])
 
 
 def _excuse(several: list[NodeState], why: str) -> None:
@@ -203,8 +203,7 @@ def review(state: SessionState) -> None:
     at_once = len(times) > 1 and max(times) - min(times) <= contract.LOST_SECONDS
     if at_once and not any(state.dials.between(HOST, node) is None for node in others):
         said = f"{len(lost)} nodes fell silent at the same time, and it reaches no other: it is cut off"
-        state.drop_link_findings_of(HOST)
-        host.write("alone", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
+        host.write("cut off", [Finding("agent", Grade.FAIL, said, "look at its link: ip -s link, ethtool")])
     elif not _coordinators_node_may_be_to_blame(state, 0):
         _tell_of_lost(state)
         return

@@ -13,7 +13,8 @@ from clusterrun.preflight.causes.slow_parts import slow_parts
 from clusterrun.preflight.observations import GroupTest, Pair
 from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
-from clusterrun.preflight.session.state import OF_PAIRS, NodeFinding, SessionState
+from clusterrun.preflight.session.precedence import OF_PAIRS
+from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import StartTorch
 from clusterrun.preflight.thresholds import for_backend
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from clusterrun.model.preflight_report import Finding, Grade
-from clusterrun.preflight.majority import some_of, split
+from clusterrun.preflight.majority import some_of, vote
 from clusterrun.preflight.session.state import NodeFinding, NodeState
 
 LATE_NAME_SECONDS = 1.0
@@ -125,13 +125,13 @@ def _unknown_clock(seen: str) -> NodeFinding:
 def interfaces(subjects: Sequence[NodeState]) -> Iterator[NodeFinding]:
     """Whose MTU on the interface in use is unlike the others', and who uses an interface of another name."""
     used = {one.name: (one.node, one.interface) for one in subjects if one.interface is not None}
-    found = split({name: str(interface.mtu) for name, (_, interface) in used.items()})
-    for node, interface in (used[name] for name in found.odd):
-        said = f"MTU {interface.mtu} on {interface.name}; the others have {found.usual}"
-        remedy = f"ip link set {interface.name} mtu {found.usual}"
+    found = vote({name: str(interface.mtu) for name, (_, interface) in used.items()})
+    for node, interface in (used[name] for name in found.outliers):
+        said = f"MTU {interface.mtu} on {interface.name}; the others have {found.majority}"
+        remedy = f"ip link set {interface.name} mtu {found.majority}"
         yield NodeFinding(node, Finding("interface", Grade.WARN, said, remedy))
-    if not found.agreed and not found.usual:
-        groups = "; ".join(f"{value} on {some_of(who)}" for value, who in found.values)
+    if not found.unanimous and not found.majority:
+        groups = "; ".join(f"{value} on {some_of(who)}" for value, who in found.nodes_by_value)
         yield NodeFinding(None, Finding("interface", Grade.WARN, f"the MTU differs over nodes: {groups}"))
 
 

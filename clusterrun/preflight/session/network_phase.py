@@ -178,7 +178,12 @@ def of_node(state: SessionState, one: ConnectTrouble) -> Finding:
     tries = _TRIES.format(one.rounds) + (f"; {one.why}" if one.why else "")
     if one.kind == "ports":
         ports = ", ".join(map(str, one.ports))
-        return Finding("ports", Grade.FAIL, f"TCP ports {ports} answer nobody ({others}; {tries})", _FIREWALL)
+        message = f"TCP ports {ports} answer nobody ({others}; {tries})"
+        if not ports:
+            message = (
+                f"some TCP connections between it and {others} get no answer, each on other ports ({tries})"
+            )
+        return Finding("ports", Grade.FAIL, message, _FIREWALL)
     if one.kind == "large":
         said = f"large packets do not get through from and to {others} ({tries}); small ones do"
         return Finding("large-packets", Grade.FAIL, said, _PATH.format(name))

@@ -13,9 +13,11 @@ from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.thresholds import median_of
 
-_BROKEN = "drain the node; then look at its GPUs (dcgmi diag -r 3) and its network ports (ibstat, ip -s link)"
+_BROKEN_GPU = "drain the node; then look at its GPUs (dcgmi diag -r 3) and network ports (ibstat, ip -s link)"
+_BROKEN = "drain the node; then look at its network ports (ip -s link, ethtool -S) and its kernel log (dmesg)"
 _WRONG = "drain the node: what it computes or sends is wrong without any error; have it replaced"
-_SLOW = "look at its ports and PCIe: ibstat, ethtool, nvidia-smi -q -d PCIE; and at who else uses them"
+_SLOW_GPU = "look at its ports and PCIe: ibstat, ethtool, nvidia-smi -q -d PCIE; and at who else uses them"
+_SLOW = "look at its network ports (ethtool, ip -s link), its load (top), and who else uses them"
 _ALL_SLOW = "all are slow alike: look at the interface that is used, at NCCL_DEBUG=INFO, and at the switches"
 _LINK = "look at cables and switch ports between {} and {}"
 _THIRD = "give the check a node more to compare with: --spares 1"
@@ -73,7 +75,9 @@ class PairFindings:
 
     def _node(self, evidence: Evidence) -> Finding:
         if evidence.kind == "slow":
-            return Finding("bandwidth", evidence.grade, _slow(evidence), _SLOW)
+            return Finding(
+                "bandwidth", evidence.grade, _slow(evidence), _SLOW_GPU if self.state.has_gpus else _SLOW
+            )
         why, failed = self._why(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "undetermined":
             said = f"{failed} ({why}); by whose fault is not known"
@@ -82,7 +86,9 @@ class PairFindings:
             said = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
             return Finding("sums", evidence.grade, said, _WRONG)
         with_whom = self.state.names(dict.fromkeys(evidence.against))
-        return Finding("pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", _BROKEN)
+        return Finding(
+            "pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", broken_remedy(self.state)
+        )
 
     def _why(self, evidence: Evidence) -> str:
         one = evidence.nodes
@@ -107,6 +113,10 @@ class PairFindings:
         return LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
 
 
+def broken_remedy(state: SessionState) -> str:
+    return _BROKEN_GPU if state.has_gpus else _BROKEN
+
+
 def why_failed(trial: GroupTest) -> str:
     return (trial.wrong or trial.why) if trial.passed is False else ""
 
@@ -123,7 +133,7 @@ def of_ends(state: SessionState) -> Iterator[NodeFinding]:
     for one in state.subjects.values():
         if len(one.ends) > 1:
             said = f"its Python ended {len(one.ends)} times during a matrix product: {one.ends[-1]}"
-            yield NodeFinding(one.node, Finding("warm-process", Grade.FAIL, said, _BROKEN))
+            yield NodeFinding(one.node, Finding("warm-process", Grade.FAIL, said, broken_remedy(state)))
         elif one.ends:
             state.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
 
@@ -133,17 +143,18 @@ def of_set(state: SessionState, failed: GroupTest, known: GroupsResult, unfinish
     why = why_failed(failed) or "no answer within the limit"
     rest = len(failed.nodes) - len(known.bad) - len(known.apart)
     groups, together = f"groups of {known.size} nodes and more fail with", f"the other {rest} pass together"
-    if known.bad:
+    for node in failed.nodes:  # nodes that an earlier search of a larger set found stay unfit
         said = f"{groups} it, whichever others they hold ({why}); {together}"
-        found = [NodeFinding(node, Finding("set", Grade.FAIL, said, _BROKEN)) for node in known.bad]
-        state.write(f"groups of {len(failed.nodes)}: {state.names(failed.nodes)}", found)
+        finding = Finding("set", Grade.FAIL, said, broken_remedy(state))
+        state.subjects[node].write("groups", [finding] if node in known.bad else [])
+    if known.bad:
         state.write("set", [])
     elif known.apart:
         seen = f"{groups} each of {state.names(known.apart)} ({why}); {together}"
         partition_findings.write_apart(state, known.apart, seen)
         state.write("set", [])
     elif len(failed.nodes) == 1:
-        finding = Finding("set", Grade.FAIL, f"its own ranks fail together: {why}", _BROKEN)
+        finding = Finding("set", Grade.FAIL, f"its own ranks fail together: {why}", broken_remedy(state))
         state.write("set", [NodeFinding(failed.nodes[0], finding)])
     elif len(failed.nodes) == 2:
         said = f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"

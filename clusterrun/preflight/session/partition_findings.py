@@ -40,12 +40,13 @@ def _tell(
 def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
     """Several nodes, absent or lost, answer none of those that are here: cut off, or all of them down."""
     state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
-    there = _names(state, silent)
-    said = (
-        f"{there} answer none of {_names(state, here)}: the network is partitioned between them, or those "
-        f"are down; if sinfo -N -n {there} says that they live, {_SWITCHES}; {_larger(state, here, silent)}"
+    names = _names(state, silent)
+    message = (
+        f"{names} answer none of {_names(state, here)}: the network is partitioned between them, or those "
+        f"are down; if sinfo -N -n {names} shows that they run, {_SWITCHES}; "
+        f"{_known_part(state, here, silent)}"
     )
-    _tell(state, "parts by joining", silent, said, _SWITCHES)
+    _tell(state, "parts by joining", silent, message, _SWITCHES)
 
 
 def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
@@ -67,7 +68,7 @@ def write_small(
     said = (
         f"large packets {ways.format(_names(state, here), there)} get lost, small ones arrive: the network "
         f"is partitioned between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
-        f"{_larger(state, here, small)}"
+        f"{_known_part(state, here, small)}"
     )
     _tell(state, "parts by sizes", small, said, _SIZES)
 
@@ -101,10 +102,12 @@ def write_slow(state: SessionState, parts: Parts, inside: float, between: float)
     _tell(state, "slow parts of the network", parts, said, _UPLINKS, Grade.WARN)
 
 
-def _larger(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
-    best = max((here, others), key=len)
-    unseen = " (nobody saw whether all of those reach each other)" if best is others else ""
-    return f"the larger part alone: {_alone(state, best)}{unseen}"
+def _known_part(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
+    """Offer the nodes that reach each other. The others may be several parts, which nobody sees."""
+    offer = f"these work together: {_alone(state, here)}"
+    if len(others) > len(here):
+        offer += f"; the others may be several parts: clusterrun check {_alone(state, others)}"
+    return offer
 
 
 def _alone(state: SessionState, nodes: Sequence[int]) -> str:

@@ -33,8 +33,6 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
         return
     causes = blocked((yield from _sweep(state, ways)))
     nodes = [cause for cause in causes if len(cause.nodes) == 1]
-    for cause in nodes:  # the ports of a node explain its links
-        state.drop_link_findings_of(cause.nodes[0])
     links = [_link(state, cause) for cause in causes if len(cause.nodes) > 1]
     findings = [NodeFinding(cause.nodes[0], _of_node(state, cause)) for cause in nodes]
     state.write("port sweep", findings, links)
@@ -102,12 +100,17 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         start = place % len(candidates)
         turned = candidates[start:] + candidates[:start]
         turned.sort(key=lambda node: node in suspects)
-        witnesses = [node for node in turned if node != suspect and not state.is_cut(suspect, node)]
+        witnesses = [node for node in turned if node != suspect and not _is_dead(state, suspect, node)]
         if len(mates[suspect]) > 1:
             witnesses = [node for node in witnesses if node in mates[suspect]]
         for witness in witnesses[:WITNESSES]:
             ways.update({(suspect, witness): None, (witness, suspect): None})
     return list(ways)
+
+
+def _is_dead(state: SessionState, a: int, b: int) -> bool:
+    trouble = state.dials.between(a, b)
+    return trouble is not None and trouble.kind == "dead"
 
 
 def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:

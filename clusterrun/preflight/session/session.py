@@ -214,8 +214,6 @@ class Session:
 
     def _rounds(self) -> Generator[tuple[type, ...], None, None]:
         case = self._case
-        for source in ("port sweep", "loss"):
-            case.write(source, ())  # a cause that they find stands before what comes of it
         yield from local_phase.rounds(case)
         # What is wrong with all together is the same in every test of theirs.
         if not case.backend or Grade.FAIL in [one.verdict for one in case.together]:
@@ -361,7 +359,7 @@ def concluded(state: SessionState) -> SessionOutcome:
     parted = () if choice.whole else choice.parted
     alone = state.names(node for node in parted if node not in state.elsewhere())
     if alone:
-        state.notice(f"fit by itself, but not together with the others: leave out {alone}")
+        state.notice(f"the other nodes work together without {alone}: --exclude {alone}")
     # Of nodes that joined and nodes apart from all of them, the fewer are left out of another try.
     here, silent = state.parts.get("joining") or state.parts.get("sizes") or ((), ())
     fewer = here if len(silent) > len(here) and not choice.whole else silent

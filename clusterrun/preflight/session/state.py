@@ -13,6 +13,13 @@ from clusterrun.preflight.causes.dials import Dials
 from clusterrun.preflight.causes.losses import Losses
 from clusterrun.preflight.causes.rates import switches
 from clusterrun.preflight.session.node_selection import Choice, choose
+from clusterrun.preflight.session.precedence import (
+    EXPLAINS_LINKS,
+    EXPLAINS_PAIRS,
+    OF_PAIRS,
+    PARTS_PRECEDENCE,
+    PRECEDENCE,
+)
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
 
@@ -24,10 +31,6 @@ NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
 class NodeFinding:
     node: int | None
     finding: Finding
-
-
-OF_PAIRS = ("pairs", "all pairs")
-"""What the tests of pairs write their findings under."""
 
 
 class NodeState:
@@ -58,7 +61,8 @@ class NodeState:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(finding for found in self._found.values() for finding in found)
+        in_order = (self._found[phase] for phase in PRECEDENCE if phase in self._found)
+        return tuple(finding for findings in in_order for finding in findings)
 
     @property
     def verdict(self) -> Grade:
@@ -68,8 +72,8 @@ class NodeState:
     def unfit(self) -> bool:
         return bool(self.gone) or self.verdict is Grade.FAIL
 
-    def unfit_by(self, source: str) -> bool:
-        return any(finding.verdict is Grade.FAIL for finding in self._found.get(source, ()))
+    def failed_in(self, phase: str) -> bool:
+        return any(finding.verdict is Grade.FAIL for finding in self._found.get(phase, ()))
 
     @property
     def listens(self) -> bool:
@@ -116,9 +120,12 @@ class NodeState:
         if best is None or (best.passed and (not result.passed or speeds[0] > speeds[1])):
             self.product = result
 
-    def write(self, source: str, found: Iterable[Finding]) -> None:
-        """What ``source`` says of it, instead of what it said before."""
-        self._found[source] = tuple(found)
+    def write(self, phase: str, findings: Iterable[Finding]) -> None:
+        """Replace the findings of a phase about this node."""
+        _require_precedence(phase)
+        self._found.pop(phase, None)
+        if new := tuple(findings):
+            self._found[phase] = new
 
     def exclude_as_known_unfit(self, findings: Iterable[Finding]) -> None:
         found = tuple(findings)
@@ -136,6 +143,11 @@ class NodeState:
         if not self.gone:
             self.gone = why
             self.write("gone", [Finding(check, Grade.FAIL, why, remedy)])
+
+
+def _require_precedence(phase: str) -> None:
+    if phase not in PRECEDENCE:
+        raise ValueError(f"no precedence is declared for findings of {phase!r}")
 
 
 class SessionState:
@@ -193,6 +205,10 @@ class SessionState:
         return min(ranks, gpus) if self.backend == "nccl" and gpus else ranks
 
     @property
+    def has_gpus(self) -> bool:
+        return bool(self.orders.gpus_per_node) or self.backend == "nccl"
+
+    @property
     def left(self) -> float:
         """Seconds of the budget."""
         return max(0.0, self.end_at - self.now)
@@ -222,52 +238,49 @@ class SessionState:
     def names(self, nodes: Iterable[int]) -> str:
         return ", ".join(self.subjects[node].name for node in nodes)
 
-    def write(self, source: str, said: Iterable[NodeFinding], links: Iterable[LinkReport] = ()) -> None:
-        """What ``source`` found, instead of what it had found before."""
-        found: dict[int | None, list[Finding]] = {}
-        for one in said:
-            found.setdefault(one.node, []).append(one.finding)
-        self._together[source] = tuple(found.get(None, ()))
-        self._links[source] = tuple(links)
+    def write(self, phase: str, findings: Iterable[NodeFinding], links: Iterable[LinkReport] = ()) -> None:
+        """Replace the findings of a phase."""
+        _require_precedence(phase)
+        by_node: dict[int | None, list[Finding]] = {}
+        for found in findings:
+            by_node.setdefault(found.node, []).append(found.finding)
+        self._together[phase] = tuple(by_node.get(None, ()))
+        self._links[phase] = tuple(links)
         for node, subject in self.subjects.items():
-            subject.write(source, found.get(node, ()))
+            subject.write(phase, by_node.get(node, ()))
 
-    def write_of_all(self, source: str, check: str, grade: Grade, said: str, remedy: str = "") -> None:
-        """The same of one finding about all nodes together."""
-        self.write(source, [NodeFinding(None, Finding(check, grade, said, remedy))])
+    def write_of_all(self, phase: str, check: str, grade: Grade, message: str, remedy: str = "") -> None:
+        """Replace the findings of a phase by one about all nodes together."""
+        self.write(phase, [NodeFinding(None, Finding(check, grade, message, remedy))])
 
     @property
     def together(self) -> tuple[Finding, ...]:
-        return tuple(finding for found in self._together.values() for finding in found)
+        in_order = (self._together.get(phase, ()) for phase in PRECEDENCE)
+        return tuple(finding for findings in in_order for finding in findings)
 
     @property
     def links(self) -> tuple[LinkReport, ...]:
-        """Links with findings, each once: who found it first knows most of it.
-
-        Where a node is unfit because its packets get lost, its pairs fail by that, and are not listed.
-        """
-        lossy = {one.name for one in self.subjects.values() if one.unfit_by("loss")}
-        known: dict[frozenset[str], LinkReport] = {}
-        for source, links in self._links.items():
-            for link in links:
-                if not (source in OF_PAIRS and lossy & {link.a, link.b}):
-                    known.setdefault(frozenset((link.a, link.b)), link)
-        return tuple(known.values())
+        """Return the links with findings, each once. A node that is unfit may explain those of its links."""
+        explaining = {
+            node.name for node in self.subjects.values() if any(map(node.failed_in, EXPLAINS_LINKS))
+        }
+        lossy = {node.name for node in self.subjects.values() if node.failed_in(EXPLAINS_PAIRS)}
+        by_ends: dict[frozenset[str], LinkReport] = {}
+        for phase in PRECEDENCE:
+            explained = explaining | lossy if phase in OF_PAIRS else explaining
+            for link in self._links.get(phase, ()):
+                if link.a not in explained and link.b not in explained:
+                    by_ends.setdefault(frozenset((link.a, link.b)), link)
+        return tuple(by_ends.values())
 
     def is_cut(self, a: int, b: int) -> bool:
         """Whether the control round found the link between two nodes broken: no test need be tried on it."""
         ends = {self.subjects[a].name, self.subjects[b].name}
         return any({link.a, link.b} == ends for link in self._links.get("control", ()))
 
-    def drop_link_findings_of(self, node: int) -> None:
-        """The node itself is to blame for what was found of its links."""
-        name = self.subjects[node].name
-        for source, links in self._links.items():
-            self._links[source] = tuple(link for link in links if name not in (link.a, link.b))
-
     def largest_fit_partition(self) -> tuple[int, ...]:
         """Of a network that is partitioned the part with most fit nodes; () where it is not partitioned."""
-        parts = next(filter(None, self.parts.values()), ())
+        parts = next((self.parts[phase] for phase in PARTS_PRECEDENCE if self.parts.get(phase)), ())
         fit = (tuple(node for node in part if not self.subjects[node].unfit) for part in parts)
         return max(fit, key=lambda part: (len(part), -min(part, default=0)), default=())
 

@@ -138,3 +138,25 @@ def behind_a_blocked_range(nodes: int, seed: int) -> Dials:
                 dialled.append(Dialled(other, (), silent, True, 0.1))
             found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
     return found
+
+
+def test_a_node_whose_ways_all_fail_on_other_ports_is_to_blame_and_none_of_its_links():
+    """As a lab recorded it: TCP from and to ports 40000 to 44000 of node 1 is dropped, answers too."""
+    silent = {
+        (3, 1): (40371, 46615),
+        (1, 0): (41442, 60108),
+        (0, 1): (42372, 50233),
+        (1, 2): (43022, 43844),
+        (2, 1): (42372,),
+        (1, 3): (42011,),
+    }
+    found = Dials()
+    for node in range(4):
+        targets, dialled = [], []
+        for other in range(4):
+            if other != node:
+                bad = silent.get((node, other), ())
+                targets.append(Target(other, "", "", (34000, 36000, *bad), 9))
+                dialled.append(Dialled(other, (), bad, True, 0.1))
+        found.take(DialTask("x", node, tuple(targets), (), 5.0), DialAnswer((), tuple(dialled), ()))
+    assert summary(found, 4) == [("ports", (1,), False)]

@@ -18,15 +18,15 @@ def test_equal_nodes_are_passed_over_in_silence():
 
 def test_the_odd_one_out_is_named_with_both_values():
     assert verdicts(environment, nodes(3, reading(NCCL_IB_HCA="mlx5"), bad=reading(NCCL_IB_HCA="mlx4"))) == [
-        ("bad", WARN, "NCCL_IB_HCA is mlx4 here, mlx5 on 3 of 4 nodes")
+        ("bad", WARN, "NCCL_IB_HCA is mlx4; it is mlx5 on 3 of 4 nodes")
     ]
     assert verdicts(environment, nodes(3, reading(), bad=reading(NCCL_P2P_DISABLE="1"))) == [
-        ("bad", WARN, "NCCL_P2P_DISABLE is 1 here, not set on 3 of 4 nodes")
+        ("bad", WARN, "NCCL_P2P_DISABLE is 1; it is not set on 3 of 4 nodes")
     ]
 
 
 def test_two_nodes_that_differ_are_both_named_for_which_is_right_cannot_be_told():
-    said = "NCCL_ALGO differs: Ring on n1, Tree on n2; it is not known which is right"
+    said = "NCCL_ALGO differs between nodes: Ring on n1, Tree on n2"
     assert verdicts(environment, {"n1": reading(NCCL_ALGO="Ring"), "n2": reading(NCCL_ALGO="Tree")}) == [
         ("n1", WARN, said),
         ("n2", WARN, said),

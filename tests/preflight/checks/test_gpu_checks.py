@@ -248,11 +248,11 @@ def test_a_gpu_outside_the_fabric_cannot_use_nvlink():
 
 def test_another_driver_or_another_kind_of_gpu_on_one_node_is_named():
     assert verdicts(DRIVER, nodes(3, reading(), bad=reading(driver="535.104.05"))) == [
-        ("bad", WARN, "the NVIDIA driver is 535.104.05 here, 550.54.15 on 3 of 4 nodes")
+        ("bad", WARN, "the NVIDIA driver is 535.104.05; it is 550.54.15 on 3 of 4 nodes")
     ]
     other = {**reading(), "gpus": [gpu(name="NVIDIA A100-SXM4-80GB")] * 8}
     assert verdicts(DRIVER, nodes(3, reading(), bad=other)) == [
-        ("bad", WARN, "the kind of GPU is NVIDIA A100-SXM4-80GB here, NVIDIA H100 80GB HBM3 on 3 of 4 nodes")
+        ("bad", WARN, "the kind of GPU is NVIDIA A100-SXM4-80GB; it is NVIDIA H100 80GB HBM3 on 3 of 4 nodes")
     ]
 
 

@@ -219,8 +219,8 @@ def test_a_node_of_another_architecture_is_a_warning_and_another_kernel_a_note()
     }
     other = {**usual, "machine": "aarch64", "kernel": "6.8.0"}
     assert verdicts(versions, nodes(3, usual, bad=other)) == [
-        ("bad", WARN, "the processor's architecture is aarch64 here, x86_64 on 3 of 4 nodes"),
-        ("bad", PASS, "the kernel is 6.8.0 here, 6.1.0 on 3 of 4 nodes"),
+        ("bad", WARN, "the processor's architecture is aarch64; it is x86_64 on 3 of 4 nodes"),
+        ("bad", PASS, "the kernel is 6.8.0; it is 6.1.0 on 3 of 4 nodes"),
     ]
 
 

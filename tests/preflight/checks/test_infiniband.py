@@ -81,7 +81,7 @@ def test_a_node_that_lacks_an_adapter_is_unfit():
         (
             "bad",
             FAIL,
-            "the number of active InfiniBand or RoCE ports is 7 here, 8 on 3 of 4 nodes",
+            "the number of active InfiniBand or RoCE ports is 7; it is 8 on 3 of 4 nodes",
         )
     ]
 

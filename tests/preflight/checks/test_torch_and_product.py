@@ -38,10 +38,10 @@ def test_equal_nodes_that_see_their_gpus_are_passed_over_in_silence():
 @pytest.mark.parametrize(
     ("what", "verdict", "said"),
     [
-        ("torch", FAIL, "torch is 9.9 here, 2.13.0+cu128 on 3 of 4 nodes"),
-        ("nccl", FAIL, "NCCL is 9.9 here, 2.27.5 on 3 of 4 nodes"),
-        ("cuda", FAIL, "CUDA is 9.9 here, 12.8 on 3 of 4 nodes"),
-        ("python", WARN, "python is 9.9 here, 3.11.7 on 3 of 4 nodes"),
+        ("torch", FAIL, "torch is 9.9; it is 2.13.0+cu128 on 3 of 4 nodes"),
+        ("nccl", FAIL, "NCCL is 9.9; it is 2.27.5 on 3 of 4 nodes"),
+        ("cuda", FAIL, "CUDA is 9.9; it is 12.8 on 3 of 4 nodes"),
+        ("python", WARN, "python is 9.9; it is 3.11.7 on 3 of 4 nodes"),
     ],
 )
 def test_another_version_on_one_node_is_named(what, verdict, said):
@@ -50,7 +50,7 @@ def test_another_version_on_one_node_is_named(what, verdict, said):
 
 
 def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong():
-    said = "torch differs: 2.13.0+cu128 on n1, 9.9 on n2; it is not known which is right"
+    said = "torch differs between nodes: 2.13.0+cu128 on n1, 9.9 on n2"
     readings = {"n1": warm(), "n2": warm(versions={**VERSIONS, "torch": "9.9"})}
     assert verdicts(torch, readings) == [("n1", WARN, said), ("n2", WARN, said)]
 
@@ -58,7 +58,7 @@ def test_two_nodes_with_two_versions_are_both_named_and_neither_is_called_wrong(
 def test_half_the_nodes_with_another_version_blame_nobody_alone():
     other = warm(versions={**VERSIONS, "torch": "9.9"})
     assert verdicts(torch, {"n1": warm(), "n2": warm(), "n3": other, "n4": other}) == [
-        ("", WARN, "torch differs: 2.13.0+cu128 on n[1-2], 9.9 on n[3-4]; it is not known which is right")
+        ("", WARN, "torch differs between nodes: 2.13.0+cu128 on n[1-2], 9.9 on n[3-4]")
     ]
 
 

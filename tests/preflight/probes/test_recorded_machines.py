@@ -332,4 +332,4 @@ def test_a_node_without_ecc_among_nodes_that_have_it_is_told():
     odd = {**readings, "n4": {"found": True, "given": [], **node("Disabled")}}
     ((name, found),) = DRIVER.judge(asked(), odd)
     assert (name, found.verdict) == ("n4", WARN)
-    assert found.said == "ECC of the GPUs' memory is Disabled here, Enabled on 3 of 4 nodes"
+    assert found.said == "ECC of the GPUs' memory is Disabled; it is Enabled on 3 of 4 nodes"
