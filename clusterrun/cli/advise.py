@@ -84,26 +84,26 @@ def advise(as_json: bool, **given: Any) -> None:
     """
     from clusterrun.bench.advice import advise as answer
 
-    asked = _question(given)
-    advice = answer(asked)
+    question = _question(given)
+    advice = answer(question)
     if as_json:
-        print(json.dumps(ADVICE.document({"asked": asked, **fields(advice)})))
+        print(json.dumps(ADVICE.document({"asked": question, **fields(advice)})))
     else:
-        _show(asked, advice)
+        _show(question, advice)
 
 
 def _question(given: dict[str, Any]) -> Any:
     from clusterrun.bench import sizes
     from clusterrun.bench.advice import AdviceQuestion
 
-    known = _measured(given["measured"]) if given["measured"] else {}
+    figures = _measured(given["measured"]) if given["measured"] else {}
     if given["parameters"]:
-        known["parameters"] = sizes.count(given["parameters"], "--parameters")
+        figures["parameters"] = sizes.count(given["parameters"], "--parameters")
     if given["bandwidth"]:
-        known |= {"bandwidth": sizes.speed(given["bandwidth"], "--bandwidth"), "latency": 0.0}
+        figures |= {"bandwidth": sizes.speed(given["bandwidth"], "--bandwidth"), "latency": 0.0}
     if given["step_time"]:
-        known["step_seconds"] = sizes.count(given["step_time"].removesuffix("s"), "--step-time")
-    if "parameters" not in known:
+        figures["step_seconds"] = sizes.count(given["step_time"].removesuffix("s"), "--step-time")
+    if "parameters" not in figures:
         count = "python -c 'print(sum(p.numel() for p in model.parameters()))' counts them"
         raise BadInput("how many parameters does the model have?", f"--parameters 7e9; {count}")
     return AdviceQuestion(
@@ -113,7 +113,7 @@ def _question(given: dict[str, Any]) -> Any:
         gpus_per_node=given["gpus_per_node"],
         nodes=given["nodes"],
         activations=sizes.size(given["activations"], "--activations") if given["activations"] else 0.0,
-        **known,
+        **figures,
     )
 
 

@@ -1,11 +1,8 @@
-"""The end report of a run as text and as JSON; what was not measured is reported as such."""
+"""The end report of a run as text. It says what was not measured."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from clusterrun.model.duration import spoken
-from clusterrun.model.frozen import fields
 from clusterrun.model.size import gibibytes
 from clusterrun.reports.efficiency import EndReport
 
@@ -16,81 +13,77 @@ NO_CHECKPOINTS = (
 KWH = 3.6e6
 
 
-def lines(found: EndReport | None) -> list[tuple[str, str]]:
-    if found is None:
+def lines(report: EndReport | None) -> list[tuple[str, str]]:
+    if report is None:
         return []
-    known = (
-        ("time", _time(found)),
-        ("goodput", _goodput(found)),
-        ("GPUs", _gpus(found)),
-        ("CPUs", _cpus(found)),
-        ("memory", _memory(found)),
-        ("energy", _energy(found)),
-        ("enough", " ".join(found.smaller) + " would have been enough" if found.smaller else ""),
+    rows = (
+        ("time", _time(report)),
+        ("goodput", _goodput(report)),
+        ("GPUs", _gpus(report)),
+        ("CPUs", _cpus(report)),
+        ("memory", _memory(report)),
+        ("energy", _energy(report)),
+        ("enough", " ".join(report.smaller) + " would have been enough" if report.smaller else ""),
     )
-    return [(head, said) for head, said in known if said]
+    return [(head, text) for head, text in rows if text]
 
 
-def document(found: EndReport | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {name: round(one, 4) if isinstance(one, float) else one for name, one in fields(found).items()}
+def _time(report: EndReport) -> str:
+    nodes = f" on {report.nodes} nodes" if report.nodes > 1 else ""
+    parts = [("check", report.check), ("start", report.start), ("between attempts", report.between)]
+    spent = [f"{name} {spoken(seconds)}" for name, seconds in parts if seconds and seconds >= 0.5]
+    spent += [f"ranks {spoken(report.ranks)}"] if report.ranks is not None else []
+    details = f": {', '.join(spent)}" if spent else ""
+    return f"queue {spoken(report.queue)}, allocated {spoken(report.allocated)}{nodes}{details}"
 
 
-def _time(found: EndReport) -> str:
-    nodes = f" on {found.nodes} nodes" if found.nodes > 1 else ""
-    parts = [("check", found.check), ("start", found.start), ("between attempts", found.between)]
-    went = [f"{name} {spoken(seconds)}" for name, seconds in parts if seconds and seconds >= 0.5]
-    went += [f"ranks {spoken(found.ranks)}"] if found.ranks is not None else []
-    parted = f": {', '.join(went)}" if went else ""
-    return f"queue {spoken(found.queue)}, allocated {spoken(found.allocated)}{nodes}{parted}"
-
-
-def _goodput(found: EndReport) -> str:
-    if found.ranks is None and found.steps is None:
+def _goodput(report: EndReport) -> str:
+    if report.ranks is None and report.steps is None:
         return "not measured"
-    if found.steps is None:
+    if report.steps is None:
         return NO_STEPS
-    if found.goodput is None or found.counted is None:
+    if report.goodput is None or report.counted is None:
         return NO_CHECKPOINTS
-    said = f"{100 * found.goodput:.0f} % of the allocated time: {spoken(found.counted)} in steps that counted"
-    lost = found.steps - found.counted
-    return said + (f", {spoken(lost)} in steps that were lost" if lost >= 0.5 else "")
+    text = (
+        f"{100 * report.goodput:.0f} % of the allocated time: {spoken(report.counted)} in steps that counted"
+    )
+    lost = report.steps - report.counted
+    return text + (f", {spoken(lost)} in steps that were lost" if lost >= 0.5 else "")
 
 
-def _gpus(found: EndReport) -> str:
-    if found.gpu_busy_mean is None:
+def _gpus(report: EndReport) -> str:
+    if report.gpu_busy_mean is None:
         return ""
-    said = [f"{100 * found.gpu_busy_mean:.0f} % busy on average"]
-    if found.gpu_busy_most is not None:
-        said += [f"{100 * found.gpu_busy_most:.0f} % at most"]
-    if found.gpu_memory_most is not None:
-        said += [f"memory {100 * found.gpu_memory_most:.0f} % full at most"]
-    if found.gpus_idle:
-        said += [f"{found.gpus_idle} of {found.gpus} never busy"]
-    return ", ".join(said)
+    parts = [f"{100 * report.gpu_busy_mean:.0f} % busy on average"]
+    if report.gpu_busy_most is not None:
+        parts += [f"{100 * report.gpu_busy_most:.0f} % at most"]
+    if report.gpu_memory_most is not None:
+        parts += [f"memory {100 * report.gpu_memory_most:.0f} % full at most"]
+    if report.gpus_idle:
+        parts += [f"{report.gpus_idle} of {report.gpus} never busy"]
+    return ", ".join(parts)
 
 
-def _cpus(found: EndReport) -> str:
-    if found.cores_mean is None:
+def _cpus(report: EndReport) -> str:
+    if report.cores_mean is None:
         return ""
-    asked = f", of {found.cores_asked} asked for" if found.cores_asked else ""
-    most = f", {found.cores_most:.1f} at most" if found.cores_most is not None else ""
-    return f"{found.cores_mean:.1f} cores of a node on average{most}{asked}"
+    asked = f", of {report.cores_asked} asked for" if report.cores_asked else ""
+    most = f", {report.cores_most:.1f} at most" if report.cores_most is not None else ""
+    return f"{report.cores_mean:.1f} cores of a node on average{most}{asked}"
 
 
-def _memory(found: EndReport) -> str:
-    if found.memory_most is None:
+def _memory(report: EndReport) -> str:
+    if report.memory_most is None:
         return ""
-    asked = f", of {gibibytes(found.memory_asked)} asked for" if found.memory_asked else ""
-    return f"{gibibytes(found.memory_most)} of a node at most{asked}"
+    asked = f", of {gibibytes(report.memory_asked)} asked for" if report.memory_asked else ""
+    return f"{gibibytes(report.memory_most)} of a node at most{asked}"
 
 
-def _energy(found: EndReport) -> str:
-    said = []
-    if found.gpu_joules is not None:
-        said += [f"{found.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"]
-    if found.node_joules is not None:
-        each = f"s ({found.node_joules / found.nodes / KWH:.3g} kWh each)" if found.nodes > 1 else ""
-        said += [f"{found.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
-    return "; ".join(said)
+def _energy(report: EndReport) -> str:
+    parts = []
+    if report.gpu_joules is not None:
+        parts += [f"{report.gpu_joules / KWH:.3g} kWh by the GPUs, as they say"]
+    if report.node_joules is not None:
+        each = f"s ({report.node_joules / report.nodes / KWH:.3g} kWh each)" if report.nodes > 1 else ""
+        parts += [f"{report.node_joules / KWH:.3g} kWh by the node{each}, as Slurm measured"]
+    return "; ".join(parts)

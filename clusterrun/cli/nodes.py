@@ -71,14 +71,14 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     if forgotten:
         _forget(folder, forgotten, name, now)
         return
-    known = recall(folder, now - parse(since))
-    for sentence in known.damaged:
+    records = recall(folder, now - parse(since))
+    for sentence in records.damaged:
         say(f"left out: {sentence}")
-    found, between = offenders(known), links(known)
+    unfit_nodes, unfit_links = offenders(records), links(records)
     if as_json:
-        print(json.dumps(NODES.document({"cluster": name, "nodes": found, "links": between})))
-    elif found or between:
-        show(OFFENDER, found + between, now)
+        print(json.dumps(NODES.document({"cluster": name, "nodes": unfit_nodes, "links": unfit_links})))
+    elif unfit_nodes or unfit_links:
+        show(OFFENDER, unfit_nodes + unfit_links, now)
     else:
         _nothing(context, name, since)
 

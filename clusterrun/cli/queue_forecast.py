@@ -41,12 +41,12 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
 
     context = Context()
     spec = to_spec(command or ("train.py",), settled(given, profile, quiet=as_json))
-    found, now = forecasts(spec, context), context.clock.now()
+    shapes, now = forecasts(spec, context), context.clock.now()
     if as_json:
-        print(json.dumps(PLAN.document({"asked_at": now, "shapes": found})))
+        print(json.dumps(PLAN.document({"asked_at": now, "shapes": shapes})))
         return
-    show(SHAPE, found, now)
-    say(*dict.fromkeys(sentence for one in found for sentence in _doubts(one)))
+    show(SHAPE, shapes, now)
+    say(*dict.fromkeys(sentence for forecast in shapes for sentence in _doubts(forecast)))
 
 
 def _starts(forecast: ShapeForecast, now: float) -> str:
@@ -83,18 +83,22 @@ def _late(seconds: float) -> str:
     return f"{spoken(abs(seconds))} {'late' if seconds > 0 else 'early'}"
 
 
-def _doubts(one: ShapeForecast) -> list[str]:
-    said = []
-    if one.hidden:
-        said.append(f"{one.partition}: {one.hidden} nodes run jobs that Slurm does not show you: left out")
-    if one.unplanned:
-        said.append(
-            f"{one.partition}: for {one.unplanned} jobs that wait Slurm has planned no start: those of higher"
-            " priority make it later"
+def _doubts(forecast: ShapeForecast) -> list[str]:
+    sentences = []
+    if forecast.hidden:
+        sentences.append(
+            f"{forecast.partition}: {forecast.hidden} nodes run jobs that Slurm does not show you: left out"
         )
-    if one.starts_at is None:
-        said.append(f"{one.shape}: {one.least} nodes are never seen free at once: ask for fewer")
-    return said
+    if forecast.unplanned:
+        sentences.append(
+            f"{forecast.partition}: Slurm has planned no start for {forecast.unplanned} jobs that wait:"
+            " those of higher priority make it later"
+        )
+    if forecast.starts_at is None:
+        sentences.append(
+            f"{forecast.shape}: {forecast.least} nodes are never seen free at once: ask for fewer"
+        )
+    return sentences
 
 
 WAITS = View(

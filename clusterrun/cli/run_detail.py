@@ -55,8 +55,8 @@ def _use(status: RunStatus) -> str:
         return ""
     try:
         family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
-        seconds = sum(sum(one.cpu_times()[:2]) for one in family)
-        memory = sum(one.memory_info().rss for one in family)
+        seconds = sum(sum(process.cpu_times()[:2]) for process in family)
+        memory = sum(process.memory_info().rss for process in family)
     except psutil.Error:  # one of them ended while we looked, or is not ours to look at
         return ""
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
@@ -75,13 +75,17 @@ def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
 
 def lineage(attempts: Sequence[Attempt], check: Callable[[int], str]) -> list[str]:
     """Every attempt, oldest first; the last words of a failure only where no newer attempt failed."""
-    failed = max((one.epoch for one in attempts if one.failure), default=-1)
-    jobs = len({one.job_id for one in attempts}) > 1
-    return [line for one in attempts for line in _lines(one, check(one.epoch), jobs, one.epoch == failed)]
+    failed = max((attempt.epoch for attempt in attempts if attempt.failure), default=-1)
+    has_several_jobs = len({attempt.job_id for attempt in attempts}) > 1
+    return [
+        line
+        for attempt in attempts
+        for line in _lines(attempt, check(attempt.epoch), has_several_jobs, attempt.epoch == failed)
+    ]
 
 
-def _lines(attempt: Attempt, check: str, jobs: bool, newest_failure: bool) -> list[str]:
-    job = f" in job {attempt.job_id}" if jobs and attempt.job_id else ""
+def _lines(attempt: Attempt, check: str, has_several_jobs: bool, newest_failure: bool) -> list[str]:
+    job = f" in job {attempt.job_id}" if has_several_jobs and attempt.job_id else ""
     reason = attempt.reason or attempt.cause
     where = f", on {fold(attempt.nodes)}" if attempt.nodes else ""
     head = f"attempt {attempt.epoch}{f' ({reason})' if reason else ''}{job}, {_times(attempt)}{where}"
@@ -104,8 +108,8 @@ def _times(attempt: Attempt) -> str:
 
 
 def progress_text(step: int, checkpoint: int) -> str:
-    said = (("step", step), ("checkpoint", checkpoint))
-    return ", ".join(f"{name} {number}" for name, number in said if number >= 0)
+    numbers = (("step", step), ("checkpoint", checkpoint))
+    return ", ".join(f"{name} {number}" for name, number in numbers if number >= 0)
 
 
 def _state_column(name: str, text: Callable[[RunState], str]) -> ViewField:

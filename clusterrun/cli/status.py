@@ -57,31 +57,31 @@ def status(
 
         return watch(context, listing)
     inquiry = context.inquiry(say)
-    found = listing.look(inquiry)
+    statuses = listing.look(inquiry)
     say(*inquiry.notices)
     if as_json:
-        print(json.dumps(status_view.document(found, context if listing.named else None)))
+        print(json.dumps(status_view.document(statuses, context if listing.named else None)))
     elif len(listing.named) == 1 and chosen == EVERYTHING:
         from clusterrun.cli.run_detail import show
 
-        show(context, found[0])
+        show(context, statuses[0])
     else:
-        _show(context, found, listing, chosen)
+        _show(context, statuses, listing, chosen)
     return ExitCode.DONE
 
 
-def _show(context: Context, found: list[RunStatus], listing: RunList, chosen: Filter) -> None:
-    shown = len(found)
-    if not listing.named and chosen == EVERYTHING and any(one.sweep for one in found):
+def _show(context: Context, statuses: list[RunStatus], listing: RunList, chosen: Filter) -> None:
+    shown = len(statuses)
+    if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
         from clusterrun.operations.sweep_status import folded  # few have sweeps
 
-        found = folded(found, context.store)
-    if found:
-        status_view.show(found, context.clock.now())
+        statuses = folded(statuses, context.store)
+    if statuses:
+        status_view.show(statuses, context.clock.now())
     elif chosen == EVERYTHING:
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:
         say("no run matches: clusterrun status --all shows all runs")
     older = listing.older(shown)
-    if older > 0 and found:
+    if older > 0 and statuses:
         say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")

@@ -132,69 +132,69 @@ def begin(
         if file:
             raise click.UsageError("--optuna asks for the points itself: give --set, not --points")
         return _search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context, dry_run, as_json)
-    made = new_sweep(spec, points(sets, file), at_most or 0, context)
-    return _dry(made, context, as_json) if dry_run else _announce(start(made, context, say), as_json)
+    record = new_sweep(spec, points(sets, file), at_most or 0, context)
+    return _dry(record, context, as_json) if dry_run else _announce(start(record, context, say), as_json)
 
 
 def _search(spec: JobSpec, search: SweepSearch, context: Context, dry_run: bool, as_json: bool) -> int:
     from clusterrun.operations.sweep_search import foreseen, new_search
 
-    made = new_search(spec, search, context)
+    record = new_search(spec, search, context)
     if dry_run:
         say(f"Optuna would ask for {search.trials} points; the first might be these")
-        return _dry(foreseen(made), context, as_json)
-    return _go_on(made, context, as_json)
+        return _dry(foreseen(record), context, as_json)
+    return _go_on(record, context, as_json)
 
 
-def _go_on(made: SweepRecord, context: Context, as_json: bool) -> int:
+def _go_on(record: SweepRecord, context: Context, as_json: bool) -> int:
     from clusterrun.operations.sweep_search import searched
 
-    assert made.search is not None
-    say(f"sweep {made.name}: Optuna asks for {made.unasked} points, {made.search.at_once} at once")
-    say(f"Ctrl-C stops the asking; to continue later: clusterrun sweep continue {made.name}")
-    return _announce(searched(made, context, say), as_json)
+    assert record.search is not None
+    say(f"sweep {record.name}: Optuna asks for {record.unasked} points, {record.search.at_once} at once")
+    say(f"Ctrl-C stops the asking; to continue later: clusterrun sweep continue {record.name}")
+    return _announce(searched(record, context, say), as_json)
 
 
-def _dry(made: SweepRecord, context: Context, as_json: bool) -> int:
+def _dry(record: SweepRecord, context: Context, as_json: bool) -> int:
     from clusterrun.config.sweep_points import point_text
     from clusterrun.operations.sweep import checked, run_name, run_spec
 
-    found, _, notices = checked(made, context)
+    facts, _, notices = checked(record, context)
     say(*dict.fromkeys(notices))
-    specs = [run_spec(made, found.spec, place) for place in range(len(made.points))]
-    planned = [(spec, spec.command, point.values) for spec, point in zip(specs, made.points)]
+    specs = [run_spec(record, facts.spec, place) for place in range(len(record.points))]
+    planned = [(spec, spec.command, point.values) for spec, point in zip(specs, record.points)]
     if as_json:
         rows = [{"name": s.name, "point": dict(values), "command": command} for s, command, values in planned]
-        print(json.dumps({"name": made.name, "points": rows}))
+        print(json.dumps({"name": record.name, "points": rows}))
         return ExitCode.DONE
     say(f"would queue {len(specs)} runs:")
     for place, (_, command, values) in enumerate(planned):
-        print(f"{run_name(made, place)}  {point_text(values)}  {' '.join(command)}")
+        print(f"{run_name(record, place)}  {point_text(values)}  {' '.join(command)}")
     return ExitCode.DONE
 
 
-def _announce(made: SweepRecord, as_json: bool) -> int:
-    left = len(made.waiting) + made.unasked
-    queued = len(made.run_ids)
-    say(f"sweep {made.name}: {queued} of {queued + left} runs queued")
+def _announce(record: SweepRecord, as_json: bool) -> int:
+    missing = len(record.waiting) + record.unasked
+    queued = len(record.run_ids)
+    say(f"sweep {record.name}: {queued} of {queued + missing} runs queued")
     if as_json:
-        rows = [{"run_id": one.run_id or None, "point": dict(one.values)} for one in made.points]
-        known = {"sweep_id": made.sweep_id, "name": made.name, "job_id": made.job_id}
-        put(json.dumps(STARTED.document({**known, "points": rows})))
+        rows = [{"run_id": point.run_id or None, "point": dict(point.values)} for point in record.points]
+        members = {"sweep_id": record.sweep_id, "name": record.name, "job_id": record.job_id}
+        put(json.dumps(STARTED.document({**members, "points": rows})))
     else:
-        put(made.sweep_id)
+        put(record.sweep_id)
     for verb, line in (("look", "status"), ("results", "sweep results"), ("cancel", "cancel")):
-        say(f"  {verb:<7} clusterrun {line} {made.name}")
-    if left:
-        say(f"  {left} more  clusterrun sweep continue {made.name}")
-    return ExitCode.FAILED if left else ExitCode.DONE
+        say(f"  {verb:<7} clusterrun {line} {record.name}")
+    if missing:
+        say(f"  {missing} more  clusterrun sweep continue {record.name}")
+    return ExitCode.FAILED if missing else ExitCode.DONE
 
 
 def _named(context: Context, word: str) -> SweepRecord:
-    found = Sweeps(context.store).find(word)
-    if found is None:
+    record = Sweeps(context.store).find(word)
+    if record is None:
         raise NoSuchRun(f"there is no sweep {word!r}", "clusterrun sweep list shows the sweeps there are")
-    return found
+    return record
 
 
 @sweep.command()
@@ -221,19 +221,19 @@ def results(word: str, by: str, largest: bool, plot: str, as_csv: bool, as_json:
     if as_csv and as_json:
         raise click.UsageError("--csv and --json do not go together")
     context = Context(tell=say)
-    made = _named(context, word)
-    found = gathered(made, context, by, largest, say)
+    record = _named(context, word)
+    points = gathered(record, context, by, largest, say)
     if plot:
         from clusterrun.bench.sweep_plot import draw_sweep
 
-        draw_sweep(found, made.name, plot)
+        draw_sweep(points, record.name, plot)
         say(f"drawn: {plot}")
     if as_json:
-        print(json.dumps(RESULTS.document(found.document()), allow_nan=False))
+        print(json.dumps(RESULTS.document(points.document()), allow_nan=False))
     elif as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([found.heads, *found.rows()])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([points.heads, *points.rows()])
     else:
-        table(found.heads, found.rows())
+        table(points.heads, points.rows())
 
 
 @sweep.command()
@@ -272,22 +272,22 @@ def go_on(word: str, trials: int | None) -> int:
     from clusterrun.operations.sweep import unqueued
 
     context = Context(tell=say)
-    made = unqueued(_named(context, word), context, say)
-    if made.search:
-        search = replace(made.search, trials=trials or made.search.trials)
-        return _go_on(replace(made, search=search), context, False)
+    record = unqueued(_named(context, word), context, say)
+    if record.search:
+        search = replace(record.search, trials=trials or record.search.trials)
+        return _go_on(replace(record, search=search), context, False)
     if trials:
         raise click.UsageError("--trials is for a sweep with --optuna: this one has all its points")
-    return _queue_rest(context, made, "all its points are queued")
+    return _queue_rest(context, record, "all its points are queued")
 
 
-def _queue_rest(context: Context, made: SweepRecord, otherwise: str) -> int:
+def _queue_rest(context: Context, record: SweepRecord, otherwise: str) -> int:
     from clusterrun.operations.sweep import start
 
-    if not made.waiting:
-        say(f"sweep {made.name}: {otherwise}")
+    if not record.waiting:
+        say(f"sweep {record.name}: {otherwise}")
         return ExitCode.DONE
-    return _announce(start(made, context, say), False)
+    return _announce(start(record, context, say), False)
 
 
 @sweep.command("list")
@@ -303,15 +303,15 @@ def show_all(as_json: bool) -> None:
     from clusterrun.operations.sweep_status import tally
 
     context = Context(tell=say)
-    known = Sweeps(context.store)
+    known_sweeps = Sweeps(context.store)
     inquiry, now = context.inquiry(say), context.clock.now()
     rows = []
-    for one in filter(None, map(known.find, known.ids())):
-        told = tally(inquiry.statuses(one.run_ids, gone=True))
-        more = f"{len(one.waiting)} not queued" if one.waiting else ""
-        runs, points = ", ".join(filter(None, (told, more))), len(one.points)
-        about = {"sweep_id": one.sweep_id, "name": one.name, "submitted_at": one.submitted_at}
-        rows.append({**about, "age": age(one, now), "points": points, "runs": runs})
+    for record in filter(None, map(known_sweeps.find, known_sweeps.ids())):
+        states = tally(inquiry.statuses(record.run_ids, gone=True))
+        unqueued_runs = f"{len(record.waiting)} not queued" if record.waiting else ""
+        runs, points = ", ".join(filter(None, (states, unqueued_runs))), len(record.points)
+        about = {"sweep_id": record.sweep_id, "name": record.name, "submitted_at": record.submitted_at}
+        rows.append({**about, "age": age(record, now), "points": points, "runs": runs})
     if as_json:
         print(json.dumps(SWEEPS.document({"sweeps": rows})))
     elif rows:

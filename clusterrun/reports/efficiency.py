@@ -100,22 +100,22 @@ def account(
     record: RunRecord, state: State, ended_at: float, attempts: Sequence[MeasuredAttempt]
 ) -> EndReport:
     """The report of a run that ended as ``state``; there is at least one attempt."""
-    stretches = [_stretch(one, ended_at if one is attempts[-1] else None) for one in attempts]
+    stretches = [_stretch(attempt, ended_at if attempt is attempts[-1] else None) for attempt in attempts]
     queue = max(0.0, stretches[0].begin - record.submitted_at)
     between = 0.0
-    for one, then in zip(stretches, stretches[1:]):
-        gap = max(0.0, then.begin - one.end)
-        if one.job_id == then.job_id:
+    for stretch, following in zip(stretches, stretches[1:]):
+        gap = max(0.0, following.begin - stretch.end)
+        if stretch.job_id == following.job_id:
             between += gap
         else:
             queue += gap
-    allocated = sum(one.end - one.begin for one in stretches) + between
-    known = [one.end - one.ranks_at for one in stretches if one.ranks_at is not None]
-    ranks = sum(known) if len(known) == len(stretches) else None
-    check = sum(min(one.measured.check, one.end - one.begin) for one in stretches)
+    allocated = sum(stretch.end - stretch.begin for stretch in stretches) + between
+    rank_seconds = [stretch.end - stretch.ranks_at for stretch in stretches if stretch.ranks_at is not None]
+    ranks = sum(rank_seconds) if len(rank_seconds) == len(stretches) else None
+    check = sum(min(stretch.measured.check, stretch.end - stretch.begin) for stretch in stretches)
     steps, counted = _steps(state, stretches)
     spec = record.spec
-    found = EndReport(
+    report = EndReport(
         queue=queue,
         allocated=allocated,
         check=check,
@@ -129,26 +129,29 @@ def account(
         cores_asked=spec.cpus_per_rank * spec.local_size or None,
         memory_asked=asked_memory(spec.mem),
     )
-    return _advised(_with_use(found, spec, attempts), spec, state, _longest(stretches))
+    return _advised(_with_use(report, spec, attempts), spec, state, _longest(stretches))
 
 
-def _stretch(one: MeasuredAttempt, ended_at: float | None) -> _Stretch:
+def _stretch(measured: MeasuredAttempt, ended_at: float | None) -> _Stretch:
     """``ended_at`` is the end of the run, for the last attempt; another ended when it was last seen."""
-    begin = one.attempt.started_at
-    last = max((use.at for use in one.uses), default=begin)
-    end = max(begin, one.attempt.ended_at or ended_at or last)
-    ranks_at = one.attempt.ranks_at if one.attempt.nodes else end  # without a world there were no ranks
-    return _Stretch(one, begin, end, ranks_at, one.attempt.job_id)
+    begin = measured.attempt.started_at
+    last = max((use.at for use in measured.uses), default=begin)
+    end = max(begin, measured.attempt.ended_at or ended_at or last)
+    # Without nodes there were no ranks.
+    ranks_at = measured.attempt.ranks_at if measured.attempt.nodes else end
+    return _Stretch(measured, begin, end, ranks_at, measured.attempt.job_id)
 
 
 def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, float | None]:
-    told = [(one.measured.marks, one) for one in stretches if one.measured.marks is not None]
-    if not told or not all(_sound(marks, one.begin, one.end) for marks, one in told):
+    marked = [
+        (stretch.measured.marks, stretch) for stretch in stretches if stretch.measured.marks is not None
+    ]
+    if not marked or not all(_sound(marks, stretch.begin, stretch.end) for marks, stretch in marked):
         return None, None
     steps = counted = 0.0
     whole = True
-    following = [marks for marks, _ in told[1:]]
-    for place, (marks, _) in enumerate(told):
+    following = [marks for marks, _ in marked[1:]]
+    for place, (marks, _) in enumerate(marked):
         first_at, at = marks.first_at or 0.0, marks.at or 0.0
         steps += at - first_at
         until = _counts_until(marks, following[place] if place < len(following) else None, state)
@@ -180,32 +183,32 @@ def _counts_until(marks: ProgressMarks, then: ProgressMarks | None, state: State
 
 def _longest(stretches: Sequence[_Stretch]) -> float:
     begins, ends = dict[str, float](), dict[str, float]()
-    for one in stretches:
-        begins.setdefault(one.job_id, one.begin)
-        ends[one.job_id] = one.end
+    for stretch in stretches:
+        begins.setdefault(stretch.job_id, stretch.begin)
+        ends[stretch.job_id] = stretch.end
     return max(ends[job] - begins[job] for job in ends)
 
 
-def _with_use(found: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
+def _with_use(report: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
     """Simulated nodes of one machine all see the same GPUs, so the first one speaks for them."""
-    timed = [use.whole for one in attempts for use in one.uses if use.whole and use.whole.seconds > 0]
+    timed = [use.whole for attempt in attempts for use in attempt.uses if use.whole and use.whole.seconds > 0]
     speaking = 1 if spec.cluster is Cluster.LOCAL else None
-    wholes = [[use.whole for use in one.uses[:speaking] if use.whole] for one in attempts]
-    every = [one for nodes in wholes for one in nodes]
-    busy = [one for one in every if one.busy >= 0]
-    longest = max(wholes, key=lambda nodes: sum(one.seconds for one in nodes))
-    counted = [one for one in longest if one.idle >= 0]
+    wholes = [[use.whole for use in attempt.uses[:speaking] if use.whole] for attempt in attempts]
+    every = [usage for nodes in wholes for usage in nodes]
+    busy = [usage for usage in every if usage.busy >= 0]
+    longest = max(wholes, key=lambda nodes: sum(usage.seconds for usage in nodes))
+    counted = [usage for usage in longest if usage.idle >= 0]
     return replace(
-        found,
-        cores_mean=_mean([(one.cores, one.seconds) for one in timed]),
-        cores_most=_most([one.most_cores for one in timed]),
-        memory_most=_most([one.most_memory for one in timed]),
-        gpus=sum(one.gpus for one in counted) if counted else None,
-        gpus_idle=sum(one.idle for one in counted) if counted else None,
-        gpu_busy_mean=_share(_mean([(one.busy, one.seconds) for one in busy])),
-        gpu_busy_most=_share(_most([one.most_busy for one in busy])),
-        gpu_memory_most=_most([one.most_gpu_memory for one in every]),
-        gpu_joules=_sum([one.joules for one in every]),
+        report,
+        cores_mean=_mean([(usage.cores, usage.seconds) for usage in timed]),
+        cores_most=_most([usage.most_cores for usage in timed]),
+        memory_most=_most([usage.most_memory for usage in timed]),
+        gpus=sum(usage.gpus for usage in counted) if counted else None,
+        gpus_idle=sum(usage.idle for usage in counted) if counted else None,
+        gpu_busy_mean=_share(_mean([(usage.busy, usage.seconds) for usage in busy])),
+        gpu_busy_most=_share(_most([usage.most_busy for usage in busy])),
+        gpu_memory_most=_most([usage.most_gpu_memory for usage in every]),
+        gpu_joules=_sum([usage.joules for usage in every]),
     )
 
 
@@ -223,8 +226,8 @@ def _most(values: Sequence[float]) -> float | None:
 
 
 def _sum(values: Sequence[float]) -> float | None:
-    known = [value for value in values if value >= 0]
-    return sum(known) if known else None
+    measured = [value for value in values if value >= 0]
+    return sum(measured) if measured else None
 
 
 def asked_memory(text: str) -> int | None:
@@ -233,19 +236,19 @@ def asked_memory(text: str) -> int | None:
     return int(match[1]) * 1024 ** ("KMGT".index(match[2].upper() or "M") + 1) or None if match else None
 
 
-def _advised(found: EndReport, spec: JobSpec, state: State, longest: float) -> EndReport:
-    if state is not State.COMPLETED or (found.ranks or 0.0) < ENOUGH_SECONDS:
-        return found
-    said = []
-    if found.cores_most is not None and spec.cpus_per_rank:
-        cores = max(1, math.ceil(found.cores_most / spec.local_size))
-        said += [f"--cpus-per-rank {cores}"] if cores < spec.cpus_per_rank else []
-    if found.memory_most is not None and found.memory_asked:
-        gib = max(1, math.ceil(found.memory_most * HEADROOM / 2**30))
-        said += [f"--mem {gib}G"] if gib * 2**30 < found.memory_asked * WORTH_SAYING else []
-    if spec.gpus and found.gpus and found.gpus_idle == found.gpus:
-        said += [f"--gpus 0 --ranks-per-node {spec.local_size}"]
+def _advised(report: EndReport, spec: JobSpec, state: State, longest: float) -> EndReport:
+    if state is not State.COMPLETED or (report.ranks or 0.0) < ENOUGH_SECONDS:
+        return report
+    options = []
+    if report.cores_most is not None and spec.cpus_per_rank:
+        cores = max(1, math.ceil(report.cores_most / spec.local_size))
+        options += [f"--cpus-per-rank {cores}"] if cores < spec.cpus_per_rank else []
+    if report.memory_most is not None and report.memory_asked:
+        gib = max(1, math.ceil(report.memory_most * HEADROOM / 2**30))
+        options += [f"--mem {gib}G"] if gib * 2**30 < report.memory_asked * WORTH_SAYING else []
+    if spec.gpus and report.gpus and report.gpus_idle == report.gpus:
+        options += [f"--gpus 0 --ranks-per-node {spec.local_size}"]
     minutes = max(1, math.ceil(longest * HEADROOM / 60))
     if minutes * 60 < spec.time * WORTH_SAYING:
-        said += [f"--time {minutes}m" if minutes < 120 else f"--time {math.ceil(minutes / 60)}h"]
-    return replace(found, smaller=tuple(said))
+        options += [f"--time {minutes}m" if minutes < 120 else f"--time {math.ceil(minutes / 60)}h"]
+    return replace(report, smaller=tuple(options))
