@@ -126,7 +126,7 @@ def check(
     run = launch(spec, context, say)
     try:
         say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
-        found = _found(context, run.run_id)
+        report_of_run = _found(context, run.run_id)
     except KeyboardInterrupt:
         say(
             "\ndetached: the check continues. To come back:\n"
@@ -134,10 +134,10 @@ def check(
             f"or end it: clusterrun cancel {run.run_id}"
         )
         return ExitCode.INTERRUPTED
-    if found is None:
+    if report_of_run is None:
         return ExitCode.FAILED
-    put(found, as_json, html, prometheus)
-    return ExitCode.UNFIT if found.verdict is Grade.FAIL else ExitCode.DONE
+    put(report_of_run, as_json, html, prometheus)
+    return ExitCode.UNFIT if report_of_run.verdict is Grade.FAIL else ExitCode.DONE
 
 
 def _found(context: Any, run_id: str) -> Report | None:
@@ -174,28 +174,28 @@ def _make_selftest(spec: JobSpec, path: str, anonymous: bool, otherwise: bool) -
 
     context = Context()
     spec = gpu_selftest.with_gpus(spec, context)
-    made = gpu_selftest.measure(replace(spec, name=spec.name or gpu_selftest.NAME), context, say)
-    path = os.path.abspath(path or f"selftest-{made['run']}.json")
-    write_whole(path, gpu_selftest.text_of(made, context, anonymous) + "\n")
+    selftest = gpu_selftest.measure(replace(spec, name=spec.name or gpu_selftest.NAME), context, say)
+    path = os.path.abspath(path or f"selftest-{selftest['run']}.json")
+    write_whole(path, gpu_selftest.text_of(selftest, context, anonymous) + "\n")
     say(f"written: {path} (attach it to a report; clusterrun check --read {os.path.basename(path)} shows it)")
-    return _show_selftest(made)
+    return _show_selftest(selftest)
 
 
 def _read_selftest(path: str) -> int:
     try:
         with open(path, encoding="utf-8") as file:
-            made = json.loads(file.read(MOST_BYTES))
+            selftest = json.loads(file.read(MOST_BYTES))
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be read: {error}", "name a file of check --selftest-gpu") from error
-    if not isinstance(made, dict) or not isinstance(made.get("format"), int):
+    if not isinstance(selftest, dict) or not isinstance(selftest.get("format"), int):
         raise BadInput(f"{path} is not a file of check --selftest-gpu", "name a file of check --selftest-gpu")
-    if made["format"] > selftest_findings.FORMAT:
-        seen = f"{path} has format {made['format']}; this clusterrun reads {selftest_findings.FORMAT}"
+    if selftest["format"] > selftest_findings.FORMAT:
+        seen = f"{path} has format {selftest['format']}; this clusterrun reads {selftest_findings.FORMAT}"
         raise BadInput(seen, "read it with the clusterrun that wrote it")
-    return _show_selftest(made)
+    return _show_selftest(selftest)
 
 
-def _show_selftest(made: dict[str, Any]) -> int:
-    print("\n".join(visible(line) for line in selftest_findings.lines(made)))
-    found = selftest_findings.grade(made)
-    return {Grade.FAIL: ExitCode.UNFIT, Grade.UNDETERMINED: ExitCode.FAILED}.get(found, ExitCode.DONE)
+def _show_selftest(selftest: dict[str, Any]) -> int:
+    print("\n".join(visible(line) for line in selftest_findings.lines(selftest)))
+    grade = selftest_findings.grade(selftest)
+    return {Grade.FAIL: ExitCode.UNFIT, Grade.UNDETERMINED: ExitCode.FAILED}.get(grade, ExitCode.DONE)

@@ -84,11 +84,11 @@ def diagnose(run: str, as_json: bool, limit: str | None) -> None:
     """
     context = Context()
     run_id = find_run(context, run)
-    found = diagnosed(context, run_id, float(parse(limit)) if limit else LIMIT, say)
+    diagnosis = diagnosed(context, run_id, float(parse(limit)) if limit else LIMIT, say)
     if as_json:
-        print(json.dumps(document(run_id, found), indent=1))
+        print(json.dumps(document(run_id, diagnosis), indent=1))
     else:
-        print("\n".join(visible(line) for line in lines(found)))
+        print("\n".join(visible(line) for line in lines(diagnosis)))
 
 
 def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
@@ -96,20 +96,24 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 
 
 def lines(diagnosis: Diagnosis) -> list[str]:
-    told = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
+    lines_shown = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
     many = "s" if len(diagnosis.culprits) > 1 else ""
-    told += _part(f"culprit{many}", [_culprit(one) for one in diagnosis.culprits])
-    told += _part("evidence", list(diagnosis.evidence))
-    told += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
-    return told + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
+    lines_shown += _part(f"culprit{many}", [_culprit(culprit) for culprit in diagnosis.culprits])
+    lines_shown += _part("evidence", list(diagnosis.evidence))
+    lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
+    return lines_shown + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
 
 
 def _part(name: str, items: list[str]) -> list[str]:
     return ["", name, *(f"  {item}" for item in items)] if items else []
 
 
-def _culprit(one: Culprit) -> str:
-    return f"rank {one.rank} on {one.node}: {one.why}" if one.rank >= 0 else f"{one.node}: {one.why}"
+def _culprit(culprit: Culprit) -> str:
+    return (
+        f"rank {culprit.rank} on {culprit.node}: {culprit.why}"
+        if culprit.rank >= 0
+        else f"{culprit.node}: {culprit.why}"
+    )
 
 
 def _stack(group: Stacks) -> list[str]:
@@ -118,8 +122,10 @@ def _stack(group: Stacks) -> list[str]:
     if not group.stack:
         return [heading, "    no Python stack could be read"]
     shown = group.stack[:FRAMES]
-    told = [heading, *(f"    {_frame(frame)}" for frame in shown)]
-    return told + ([f"    … and {len(group.stack) - FRAMES} more"] if len(group.stack) > FRAMES else [])
+    lines_shown = [heading, *(f"    {_frame(frame)}" for frame in shown)]
+    return lines_shown + (
+        [f"    … and {len(group.stack) - FRAMES} more"] if len(group.stack) > FRAMES else []
+    )
 
 
 def _frame(frame: str) -> str:
@@ -134,7 +140,7 @@ def source(frame: str) -> str:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, encoding="utf-8", errors="replace") as file:
-            found = file.read(MOST_SOURCE).splitlines()
-        return found[int(number) - 1].strip()[:MOST_LINE]
+            source_lines = file.read(MOST_SOURCE).splitlines()
+        return source_lines[int(number) - 1].strip()[:MOST_LINE]
     except (OSError, ValueError, IndexError):
         return ""

@@ -48,19 +48,21 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         every = bool(ctx.meta.get(ALL))
         params = self.get_params(ctx)
-        grouped = [one for one in params if isinstance(one, GroupedOption) and not one.hidden]
-        shown = sorted((one for one in grouped if every or one.common), key=lambda one: not one.common)
-        widest = max((len(one.row()[0]) for one in shown), default=WIDEST)
+        grouped = [option for option in params if isinstance(option, GroupedOption) and not option.hidden]
+        shown = sorted(
+            (option for option in grouped if every or option.common), key=lambda option: not option.common
+        )
+        widest = max((len(option.row()[0]) for option in shown), default=WIDEST)
         column = min(widest, WIDEST, formatter.width * 2 // 5)
         formatter.write_paragraph()
         for group, head in GROUPS.items():
-            rows = [one.row() for one in shown if one.group == group]
+            rows = [option.row() for option in shown if option.group == group]
             _write(formatter, head, rows, column, every)
-        known = [one for one in params if isinstance(one, click.Option) and not one.hidden]
-        plain = [one for one in known if one not in grouped]
+        visible = [option for option in params if isinstance(option, click.Option) and not option.hidden]
+        plain = [option for option in visible if option not in grouped]
         hidden = len(grouped) + len(plain) - len(shown) - 1
         _HELP_ALL.help = "Every switch has a --no- form too." if every else f"Show {hidden} more options."
-        last = [one.get_help_record(ctx) for one in (plain if every else [_HELP_ALL])]
+        last = [option.get_help_record(ctx) for option in (plain if every else [_HELP_ALL])]
         _write(formatter, "Help" if every else "", [(*row, "") for row in last if row], column, every)
 
 

@@ -83,15 +83,15 @@ def _reads_input(words: list[str], parsed: dict[str, object]) -> bool:
 def _parsed(words: list[str], command_of: CommandOf) -> dict[str, object]:
     """The options of a command that takes our code along; nothing of another one. Raises ``UsageError``."""
     first, rest = (words[:1] or [""])[0], words[1:]
-    found = command_of(first) if first in ("submit", "sweep", "bench") else None
-    if isinstance(found, click.Group):
+    chosen_command = command_of(first) if first in ("submit", "sweep", "bench") else None
+    if isinstance(chosen_command, click.Group):
         if first == "sweep" and rest and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
             rest = ["start", *rest]
         chosen = rest[0] if rest and rest[0] in ("start", "scaling") else ""
-        found, rest = found.commands.get(chosen), rest[1:]
-    if found is None or {"-h", "--help", "--help-all"} & set(rest[:1]):
+        chosen_command, rest = chosen_command.commands.get(chosen), rest[1:]
+    if chosen_command is None or {"-h", "--help", "--help-all"} & set(rest[:1]):
         return {}
-    return {"snapshot": None, **found.make_context(first, rest).params}
+    return {"snapshot": None, **chosen_command.make_context(first, rest).params}
 
 
 def _with_snapshot(words: list[str]) -> list[str]:
@@ -114,21 +114,25 @@ def _session(connection: SharedConnection, words: str, folder: str, before: str 
 
 
 def _script(connection: SharedConnection, words: str, folder: str) -> str:
-    known = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    variables = {**known, contract.TYPED_AT_VARIABLE: connection.name}
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    variables = {**passed_on, contract.TYPED_AT_VARIABLE: connection.name}
     return runs(prefix(connection), words, folder, variables)
 
 
 def _own(words: Sequence[str], command_of: CommandOf) -> int:
     """How many of the words are the command's own, and not those of a script."""
-    found, at = command_of(words[0]), 1
-    while isinstance(found, click.Group) and at < len(words):
-        found, at = found.commands.get(words[at]), at + 1
-    if found is None or found.context_settings.get("allow_interspersed_args", True):
+    current, at = command_of(words[0]), 1
+    while isinstance(current, click.Group) and at < len(words):
+        current, at = current.commands.get(words[at]), at + 1
+    if current is None or current.context_settings.get("allow_interspersed_args", True):
         return len(words)
-    last = [one.name for one in found.params if isinstance(one, click.Argument) and one.nargs < 0]
-    given = found.make_context(words[0], list(words[at:]), resilient_parsing=True).params
-    return len(words) - sum(len(given.get(name or "") or ()) for name in last)
+    last = [
+        parameter.name
+        for parameter in current.params
+        if isinstance(parameter, click.Argument) and parameter.nargs < 0
+    ]
+    values = current.make_context(words[0], list(words[at:]), resilient_parsing=True).params
+    return len(words) - sum(len(values.get(name or "") or ()) for name in last)
 
 
 def _fetching(
@@ -179,32 +183,36 @@ def _forward(connection: SharedConnection, words: Sequence[str], command_of: Com
     """Bring a port of a rank's node here, until Ctrl-C."""
     forward = command_of("forward")
     assert forward
-    given = forward.make_context("forward", list(words[1:])).params
-    asked = shlex.join([*words, "--json"])
-    done = connection.ask(command(_script(connection, asked, place(connection.host.folder))), FETCH_SECONDS)
+    options = forward.make_context("forward", list(words[1:])).params
+    line_there = shlex.join([*words, "--json"])
+    done = connection.ask(
+        command(_script(connection, line_there, place(connection.host.folder))), FETCH_SECONDS
+    )
     if done.err:
         say(done.err.rstrip())
     if done.code != 0:
         return done.code
-    found = json.loads(done.out)
-    if not found["answers"]:
+    reply = json.loads(done.out)
+    if not reply["answers"]:
         from clusterrun.remote.relayed_port import PortThere, forward_port
 
-        wanted = PortThere(*(found[name] for name in ("run_id", "node", "port", "local")))
-        node = ("--rank", str(given["rank"])) if given["rank"] is not None else ("--node", given["node"])
+        wanted = PortThere(*(reply[name] for name in ("run_id", "node", "port", "local")))
+        node = (
+            ("--rank", str(options["rank"])) if options["rank"] is not None else ("--node", options["node"])
+        )
         relay = shlex.join(("forward", "--relay", *node, wanted.run_id, str(wanted.port)))
         relayed = command(_script(connection, relay, place(connection.host.folder)))
         forward_port(connection, relayed, wanted, say)
         return ExitCode.DONE
-    here = f"127.0.0.1:{found['local']}"
-    line = f"{here}:{found['node']}:{found['port']}"
+    local_address = f"127.0.0.1:{reply['local']}"
+    line = f"{local_address}:{reply['node']}:{reply['port']}"
     opened = connection.control("-O", "forward", "-L", line)
     if opened.code != 0:
         remedy = "the port may be in use here (--local PORT takes another one), or the cluster forwards none"
-        raise NotConnected(f"{here} could not be opened: {opened.err.strip()}", remedy)
+        raise NotConnected(f"{local_address} could not be opened: {opened.err.strip()}", remedy)
     try:
-        print(here, flush=True)
-        say(f"http://{here} is port {found['port']} of {found['node']}; Ctrl-C ends it")
+        print(local_address, flush=True)
+        say(f"http://{local_address} is port {reply['port']} of {reply['node']}; Ctrl-C ends it")
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         while connection.alive():
             time.sleep(LOOK_SECONDS)

@@ -173,9 +173,9 @@ def _document(lab: Lab, state: LabState, states: dict[str, str]) -> dict[str, ob
 
 def _text(lab: Lab, state: LabState, states: dict[str, str]) -> list[str]:
     counts = {word: list(states.values()).count(word) for word in sorted(set(states.values()))}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items()) or "slurmctld does not answer"
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items()) or "slurmctld does not answer"
     size = f"{state.spec.nodes} nodes × {state.spec.gpus} GPUs"
-    head = f"{lab.name}: {size}, Slurm {state.slurm_version}: {told}"
+    head = f"{lab.name}: {size}, Slurm {state.slurm_version}: {counted}"
     odd = [f"  {node} {word}" for node, word in states.items() if word != "idle"]
     faults = [f"  fault: {fault}" for fault in state.faults] or ["  no fault in force"]
     return [head, *odd[:20], *faults, f"  SLURM_CONF={lab.slurm_conf}"]
@@ -324,8 +324,8 @@ def _wrong_name(name: str, line: str, host: str) -> None:
 
 def _heal(kind: str, name: str, host: str = "") -> None:
     healed = Lab(name, say).heal(host, kind)
-    for one in healed:
-        say(f"healed: {one}")
+    for lab in healed:
+        say(f"healed: {lab}")
     if not healed:
         say("there was nothing to heal")
 
@@ -343,7 +343,7 @@ def _add(
     does: Callable[..., None] | None = None,
 ) -> None:
     """A command ``of`` one argument; unless it ``does`` something else, it puts its fault in force."""
-    lines = "".join(f"  clusterrun lab fault {name} {one}".rstrip() + "\n" for one in examples)
+    lines = "".join(f"  clusterrun lab fault {name} {lab}".rstrip() + "\n" for lab in examples)
     about += f"\n\n\b\nExamples:\n{lines}"
     does = does or partial(_apply, name)
     fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=about))

@@ -27,29 +27,29 @@ def expanded(text: str) -> str:
     return _NOT_RUN.sub("", _MARK.sub(lambda mark: "\n".join(_TABLES[mark[1]](mark[2])), text))
 
 
-def command_of(*words: str) -> click.Command:
+def command_of(*names: str) -> click.Command:
     """The command of these words, as ``bench scaling``. Raises ``KeyError``."""
-    found: click.Command | None = root
-    for word in words:
-        if not isinstance(found, click.Group):
+    command: click.Command | None = root
+    for word in names:
+        if not isinstance(command, click.Group):
             raise KeyError(word)
-        found = found.get_command(click.Context(found), word)
-    if found is None:
-        raise KeyError(" ".join(words))
-    return found
+        command = command.get_command(click.Context(command), word)
+    if command is None:
+        raise KeyError(" ".join(names))
+    return command
 
 
-def _options(words: str) -> Iterator[str]:
-    command = command_of(*words.split())
+def _options(names: str) -> Iterator[str]:
+    command = command_of(*names.split())
     for group, head in option_table.GROUPS.items():
-        own = [one for one in _options_of(command) if getattr(one, "group", "output") == group]
+        own = [option for option in _options_of(command) if getattr(option, "group", "output") == group]
         if own:
             yield from ("", f"### {head}", "", *_rows(own))
 
 
 def _options_of(command: click.Command) -> list[click.Option]:
-    options = (one for one in command.params if isinstance(one, click.Option))
-    return [one for one in options if not one.hidden and one.name != "debug"]
+    options = (option for option in command.params if isinstance(option, click.Option))
+    return [option for option in options if not option.hidden and option.name != "debug"]
 
 
 def _rows(options: Iterable[click.Option]) -> Iterator[str]:
@@ -85,9 +85,9 @@ def _command(words: tuple[str, ...]) -> Iterator[str]:
             yield from _command((*words, name))
         return
     usage = command.collect_usage_pieces(click.Context(command, info_name=words[-1]))
-    told, _, examples = (command.help or "").partition("\b\n")
+    text, _, examples = (command.help or "").partition("\b\n")
     yield from ("", f"## {' '.join(words)}", "", "```", f"clusterrun {' '.join((*words, *usage))}", "```", "")
-    yield from (_cell(paragraph) + "\n" for paragraph in told.strip().split("\n\n") if paragraph)
+    yield from (_cell(paragraph) + "\n" for paragraph in text.strip().split("\n\n") if paragraph)
     if words in (("submit",), ("check",)):
         yield f"Its options are in [options](options.md#{'-'.join(('options-of', *words))})."
     elif own := _options_of(command):
@@ -127,7 +127,9 @@ def _below(path: str, field: dict[str, Any]) -> Iterator[str]:
 
 def _type(field: dict[str, Any]) -> str:
     if "enum" in field:
-        return " \\| ".join("null" if one is None else f"`{one}`" for one in field["enum"] if one != "")
+        return " \\| ".join(
+            "null" if member is None else f"`{member}`" for member in field["enum"] if member != ""
+        )
     types = field.get("type", "any")
     return " or ".join(types) if isinstance(types, list) else str(types)
 
