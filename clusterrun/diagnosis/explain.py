@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from clusterrun.diagnosis.calls import HALF, KEY, LOCK, STOPPED, Call, CallTable, sends, set_line
 from clusterrun.diagnosis.evidence import ChildProcess, MainCall, PostedOp, PythonStacks, RankSnapshot
-from clusterrun.diagnosis.explain_end import END_KINDS, explain_end
+from clusterrun.diagnosis.explain_end import END_KINDS, END_RULES, Rule, explain_end
 from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
@@ -19,23 +19,16 @@ from clusterrun.diagnosis.rules import (
     circle,
     different_arguments,
     different_collective,
-    different_model,
-    different_sizes,
-    ended_rank,
-    error_in_rank,
     group_request,
     held_lock,
     left_out_call,
     moving_ranks,
-    noticed_hang,
     order_of_groups,
     outside,
     posted_ops,
     stopped_rank,
-    timed_out,
     two_threads,
     unended_call,
-    unmet,
     unset_key,
     writing_rank,
     wrong_peer,
@@ -111,7 +104,9 @@ def _first(table: CallTable, whys: Mapping[int, str]) -> tuple[str, str]:
 
 
 def waited(table: CallTable) -> tuple[str, ...]:
-    """A line per call: which ranks wait in it, for how long, and for whom."""
+    """A line per call: which ranks wait in it, for how long, and for whom. Nothing of an ended run."""
+    if table.end:
+        return ()
     calls: dict[tuple[str, int, str], list[Call]] = {}
     for wait in table.waits:
         calls.setdefault(wait.key, []).append(wait)
@@ -835,28 +830,22 @@ def _unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 # Every rule. Their order decides nothing.
-RULES: tuple[Callable[[CallTable], list[Hypothesis]], ...] = (
+RULES: tuple[Rule, ...] = (
+    *END_RULES,
     absent_rank.rule,
     circle.rule,
     different_arguments.rule,
     different_collective.rule,
-    different_model.rule,
-    different_sizes.rule,
-    ended_rank.rule,
-    error_in_rank.rule,
     group_request.rule,
     held_lock.rule,
     left_out_call.rule,
     moving_ranks.rule,
-    noticed_hang.rule,
     order_of_groups.rule,
     outside.rule,
     posted_ops.rule,
     stopped_rank.rule,
-    timed_out.rule,
     two_threads.rule,
     unended_call.rule,
-    unmet.rule,
     unset_key.rule,
     writing_rank.rule,
     wrong_peer.rule,

@@ -12,6 +12,15 @@ from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.known_errors import PEERS_REMEDY, KnownError, meaning
 from clusterrun.diagnosis.printed_errors import OURS, Error, is_timer, last_message
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.rules import (
+    different_model,
+    different_sizes,
+    ended_rank,
+    error_in_rank,
+    noticed_hang,
+    timed_out,
+    unmet,
+)
 from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.rules.ended_rank import KILLED
 from clusterrun.diagnosis.solo_ranks import SILENCE
@@ -42,9 +51,8 @@ _LOGS_REMEDY = (
     "below the group's time-out, says where it stands"
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Explanation = Callable[[CallTable, Remains, Hypothesis], Diagnosis]
+Rule = Callable[[CallTable], list[Hypothesis]]
+Explanation = Callable[[CallTable, Remains, Hypothesis], Diagnosis]
 
 
 def _cut(text: str) -> str:
@@ -583,6 +591,16 @@ def _no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagn
     return Diagnosis(Verdict.NOT_RUNNING, run.reason or f"the run is {run.state.value}")
 
 
+# The rules of ended runs. Their order decides nothing.
+END_RULES: tuple[Rule, ...] = (
+    different_model.rule,
+    different_sizes.rule,
+    ended_rank.rule,
+    error_in_rank.rule,
+    noticed_hang.rule,
+    timed_out.rule,
+    unmet.rule,
+)
 _TIMEOUTS: dict[str, Explanation] = {
     "timed out in different calls": _timed_out_in_different_calls,
     "absent at time-out": _absent_at_time_out,

@@ -1,4 +1,4 @@
-"""A link that is cut in the middle of training, on a real cluster: both ends are named, and nobody else."""
+"""Live runs on a real cluster: both ends of a link that is cut are named; a rank that saves is not."""
 
 from __future__ import annotations
 
@@ -57,3 +57,44 @@ def test_a_link_cut_one_way_in_the_middle_of_training_is_named_by_its_ends(lab: 
     assert "the link between n0002 and n0003 is broken" in str(found["said"])
     ends = [(one["rank"], one["node"]) for one in found["culprits"]]  # type: ignore[attr-defined]
     assert set(ends) <= {(-1, "n0002"), (-1, "n0003")}
+
+
+SAVES = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+print("on the way", flush=True)
+def save():
+    with open("checkpoint.bin", "wb", 0) as file:
+        while not os.path.exists("saved"):
+            file.write(b"x" * 200_000)
+            time.sleep(0.05)
+if dist.get_rank() == 0:
+    save()
+    time.sleep(100_000)
+dist.barrier()
+"""
+
+
+def test_a_rank_that_saves_is_not_blamed_and_one_that_hangs_after_it_is(lab: Lab, tmp_path: Path) -> None:
+    here = site(lab, tmp_path)
+    (here.project / "train.py").write_text(SAVES)
+    options = ("--nodes", "3", "--ranks-per-node", "1", "--gpus", "0", "--nodelist", "n0001,n0002,n0003")
+    run = here.submit(*options, "train.py")
+    verdicts: list[tuple[object, object]] = []
+
+    def says(*expected: object) -> bool:
+        found = diagnosed(here, run["run_id"])
+        ranks = [one["rank"] for one in found["culprits"]]  # type: ignore[attr-defined]
+        verdicts.append((found["verdict"], ranks))
+        return verdicts[-1] == expected and (ranks != [] or "a file that grows" in str(found["said"]))
+
+    try:
+        until(lambda: on_the_way(Path(run["run_dir"])), 120)
+        until(lambda: says("nothing wrong", []), 120)
+        assert ("rank never arrived", [0]) not in verdicts
+        (here.project / "saved").touch()
+        until(lambda: says("rank never arrived", [0]), 120)
+    finally:
+        here.run("cancel", run["run_id"])
