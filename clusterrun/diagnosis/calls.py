@@ -86,7 +86,7 @@ class Call:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What equal calls of several ranks have in common."""
+        """The key that equal calls of several ranks share."""
         return self.group, self.sequence, self.operation
 
     @property
@@ -95,7 +95,7 @@ class Call:
 
     @property
     def comparable(self) -> tuple[str, str, str]:
-        """What all ranks of a group must agree on."""
+        """The part of a call that all ranks of a group must agree on."""
         sized = self.operation in EQUAL_SIZES
         return self.operation, self.sizes if sized else "", self.types if sized else ""
 
@@ -168,7 +168,7 @@ class CallTable:
 
     @cached_property
     def waits(self) -> list[Call]:
-        """What each waiting rank is in, by rank. Its oldest open collective, or what no recorder knows."""
+        """The call of each waiting rank: its oldest open collective, or one that no recorder knows."""
         waits = [wait for rank in self.ranks if (wait := self._wait_of(rank))]
         if not waits and self.stalled and not self.calls:
             waits = self._waits_by_counts()
@@ -319,7 +319,7 @@ class CallTable:
         return tuple(other.rank for other in (passed if len(passed) == 1 else setting))
 
     def _waits_by_counts(self) -> list[Call]:
-        """Who waits by the groups' own counts, without records: some members have begun more than others.
+        """Find waiting ranks without records: by the groups' own counts, some members have begun more.
 
         gloo counts sends as well, so its counts are not used.
         """

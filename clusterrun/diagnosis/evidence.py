@@ -1,4 +1,4 @@
-"""What nodes report about running ranks: values that travel to the coordinator. They judge nothing."""
+"""The reports of nodes about running ranks: values that travel to the coordinator. They judge nothing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Backlog:
 
 @frozen
 class ProcessSample:
-    """What the kernel shows of a rank's process during a look.
+    """The kernel's view of a rank's process during a look.
 
     state: the kernel's letter; '' if the process is gone
     waits_in: the kernel function that it sleeps in
@@ -147,7 +147,7 @@ class PythonStacks:
 
 @frozen
 class MainCall:
-    """What the main thread waits in beyond what flight records show.
+    """The call that the main thread is in, as far as flight records do not show it.
 
     function: the call of torch.distributed that it failed in, or is in; '' if unknown
     name: ``send`` or ``recv`` with ``peer`` and ``tag``; ``wait`` for operations begun before (``posts``);
@@ -174,7 +174,7 @@ class MainCall:
 
 @frozen
 class GroupRequest:
-    """What a rank asks for while it makes a group.
+    """The arguments of a rank that makes a group.
 
     world: ranks that it asks ``init_process_group`` for; 0: it is not in there
     started: ranks that it was started among
@@ -251,7 +251,7 @@ class RankSnapshot:
 
 @frozen
 class Collected:
-    """What one node saw of its ranks.
+    """The snapshots of one node's ranks.
 
     clock: the node's wall clock when it was asked
     ras: lines of NCCL's own report

@@ -38,7 +38,7 @@ from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, fo
 from clusterrun.diagnosis.vote import Vote
 from clusterrun.model.frozen import replace
 
-# Ranks of which one line each is shown.
+# Ranks with a line of their own.
 MOST = 4
 MOST_GROUPS = 16
 MOST_COUNTS = 16
@@ -104,7 +104,7 @@ def _first(table: CallTable, whys: Mapping[int, str]) -> tuple[str, str]:
 
 
 def waited(table: CallTable) -> tuple[str, ...]:
-    """A line per call: which ranks wait in it, for how long, and for whom. Nothing of an ended run."""
+    """A line per call: which ranks wait in it, for how long, and for whom. () for an ended run."""
     if table.end:
         return ()
     calls: dict[tuple[str, int, str], list[Call]] = {}
@@ -515,7 +515,7 @@ def _unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 def _other_half(wait: Call) -> str:
-    """What the missing rank should have called."""
+    """Return the call that the missing rank should have made."""
     halves = {
         HALF: f"the other half of {HALF}",
         KEY: "set for a key of the store",
@@ -810,7 +810,7 @@ def _late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 def _does(rank: RankSnapshot, child: ChildProcess) -> str:
-    """What a process below a rank does, in the words for a rank."""
+    """Describe a process below a rank like a rank."""
     process = replace(rank.process, pid=child.pid, state=child.state, children=(), busy=0.0)
     same = replace(rank, process=process, stacks=PythonStacks(child.stack))
     return reason(same).why.partition(" ")[2]

@@ -195,7 +195,7 @@ def _mismatch(
 
 
 def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
-    """Where a rank was that complained of sizes, or that was still in ``call`` when it was told to end."""
+    """Return the line of a rank that complained of sizes, or that was still in ``call`` at the end."""
     errors = table.end.errors if table.end else ()
     frames = [
         error.frame for error in errors if error.rank == rank and error.frame and SIZES.search(error.text)

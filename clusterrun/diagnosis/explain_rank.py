@@ -115,7 +115,7 @@ def has_ended(rank: RankSnapshot) -> bool:
 
 
 def _others(rank: RankSnapshot) -> str:
-    """What other threads and tasks do. One of them may hold what the main thread waits for."""
+    """Describe other threads and tasks. One of them may hold what the main thread waits for."""
     entries = [entry.partition(": ") for entry in rank.stacks.tasks]
     failed = [f"; a task had failed: {error}, at {short(frame)}" for frame, _, error in entries if error]
     waiting = [frame for frame, _, error in entries if not error]

@@ -1,4 +1,4 @@
-"""What a rank usually does after each call, by its records, and whether it departs from that; pure.
+"""Learn from records what a rank usually does after each call, and detect departures; pure.
 
 A rank that departs from its habit where the others keep theirs has skipped a call, or made one too many.
 """
@@ -87,7 +87,7 @@ def _is_same(call: Call, wait: Call) -> bool:
 
 
 def _past(turns: list[_Turn], before: tuple[str, str]) -> list[_Turn]:
-    """The turns after this call. Of a loop with one call that has hardly begun, the first turn as well."""
+    """The turns after this call. The first turn counts as well in a young loop with one call."""
     past = [turn for turn in turns if turn.before == before and turn.sends >= 0]
     first = [turn for turn in turns if (turn.before, turn.call) == (_START, before) and turn.sends >= 0]
     is_one_call = len(past) < HABIT and all(turn.call == before for turn in past)

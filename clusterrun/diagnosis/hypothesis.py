@@ -1,4 +1,4 @@
-"""What a rule returns: a possible cause, the ranks to blame, and how certain the rule is; pure.
+"""The result of a rule: a possible cause, the ranks to blame, and how certain the rule is; pure.
 
 Certainty
 ---------

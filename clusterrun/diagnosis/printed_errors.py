@@ -14,18 +14,18 @@ MOST = 400
 MOST_CONTINUED = 3
 # Exceptions of a group that are shown.
 MOST_PARTS = 3
-# Whoever still prints so long after an error went on in spite of it.
+# Seconds. A rank that still prints so long after an error has survived it.
 SURVIVED_SECONDS = 5.0
 # Seconds within which a stack dump belongs to the message before it.
 SAME_DUMP = 2.0
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-# What torch's workers print in C ends with a zero, which then stands before the next line.
+# A message that torch's workers print in C ends with a zero, which precedes the next line.
 _PREFIX = re.compile(r"^[\0\s]*\[rank(\d+)\]:\s?")
 # How a line begins that a node adds to the last ones of a rank.
 OURS = "clusterrun: "
 _MARK = re.compile(r"^\[rank\d+\]:\s?")
-# What draws a box around a line.
+# Characters that draw a box around a line.
 _FRAMING = re.compile(r"^[\s─-╿]+|[\s─-╿]+$")
 _HEADER = re.compile(r"(?:^|\s)Traceback \(most recent call last\)|╭─+ Traceback \(most recent call")
 # How a checkpoint of torch's tells every rank what failed in one.
@@ -241,7 +241,7 @@ class _Reader:
     """Reads the lines of one process. It appends errors to ``errors``, and completes the last one there."""
 
     def __init__(self, form: Error, errors: list[Error]) -> None:
-        # What all errors of this process have in common.
+        # The fields that all errors of this process share.
         self._form = form
         self._errors = errors
         # Which of the errors is the newest one of this reader, that following lines may complete.
@@ -370,7 +370,7 @@ class _Reader:
         if self._open:
             self._frame = frame
         elif last and (self._dump == "current" or (self._dump and not last.frame)):
-            # The innermost frame of the user's: that of the thread that failed, if it is told.
+            # The user's innermost frame, of the thread that failed if the dump marks it.
             self._dump = "" if self._dump == "current" else self._dump
             self._errors[self._last] = replace(last, frame=frame)
 
@@ -465,7 +465,7 @@ class _Reader:
 
 
 def _chained(before: Error, error: Error, link: str) -> Error:
-    """Return the final exception of a chain, with the one before it. It is a consequence if that one is."""
+    """Return the final exception of a chain. It is a consequence if the one before it is."""
     row = _of_chain(before.row, error.row)
     if before.text == error.text:  # the same one, told by another process first
         return replace(before, row=row)

@@ -1,4 +1,4 @@
-"""What a run left when it had ended, and how its ranks are named; judges nothing."""
+"""The remains of an ended run, and how its ranks are named. They judge nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OUT_OF_MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 @frozen
 class Remains:
-    """What a run left.
+    """The remains of an ended run.
 
     printed: the errors that ranks printed, by time
     nodes: the node of every rank
@@ -55,7 +55,7 @@ class Remains:
 
     @property
     def timers(self) -> tuple[Error, ...]:
-        """Where ranks were when a timer of the script printed their stacks."""
+        """The stacks that a timer of the script printed."""
         return tuple(error for error in self.printed if is_timer(error))
 
     @property

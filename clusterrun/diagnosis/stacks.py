@@ -26,14 +26,14 @@ _LIBRARY = re.compile(
 )
 _LINE = re.compile(r".*?:\d+(?= |$)", re.DOTALL)
 _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_group", "create_c10d_store")
-# What a user calls that makes a group. The outermost of these frames is the call.
+# Functions that make a group. The outermost of these frames is the user's call.
 _MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
 _COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
 _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
 
 
 class Doing(enum.Enum):
-    """What the innermost frames of a thread show."""
+    """The state that the innermost frames of a thread show."""
 
     COLLECTIVE = "waits in a collective"
     RENDEZVOUS = "waits for the other ranks to make a group"

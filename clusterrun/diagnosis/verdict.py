@@ -1,4 +1,4 @@
-"""What a diagnosis consists of: values for the client, its JSON and its text."""
+"""The parts of a diagnosis: values for the client, its JSON and its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.model.frozen import frozen
 
 
 class Verdict(str, enum.Enum):
-    """What is wrong with a run. Equal to its word."""
+    """The verdict on a run. Equal to its word."""
 
     NEVER_ARRIVED = "rank never arrived"
     LINK = "link"
@@ -49,7 +49,7 @@ class Stacks:
 
 @frozen
 class Diagnosis:
-    """What is wrong, and what to do about it.
+    """The cause of a hang or a failure, and the remedy.
 
     said: the verdict as a sentence
     culprits: the ranks or nodes to blame

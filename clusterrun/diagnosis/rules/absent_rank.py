@@ -85,7 +85,7 @@ def _unseen(table: CallTable) -> list[Hypothesis]:
 def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypothesis]:
     """All late ranks are in ``new_group``, where they wait for those in the collective.
 
-    The fewer are odd. Of equal halves either may be.
+    The fewer are odd. Either of two equal halves may be.
     """
     making = [rank.rank for rank in late if rank.default and rank.location.doing is Doing.RENDEZVOUS]
     inside = sorted(table.wait_by_rank)

@@ -27,7 +27,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _splits(table: CallTable) -> list[Hypothesis]:
-    """Each pair of ranks must send what it expects. Of a single pair, either rank may be wrong."""
+    """Each pair of ranks must send what it expects. Either rank of a single pair may be wrong."""
     splits = {rank.rank: rank.call.counts for rank in table.ranks if rank.call.function == ALL_TO_ALL}
     splits = {rank: counts for rank, counts in splits.items() if len(counts) == 2 * table.size}
     pairs = [

@@ -24,7 +24,7 @@ _NOTICED = re.compile(
     r"(?i)watch ?dog|\bno (?:\w+ )?(?:progress(?! bar)|step|heartbeat|activity)"
     r"|\b(?:stuck|hung|hangs?|hanging|stalled|deadlock)\b"
 )
-# What Python prints when a signal ends it, also a signal of a process beside it that watches.
+# Python prints this when a signal ends it, also the signal of a process that watches it.
 _SIGNALLED = "Fatal Python error"
 # A line of a stack. The name of a file in it may say anything.
 _STACK_LINE = re.compile(r"\s|Thread 0x|Current thread")
@@ -52,7 +52,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _message(run: Remains, root: Error | None) -> str:
-    """What the rank that ended first printed of a hang. torch's own watchdogs are read elsewhere."""
+    """Return the first ended rank's message about a hang. ``timed_out.py`` reads torch's own watchdogs."""
     failure = run.failure
     if not failure or (root and (root.rank != failure.rank or is_timeout(root))):
         return ""

@@ -38,7 +38,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 
 
 def _unmatched(rank: RankSnapshot, posting: dict[int, RankSnapshot]) -> list[tuple[int, int, PostedOp]]:
-    """What ``rank`` posted to a rank in the same turn that posted less of the other half."""
+    """Find posts of ``rank`` to a rank in the same turn that posted less of the other half."""
     unmatched = []
     for post in dict.fromkeys(rank.call.posts):
         peer = posting.get(post.peer)
