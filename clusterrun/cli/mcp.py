@@ -47,8 +47,8 @@ def serve(allow_changes: bool) -> None:
     try:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
-        seen = f"clusterrun mcp needs the package mcp, version 2 or newer ({error})"
-        raise BadInput(seen, "pip install 'clusterrun[mcp]', with Python 3.10 or newer") from error
+        message = f"clusterrun mcp needs the package mcp, version 2 or newer ({error})"
+        raise BadInput(message, "pip install 'clusterrun[mcp]', with Python 3.10 or newer") from error
     tools = _served(Tools(allow_changes))
     server = MCPServer("clusterrun", instructions=ABOUT, version=VERSION, log_level="WARNING", tools=tools)
     server.resource("clusterrun://skill", name="skill", mime_type="text/markdown")(skill)
@@ -68,13 +68,13 @@ def _served(tools: Tools) -> list[Any]:
 
     def telling(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
         @functools.wraps(tool)
-        def told(*given: Any, **named: Any) -> dict[str, Any]:
+        def call(*arguments: Any, **named: Any) -> dict[str, Any]:
             try:
-                return tool(*given, **named)
+                return tool(*arguments, **named)
             except ClusterrunError as error:
                 raise ToolError(str(error)) from error
 
-        return told
+        return call
 
     reading: list[Callable[..., Any]] = [tools.status, tools.logs, tools.diagnose, tools.report]
     offered = [(tool, reads) for tool in reading]
@@ -129,23 +129,23 @@ class Tools:
         """
         if confirm:
             return self._confirmed(confirm)
-        words = list(arguments or ())
-        shown = self._call(["submit", "--dry-run", "--json", *words], directory)
-        if self.allowed and not shown["exit_code"]:
+        command_line = list(arguments or ())
+        preview = self._call(["submit", "--dry-run", "--json", *command_line], directory)
+        if self.allowed and not preview["exit_code"]:
             token = secrets.token_hex(8)
-            self._shown[token] = (words, directory)
-            return {**shown, "confirm": token}
-        return {**shown, "notices": [*shown["notices"], READ_ONLY]} if not self.allowed else shown
+            self._shown[token] = (command_line, directory)
+            return {**preview, "confirm": token}
+        return {**preview, "notices": [*preview["notices"], READ_ONLY]} if not self.allowed else preview
 
     def _confirmed(self, token: str) -> dict[str, Any]:
         if not self.allowed:
             raise BadInput(READ_ONLY)
-        found = self._shown.pop(token, None)
-        if found is None:
-            seen = f"no shown submission has the token {token!r}: it was submitted already, or never shown"
-            raise BadInput(seen, "status tells what was submitted; submit with arguments shows it anew")
+        submission = self._shown.pop(token, None)
+        if submission is None:
+            message = f"no shown submission has the token {token!r}: it was submitted already, or never shown"
+            raise BadInput(message, "status tells what was submitted; submit with arguments shows it anew")
         try:
-            return self._call(["submit", "--json", *found[0]], found[1], SUBMIT_LIMIT)
+            return self._call(["submit", "--json", *submission[0]], submission[1], SUBMIT_LIMIT)
         except system.ProgramTimeout as error:
             raise ClusterrunError(error.seen, "it may be queued anyway: status tells") from error
 
@@ -161,10 +161,10 @@ class Tools:
         ranks: "0,3-5". stream: out, err or both. tail: the last lines of each rank. grep: a regular
         expression.
         """
-        ranked = [f"--rank={ranks}"] if ranks else []
-        found = [f"--grep={grep}"] if grep else []
-        words = ["logs", "--fold", f"--stream={stream}", f"--tail={tail}", *ranked, *found]
-        return self._call([*words, "--", run])
+        selection = [f"--rank={ranks}"] if ranks else []
+        pattern = [f"--grep={grep}"] if grep else []
+        command_line = ["logs", "--fold", f"--stream={stream}", f"--tail={tail}", *selection, *pattern]
+        return self._call([*command_line, "--", run])
 
     def diagnose(self, run: str = "last") -> dict[str, Any]:
         """Why a run hangs or has failed: verdict, culprit rank and node, evidence, remedy.
@@ -182,17 +182,17 @@ class Tools:
         return self._call(["cancel", "--", *runs])
 
 
-def command(words: list[str], directory: str = "", limit: float = LIMIT) -> dict[str, Any]:
+def command(arguments: list[str], directory: str = "", limit: float = LIMIT) -> dict[str, Any]:
     """What ``clusterrun WORDS`` said. Raises ``ClusterrunError`` with its message where it failed."""
     if directory and not os.path.isdir(directory):
         raise BadInput(f"there is no folder {directory!r}", "give the folder where the script lies")
     environment = {**os.environ, "NO_COLOR": "1"}
-    argv = [sys.executable, "-m", "clusterrun", *words]
-    done = system.run(argv, limit, env=environment, cwd=directory or None)
-    notices = done.err.splitlines()
-    if done.code and not done.out.strip():
-        raise ClusterrunError("\n".join(notices) or f"clusterrun {words[0]} ended with {done.code}")
-    return {"output": _read(done.out), "notices": notices, "exit_code": done.code}
+    argv = [sys.executable, "-m", "clusterrun", *arguments]
+    result = system.run(argv, limit, env=environment, cwd=directory or None)
+    notices = result.err.splitlines()
+    if result.code and not result.out.strip():
+        raise ClusterrunError("\n".join(notices) or f"clusterrun {arguments[0]} ended with {result.code}")
+    return {"output": _read(result.out), "notices": notices, "exit_code": result.code}
 
 
 def _read(text: str) -> Any:
@@ -200,6 +200,6 @@ def _read(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        left = len(text) - MOST_CHARACTERS
-        head = f"({left} characters before this are left out)\n" if left > 0 else ""
+        omitted = len(text) - MOST_CHARACTERS
+        head = f"({omitted} characters before this are left out)\n" if omitted > 0 else ""
         return head + text[-MOST_CHARACTERS:]

@@ -83,12 +83,12 @@ def run_spec(sweep: SweepRecord, spec: JobSpec, place: int) -> JobSpec:
 
 def checked(sweep: SweepRecord, context: Context) -> tuple[submit.SubmitFacts, Plan, tuple[str, ...]]:
     """What is known before anything is queued, and the plan of the first waiting run, with its notices."""
-    found = submit.submit_facts(sweep.spec, context)
+    facts = submit.submit_facts(sweep.spec, context)
     place = (sweep.waiting or [0])[0]
-    first = plan(run_spec(sweep, found.spec, place), run_name(sweep, place), "0", sweep.sweep_id, found.site)
-    for one in sweep.waiting:
-        run_spec(sweep, found.spec, one)  # a value that no command can hold
-    return found, first, (*first.notices, *found.check(first, context.environ))
+    first = plan(run_spec(sweep, facts.spec, place), run_name(sweep, place), "0", sweep.sweep_id, facts.site)
+    for other_place in sweep.waiting:
+        run_spec(sweep, facts.spec, other_place)  # a value that no command can hold
+    return facts, first, (*first.notices, *facts.check(first, context.environ))
 
 
 def start(
@@ -96,22 +96,22 @@ def start(
 ) -> SweepRecord:
     """Queue every point that waits; unless ``patient``, it returns where a limit holds the rest back."""
     if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
-        seen = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
-        raise BadInput(seen, "call them again from that program; those that were queued are ordinary runs")
-    found, first, notices = checked(sweep, context)
+        message = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
+        raise BadInput(message, "call them again from that program; those that were queued are ordinary runs")
+    facts, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
     if not sweep.search:  # a search does so itself, at its begin
         sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
-        sweep, found = _copied(sweep, found, context, tell)
+        sweep, facts = _copied(sweep, facts, context, tell)
     Sweeps(context.store).save(sweep)
     kind = _LocalQueue if first.spec.cluster is Cluster.LOCAL else _ArrayQueue
-    return kind(sweep, found, context, tell, files).run(patient)
+    return kind(sweep, facts, context, tell, files).run(patient)
 
 
 def _copied(
-    sweep: SweepRecord, found: submit.SubmitFacts, context: Context, tell: Tell
+    sweep: SweepRecord, facts: submit.SubmitFacts, context: Context, tell: Tell
 ) -> tuple[SweepRecord, submit.SubmitFacts]:
     paths = Sweeps(context.store).paths(sweep.sweep_id)
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
@@ -124,7 +124,7 @@ def _copied(
         return replace(moved(spec, snapshot, paths.snapshot), snapshot=False, snapshot_include=())
 
     os.makedirs(inside(sweep.spec).cwd, exist_ok=True)  # a folder without code is not copied
-    return replace(sweep, spec=inside(sweep.spec)), replace(found, spec=inside(found.spec))
+    return replace(sweep, spec=inside(sweep.spec)), replace(facts, spec=inside(facts.spec))
 
 
 class _SweepQueue:
@@ -133,12 +133,12 @@ class _SweepQueue:
     def __init__(
         self,
         sweep: SweepRecord,
-        found: submit.SubmitFacts,
+        facts: submit.SubmitFacts,
         context: Context,
         tell: Tell,
         files: Sequence[submit.Files],
     ) -> None:
-        self._sweep, self._facts, self._context, self._tell = sweep, found, context, tell
+        self._sweep, self._facts, self._context, self._tell = sweep, facts, context, tell
         self._files = files
         self._sweeps = Sweeps(context.store)
         self._program = submit.program_for_nodes(context)
@@ -289,8 +289,8 @@ class _ArrayQueue(_SweepQueue):
     def _send(self, argv: tuple[str, ...], token: str) -> str:
         name = self._sweep.name
         if not _claim(self._sweeps.paths(self._sweep.sweep_id), token):
-            seen = f"another `clusterrun sweep continue` has taken over the points of {name}"
-            raise TakenOver(seen, f"clusterrun status {name} shows its runs")
+            message = f"another `clusterrun sweep continue` has taken over the points of {name}"
+            raise TakenOver(message, f"clusterrun status {name} shows its runs")
         try:
             return submit.sent(argv, self._facts.spec, token, self._context, self._tell)
         except SchedulerUnreachable:
@@ -348,8 +348,8 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
         if status is None or status.job_id or status.started_at or status.cluster != Cluster.SLURM.value:
             continue
         if status.state is State.UNKNOWN:
-            seen = f"Slurm does not answer: it is not known which points of {sweep.name} are queued"
-            raise SchedulerUnreachable(seen, f"again later: clusterrun sweep continue {sweep.name}")
+            message = f"Slurm does not answer: it is not known which points of {sweep.name} are queued"
+            raise SchedulerUnreachable(message, f"again later: clusterrun sweep continue {sweep.name}")
         if status.state is State.FAILED:
             points[place] = replace(point, run_id="", earlier=(*point.earlier, point.run_id))
         elif status.state is State.PENDING:
@@ -372,10 +372,10 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
     """``sweep`` with each point waiting again whose run has ended otherwise than well."""
     if sweep.search:
-        seen = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
+        message = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
         more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"
-        raise BadInput(seen, f"it asks for others: {more}")
-    statuses = {one.run_id: one for one in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+        raise BadInput(message, f"it asks for others: {more}")
+    statuses = {row.run_id: row for row in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
     listed = []
     for point in sweep.points:
         status = statuses.get(point.run_id)

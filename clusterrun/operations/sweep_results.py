@@ -120,25 +120,25 @@ def reported(paths: RunPaths) -> dict[str, Value]:
     attempts = sorted((int(name) for name in names_in(paths.attempts) if name.isdecimal()), reverse=True)
     for attempt in attempts:
         files = paths.attempt(attempt)
-        told = _object(end_of(files.results, MOST_BYTES)[0]).get("values")
-        if isinstance(told, dict) and (found := _plain(told)):
-            return found
+        values = _object(end_of(files.results, MOST_BYTES)[0]).get("values")
+        if isinstance(values, dict) and (result := _plain(values)):
+            return result
         for line in reversed(end_of(files.out(0), LAST_BYTES)[0].split(b"\n")):
-            if line.strip()[:1] == b"{" and (found := _plain(_object(line))):
-                return found
+            if line.strip()[:1] == b"{" and (result := _plain(_object(line))):
+                return result
     return {}
 
 
 def _object(text: bytes) -> dict[str, Value]:
     try:
-        found = json.loads(text.decode("utf-8", "replace"))
+        document = json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _plain(found: dict[str, Value]) -> dict[str, Value]:
-    return {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
+def _plain(values: dict[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if not isinstance(value, (dict, list))}
 
 
 def is_number(value: Value) -> bool:
