@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,37 @@ def test_an_array_is_a_table_of_runs_that_are_ended_requeued_and_read_one_by_one
     assert (again.code, "1 run queued as job" in again.err) == (0, True), again.err
     assert on_slurm.run("wait", "rates").code == 0
     assert not (on_slurm.project / "owned").exists()
+
+
+KILLED = """
+import os, signal
+from clusterrun.cli.main import main
+from clusterrun.operations import sweep
+sweep._ArrayQueue._send = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_points_of_a_client_that_was_killed_before_sbatch_are_queued_once(on_slurm: Site) -> None:
+    """`sbatch` and a loop over points would have queued none of them either; the user types it again."""
+    (on_slurm.project / "0.go").touch()
+    (on_slurm.project / "1.go").touch()
+    script = on_slurm.project / "killed.py"
+    script.write_text(KILLED)
+    words = ("sweep", "--preflight", "off", "--name", "lost", "--set", "lr=range(2)", "point.py", "{lr}", "x")
+    done = on_slurm.lab.exec(
+        [sys.executable, str(script), *words],
+        env={"CLUSTERRUN_HOME": str(on_slurm.home)},
+        cwd=str(on_slurm.project),
+    )
+    assert done.code == -signal.SIGKILL, done.err
+    assert on_slurm.lab.exec(["squeue", "-h", "--name", "lost"]).out == ""
+    again = on_slurm.run("sweep", "continue", "lost")
+    assert (again.code, "2 runs queued as job" in again.err) == (0, True), again.err
+    assert on_slurm.run("wait", "lost").code == 0
+    other = on_slurm.run("sweep", "continue", "lost")
+    assert (other.code, "all its points are queued" in other.err) == (0, True), other.err
+    assert len(list((on_slurm.home / "runs").iterdir())) == 2
 
 
 def test_a_whole_sweep_is_ended_with_one_word_and_leaves_nothing(on_slurm: Site) -> None:
