@@ -36,14 +36,14 @@ def objection(entries: Iterable[Entry], user: int, private: Callable[[int], bool
     ``entries`` are the file, the link that leads to it, and the folders that hold them. ``private`` tells
     whether a group has no member but ``user``: many systems make one per user, and let it write by default.
     """
-    for one in entries:
-        if one.uid not in (user, ROOT):
-            return f"{one.path} belongs to another user (number {one.uid})", ""
-        shared = one.mode & stat.S_IWGRP and one.gid != ROOT and not private(one.gid)
-        sticky = stat.S_ISDIR(one.mode) and one.mode & stat.S_ISVTX
-        if (one.mode & stat.S_IWOTH or shared) and not (sticky or stat.S_ISLNK(one.mode)):
-            mend = f"chmod go-w {shlex.quote(one.path)}" if one.uid == user else ""
-            return f"{one.path} can be written by others (mode {stat.S_IMODE(one.mode):04o})", mend
+    for entry in entries:
+        if entry.uid not in (user, ROOT):
+            return f"{entry.path} belongs to another user (number {entry.uid})", ""
+        shared = entry.mode & stat.S_IWGRP and entry.gid != ROOT and not private(entry.gid)
+        sticky = stat.S_ISDIR(entry.mode) and entry.mode & stat.S_ISVTX
+        if (entry.mode & stat.S_IWOTH or shared) and not (sticky or stat.S_ISLNK(entry.mode)):
+            mend = f"chmod go-w {shlex.quote(entry.path)}" if entry.uid == user else ""
+            return f"{entry.path} can be written by others (mode {stat.S_IMODE(entry.mode):04o})", mend
     return "", ""
 
 
@@ -54,23 +54,23 @@ def check(path: str, handle: int) -> None:
     entries = [_entry(real, os.fstat(handle))]
     entries += [_entry(path, os.lstat(path))] if os.path.islink(path) else []
     entries += [_entry(folder, os.stat(folder)) for folder in folders]
-    seen, mend = objection(entries, os.geteuid(), _private)
-    if seen:
-        raise refusal(path, f"{seen}, and its lines can run programs as you", mend)
+    problem, mend = objection(entries, os.geteuid(), _private)
+    if problem:
+        raise refusal(path, f"{problem}, and its lines can run programs as you", mend)
 
 
-def refusal(path: str, seen: str, mend: str = "") -> BadInput:
+def refusal(path: str, problem: str, mend: str = "") -> BadInput:
     ways = [
         *([mend] if mend else []),
         f"if you trust all who may write it: export CLUSTERRUN_TRUST={shlex.quote(path)}",
         f'or in ~/.config/clusterrun/config.toml, below [defaults]: trust = ["{path}"]',
         "if not: touch clusterrun.toml in your project; the search upwards ends there",
     ]
-    return BadInput(f"{path} is not read: {seen}", "\n".join(ways))
+    return BadInput(f"{path} is not read: {problem}", "\n".join(ways))
 
 
-def _entry(path: str, found: os.stat_result) -> Entry:
-    return Entry(path, found.st_mode, found.st_uid, found.st_gid)
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_mode, status.st_uid, status.st_gid)
 
 
 def _private(gid: int) -> bool:

@@ -39,7 +39,7 @@ def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
     for key, value in table.items():
         if key in TEXTS and not (isinstance(value, str) and value):
             raise BadInput(f"{origin} {key}: {value!r} is not a string")
-        whole = isinstance(value, list) and all(isinstance(one, str) and "=" in one for one in value)
+        whole = isinstance(value, list) and all(isinstance(option, str) and "=" in option for option in value)
         if key == "options" and not whole:
             raise BadInput(f"{origin} {key}: {value!r} is not a list of KEY=VALUE, as ssh -o takes them")
     texts = {key: str(table.get(key, "")) for key in TEXTS}
@@ -47,12 +47,12 @@ def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
     return checked(HostEntry(name, **texts, options=tuple(table.get("options", ()))))
 
 
-def checked(found: HostEntry) -> HostEntry:
+def checked(entry: HostEntry) -> HostEntry:
     """``found``, whose host can be no option of ssh's. Raises ``BadInput``."""
-    if found.host.startswith("-") or not found.host.isprintable() or " " in found.host or not found.host:
-        seen = f"{found.host!r} is not a host name for ssh"
-        raise BadInput(seen, "clusterrun --host NAME, as you type it after ssh")
-    return found
+    if entry.host.startswith("-") or not entry.host.isprintable() or " " in entry.host or not entry.host:
+        problem = f"{entry.host!r} is not a host name for ssh"
+        raise BadInput(problem, "clusterrun --host NAME, as you type it after ssh")
+    return entry
 
 
 PROJECT_FILE = "clusterrun.toml"
@@ -78,24 +78,26 @@ def load(cwd: str, environ: Mapping[str, str]) -> list[Configuration]:
     variable = read_value(TRUST, environ.get(TRUST.variable, ""), TRUST.variable)
     trusted = variable if isinstance(variable, tuple) else ()
     project, user = _upwards(cwd), _user_file(environ)
-    found = []
+    configurations = []
     if os.path.isfile(user):
-        found.append(read(user, trusted))
-        trusted += tuple(dict(found[0].defaults.values).get(TRUST.name, ()))  # type: ignore[arg-type]
-    for one in found:
-        _refuse_trust([source for _, source in one.profiles], user)
+        configurations.append(read(user, trusted))
+        trusted += tuple(dict(configurations[0].defaults.values).get(TRUST.name, ()))  # type: ignore[arg-type]
+    for configuration in configurations:
+        _refuse_trust([source for _, source in configuration.profiles], user)
     if project and project != user:
-        found.insert(0, read(project, trusted))
-        _refuse_trust([found[0].defaults, *(source for _, source in found[0].profiles)], user)
-    return found
+        configurations.insert(0, read(project, trusted))
+        _refuse_trust(
+            [configurations[0].defaults, *(source for _, source in configurations[0].profiles)], user
+        )
+    return configurations
 
 
 def _refuse_trust(sources: Iterable[Source], user: str) -> None:
     """A file must not vouch for itself, and a profile is chosen after the files are read."""
     for source in sources:
         if TRUST.name in dict(source.values):
-            seen = f"{source.origin}: trust does not count here"
-            raise BadInput(seen, f"put it in {user}, below [defaults]")
+            problem = f"{source.origin}: trust does not count here"
+            raise BadInput(problem, f"put it in {user}, below [defaults]")
 
 
 def _user_file(environ: Mapping[str, str]) -> str:
@@ -127,8 +129,8 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
 
 def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
     """The host of that name, of the strongest file that has it; else ``name`` as ssh knows it."""
-    found = [one for c in configurations for one in c.hosts if one.name == name]
-    return found[0] if found else checked(HostEntry(name, name))
+    matches = [entry for c in configurations for entry in c.hosts if entry.name == name]
+    return matches[0] if matches else checked(HostEntry(name, name))
 
 
 def toml(content: bytes, where: str) -> dict[str, Any]:
@@ -155,15 +157,15 @@ def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
 
 
 def _below(path: str, trusted: Sequence[str]) -> bool:
-    places = [os.path.realpath(os.path.expanduser(one)) for one in trusted]
+    places = [os.path.realpath(os.path.expanduser(folder)) for folder in trusted]
     return any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places)
 
 
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:
     table = data.get(name, {})
     if not isinstance(table, dict):
-        seen = f"{path}: {name} is not a table"
-        raise BadInput(seen, f"write [{name}] on a line of its own, its keys below it")
+        problem = f"{path}: {name} is not a table"
+        raise BadInput(problem, f"write [{name}] on a line of its own, its keys below it")
     return table
 
 
@@ -174,10 +176,10 @@ def _source(table: dict[str, Any], origin: str) -> Source:
     return Source(origin, tuple(values))
 
 
-def _refuse_unknown(found: Iterable[str], known: tuple[str, ...], where: str, kind: str) -> None:
-    for name in found:
-        if name not in known:
-            hint = did_you_mean(name, known, f"known are {', '.join(known)}")
+def _refuse_unknown(names: Iterable[str], allowed: tuple[str, ...], where: str, kind: str) -> None:
+    for name in names:
+        if name not in allowed:
+            hint = did_you_mean(name, allowed, f"known are {', '.join(allowed)}")
             raise BadInput(f"{where}: unknown {kind} {name!r}", hint)
 
 
@@ -187,6 +189,6 @@ def sources(configurations: Iterable[Configuration], profile: str) -> list[Sourc
     chosen = [source for c in configured for name, source in c.profiles if name == profile]
     if profile and not chosen:
         names = tuple(dict.fromkeys(name for c in configured for name, _ in c.profiles))
-        known = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
-        raise BadInput(f"there is no profile {profile!r}", did_you_mean(profile, names, known))
+        remedy = f"known are {', '.join(names)}" if names else "no configuration file has a profile"
+        raise BadInput(f"there is no profile {profile!r}", did_you_mean(profile, names, remedy))
     return chosen + [c.defaults for c in configured]

@@ -31,12 +31,12 @@ INSTEAD = {
 """What to write for a name that people try."""
 
 
-def check(function: str, given: Mapping[str, object], options: Iterable[Option]) -> None:
+def check(function: str, keywords: Mapping[str, object], options: Iterable[Option]) -> None:
     """Refuse a keyword that is not an option of ``function``. Raises ``BadInput`` with the nearest one."""
-    known = [option.field for option in options]
-    for name in given:
-        if name not in known:
-            guess = did_you_mean(name, known, f"help(clusterrun.{function}) shows every option")
+    fields = [option.field for option in options]
+    for name in keywords:
+        if name not in fields:
+            guess = did_you_mean(name, fields, f"help(clusterrun.{function}) shows every option")
             raise BadInput(f"{function}() has no option {name!r}", INSTEAD.get(name, guess))
 
 
@@ -57,8 +57,8 @@ def annotation(option: Option) -> str:
         "python": "str | PathLike[str]",
         "template": "str | PathLike[str]",
     }
-    words = f"Literal[{', '.join(_quoted(option.choices))}]" if option.choices else "str"
-    return f"{own.get(option.name) or kinds.get(option.kind, words)} | None"
+    text_type = f"Literal[{', '.join(_quoted(option.choices))}]" if option.choices else "str"
+    return f"{own.get(option.name) or kinds.get(option.kind, text_type)} | None"
 
 
 def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
@@ -66,21 +66,25 @@ def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         plain = inspect.signature(function)
-        kept = [one for one in plain.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        own_parameters = [
+            parameter
+            for parameter in plain.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         keyword = inspect.Parameter.KEYWORD_ONLY
         fields = {option.field: annotation(option) for option in options}
         keywords = [
             inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in fields.items()
         ]
-        function.__signature__ = plain.replace(parameters=[*kept, *keywords])  # type: ignore[attr-defined]
+        function.__signature__ = plain.replace(parameters=[*own_parameters, *keywords])  # type: ignore[attr-defined]
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{described(options)}"
         return function
 
     return decorate
 
 
-def _quoted(words: Iterable[str]) -> list[str]:
-    return [f'"{word}"' for word in words]
+def _quoted(values: Iterable[str]) -> list[str]:
+    return [f'"{word}"' for word in values]
 
 
 def described(options: Iterable[Option]) -> str:
@@ -121,13 +125,15 @@ COMMON = ("context: _Context | None = None", "tell: Callable[[str], None] = ..."
 
 def stub(submit: Callable[..., object], check: Callable[..., object]) -> str:
     """The text of the stub; ``submit`` and ``check`` are the functions, for what they say of themselves."""
-    words = ("*command: str | PathLike[str]", "cwd: str | PathLike[str] = ...", *COMMON)
-    texts = [_function("submit", words, SUBMIT, submit), _function("check", (*COMMON, "*"), CHECK, check)]
+    arguments = ("*command: str | PathLike[str]", "cwd: str | PathLike[str] = ...", *COMMON)
+    texts = [_function("submit", arguments, SUBMIT, submit), _function("check", (*COMMON, "*"), CHECK, check)]
     return HEAD + "".join(texts)
 
 
-def _function(name: str, first: Iterable[str], options: Iterable[Option], told: Callable[..., object]) -> str:
+def _function(
+    name: str, first: Iterable[str], options: Iterable[Option], function: Callable[..., object]
+) -> str:
     keywords = [f"{option.field}: {annotation(option)} = None" for option in options]
     arguments = "".join(f"    {argument},\n" for argument in (*first, *keywords))
-    doc = "\n".join(f"    {line}".rstrip() for line in (inspect.getdoc(told) or "").split("\n"))
+    doc = "\n".join(f"    {line}".rstrip() for line in (inspect.getdoc(function) or "").split("\n"))
     return f'\ndef {name}(\n{arguments}) -> Run:\n    r"""{doc.strip()}\n    """\n'

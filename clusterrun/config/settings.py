@@ -34,51 +34,51 @@ class Source:
 def settle(sources: Iterable[Source]) -> dict[str, Setting]:
     """Every option with its value and origin; ``sources`` strongest first. Lists add up, weakest first."""
     strongest = list(sources)
-    found = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
-    return {**found, **_requeue_implied(found, [source.origin for source in strongest])}
+    settings = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
+    return {**settings, **_requeue_implied(settings, [source.origin for source in strongest])}
 
 
-def _requeue_implied(found: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
+def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
     """``requeue-by`` implies ``requeue``, unless a stronger source says no. Raises ``BadInput`` for both."""
-    whether, how = found["requeue"], found["requeue-by"]
+    whether, how = settings["requeue"], settings["requeue-by"]
     if not how.value or whether.value:
         return {}
     no = origins.index(whether.origin) if whether.origin in origins else len(origins)
     way = origins.index(how.origin)
     if no == way:
-        seen = f"{how.origin}: requeue-by {how.value} and no requeue contradict each other"
-        raise BadInput(seen, "leave one of them out")
+        problem = f"{how.origin}: requeue-by {how.value} and no requeue contradict each other"
+        raise BadInput(problem, "leave one of them out")
     if no < way:
         return {"requeue-by": Setting("requeue-by", "", whether.origin)}
     return {"requeue": Setting("requeue", True, how.origin)}
 
 
 def _settled(option: Option, sources: list[Source]) -> Setting:
-    found = [(dict(s.values)[option.name], s.origin) for s in sources if option.name in dict(s.values)]
-    if not found:
+    values = [(dict(s.values)[option.name], s.origin) for s in sources if option.name in dict(s.values)]
+    if not values:
         return Setting(option.name, option.default, DEFAULT)
     if option.kind != "list":
-        return Setting(option.name, found[0][0], found[0][1])
-    items = tuple(item for value, _ in reversed(found) if isinstance(value, tuple) for item in value)
-    return Setting(option.name, items, " + ".join(origin for _, origin in reversed(found)))
+        return Setting(option.name, values[0][0], values[0][1])
+    items = tuple(item for value, _ in reversed(values) if isinstance(value, tuple) for item in value)
+    return Setting(option.name, items, " + ".join(origin for _, origin in reversed(values)))
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Source]:
     """A source for each option that ``CLUSTERRUN_*`` variables set; lists have one item per line."""
-    given = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
-    return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in given]
+    options = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
+    return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in options]
 
 
-def read_value(option: Option, given: Any, where: str) -> Value:
+def read_value(option: Option, raw_value: Any, where: str) -> Value:
     """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
     readers = {"list": _list, "switch": _switch, "number": _number}
-    value = readers.get(option.kind, _text)(given)
+    value = readers.get(option.kind, _text)(raw_value)
     if value is not None and option.kind in ("gpus", "nodes"):
         kind = gpu_request if option.kind == "gpus" else node_range
         count, more = kind.read(value, where)
         value = kind.said(count, more) if more else count
     if value is None or (option.choices and value not in option.choices):
-        wanted = {
+        expected = {
             "list": "a list of strings",
             "switch": "true or false",
             "number": "a whole number",
@@ -86,48 +86,48 @@ def read_value(option: Option, given: Any, where: str) -> Value:
             "nodes": "a number of nodes",
         }
         choices = " or ".join(option.choices)
-        raise BadInput(f"{where}: {given!r} is not {choices or wanted.get(option.kind, 'a string')}")
+        raise BadInput(f"{where}: {raw_value!r} is not {choices or expected.get(option.kind, 'a string')}")
     return value
 
 
-def _text(given: Any) -> str | None:
-    return None if isinstance(given, (bool, list, dict)) else str(given)
+def _text(raw_value: Any) -> str | None:
+    return None if isinstance(raw_value, (bool, list, dict)) else str(raw_value)
 
 
-def _number(given: Any) -> int | None:
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
-    text = given.strip() if isinstance(given, str) else ""
+def _number(raw_value: Any) -> int | None:
+    if isinstance(raw_value, int) and not isinstance(raw_value, bool):
+        return raw_value
+    text = raw_value.strip() if isinstance(raw_value, str) else ""
     return int(text) if text.lstrip("-").isdecimal() and text.isascii() else None
 
 
-def _switch(given: Any) -> bool | None:
-    if isinstance(given, bool):
-        return given
-    word = given.strip().lower() if isinstance(given, str) else ""
+def _switch(raw_value: Any) -> bool | None:
+    if isinstance(raw_value, bool):
+        return raw_value
+    word = raw_value.strip().lower() if isinstance(raw_value, str) else ""
     if word in ("1", "true", "yes", "on"):
         return True
     return False if word in ("0", "false", "no", "off") else None
 
 
-def _list(given: Any) -> tuple[str, ...] | None:
-    if isinstance(given, str):
-        return tuple(line for line in given.splitlines() if line)
-    whole = isinstance(given, list) and all(isinstance(item, str) for item in given)
-    return tuple(given) if whole else None
+def _list(raw_value: Any) -> tuple[str, ...] | None:
+    if isinstance(raw_value, str):
+        return tuple(line for line in raw_value.splitlines() if line)
+    whole = isinstance(raw_value, list) and all(isinstance(item, str) for item in raw_value)
+    return tuple(raw_value) if whole else None
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each ``CLUSTERRUN_*`` variable that is none of ours but looks much like one."""
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
-    known = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
+    candidates = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
-    said = []
+    notices = []
     for name in sorted(environ):
         if name.startswith(contract.OPTION_VARIABLE_PREFIX) and name not in ours | RESERVED | of_a_run:
-            near = nearest(name, known, alike=0.85)
-            said += [f"{name} is set but has no effect; did you mean {near[0]}?"] if near else []
-    return said
+            near = nearest(name, candidates, alike=0.85)
+            notices += [f"{name} is set but has no effect; did you mean {near[0]}?"] if near else []
+    return notices
 
 
 PROFILE_VARIABLE = contract.OPTION_VARIABLE_PREFIX + "PROFILE"

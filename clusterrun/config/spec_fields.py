@@ -22,32 +22,32 @@ WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}
 
 def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a spec that ``options`` mean; variables without a value have that of ``environ``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in options.items():
         option = CONFIGURABLE.get(name.replace("_", "-"))
         if value is None or (option and option.choices and value == option.default):
             continue
         if name in ("env", "environment"):
-            found["environment"] = _pairs(value, "env", "KEY=VALUE", partial(_variable, environ))
+            values["environment"] = _pairs(value, "env", "KEY=VALUE", partial(_variable, environ))
         elif name == "preflight_limit":
-            found[name] = _pairs(value, name, "NAME=NUMBER", _limit)
+            values[name] = _pairs(value, name, "NAME=NUMBER", _limit)
         elif name == "gpus":
-            found["gpus"], found["gpu_type"] = gpu_request.read(str(_plain(name, value)), name)
+            values["gpus"], values["gpu_type"] = gpu_request.read(str(_plain(name, value)), name)
         elif name == "nodes":
-            found["nodes"], found["min_nodes"] = node_range.read(str(_plain(name, value)), name)
+            values["nodes"], values["min_nodes"] = node_range.read(str(_plain(name, value)), name)
         else:
-            found[name] = _plain(name, value)
-    return found
+            values[name] = _plain(name, value)
+    return values
 
 
-def command(words: Iterable[Any]) -> tuple[str, ...]:
+def command(arguments: Iterable[Any]) -> tuple[str, ...]:
     """The words of a command; paths as texts. Raises ``BadInput``."""
-    found = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in words)
-    wrong = [word for word in found if not isinstance(word, str)]
+    texts = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in arguments)
+    wrong = [word for word in texts if not isinstance(word, str)]
     if wrong:
-        seen = f"{wrong[0]!r} is not a word of a command"
-        raise BadInput(seen, 'give texts one by one: submit("train.py", "--lr", "0.1")')
-    return found
+        problem = f"{wrong[0]!r} is not a word of a command"
+        raise BadInput(problem, 'give texts one by one: submit("train.py", "--lr", "0.1")')
+    return texts
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -109,8 +109,8 @@ def _pairs(
     items = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable) or isinstance(items, bytes):
         raise BadInput(f"{name}: {value!r} is not a mapping", f"give {name}={{…: …}}, or a list of {form}")
-    found = dict(_pair(item, name, form, read) for item in items)
-    return tuple(found.items())
+    pairs = dict(_pair(item, name, form, read) for item in items)
+    return tuple(pairs.items())
 
 
 def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]) -> tuple[str, Any]:
@@ -125,12 +125,12 @@ def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str,
 def _variable(environ: Mapping[str, str], name: str, value: Any) -> tuple[str, str]:
     if value is None:
         if name not in environ:
-            seen = f"--env {name}: there is no variable {name} here"
-            raise BadInput(seen, f"give its value: --env {name}=VALUE")
+            problem = f"--env {name}: there is no variable {name} here"
+            raise BadInput(problem, f"give its value: --env {name}=VALUE")
         return name, environ[name]
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):
-        seen = f"env: the value of {name} is {value!r}, not text"
-        raise BadInput(seen, f"give text: env={{{name!r}: '…'}}")
+        problem = f"env: the value of {name} is {value!r}, not text"
+        raise BadInput(problem, f"give text: env={{{name!r}: '…'}}")
     return name, str(value)
 
 
@@ -138,6 +138,6 @@ def _limit(name: str, value: Any) -> tuple[str, float]:
     try:
         return name, float(value)
     except (TypeError, ValueError) as error:
-        said = name if value is None else f"{name}={value}"
-        seen = f"--preflight-limit {said!r} has no number"
-        raise BadInput(seen, "write NAME=NUMBER: --preflight-limit slow_fail=0.4") from error
+        text = name if value is None else f"{name}={value}"
+        problem = f"--preflight-limit {text!r} has no number"
+        raise BadInput(problem, "write NAME=NUMBER: --preflight-limit slow_fail=0.4") from error

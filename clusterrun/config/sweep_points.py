@@ -42,37 +42,37 @@ def combined(
     """Each point of ``listed`` with every combination of the values of ``axes``. Raises ``BadInput``."""
     count = len(listed) * math.prod(len(values) for _, values in axes)
     if count > MOST_POINTS:
-        seen = f"{where}: {count:,} points are more than {MOST_POINTS:,}"
-        raise BadInput(seen, EACH)
+        problem = f"{where}: {count:,} points are more than {MOST_POINTS:,}"
+        raise BadInput(problem, EACH)
     names = [name for name, _ in axes]
     for name in (*names, *(listed[0] if listed else ())):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise BadInput(f"{where}: {name!r} is not a name", "a name is of letters, digits, _, . and -: lr")
     if twice := {name for name in names if names.count(name) > 1 or (listed and name in listed[0])}:
         raise BadInput(f"{where}: {', '.join(sorted(twice))} is given twice", "give all its values at once")
-    found = [
+    points = [
         tuple((name, _text(value, where, name)) for name, value in (*point.items(), *zip(names, combination)))
         for point in listed
         for combination in itertools.product(*(values for _, values in axes))
     ]
-    return _distinct(found, where)
+    return _distinct(points, where)
 
 
-def _distinct(found: list[Point], where: str) -> tuple[Point, ...]:
-    if not found or not found[0]:
+def _distinct(points: list[Point], where: str) -> tuple[Point, ...]:
+    if not points or not points[0]:
         remedy = "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
         raise BadInput(f"{where}: there is no point", remedy)
     first: dict[Point, int] = {}
-    for place, point in enumerate(found):
-        if [name for name, _ in point] != [name for name, _ in found[0]]:
-            missing = sorted({name for name, _ in found[0]} ^ {name for name, _ in point})
-            seen = f"{where}: point {place} and point 0 differ in {', '.join(missing) or 'their order'}"
-            raise BadInput(seen, "give each point a value for every name, in one order")
+    for place, point in enumerate(points):
+        if [name for name, _ in point] != [name for name, _ in points[0]]:
+            missing = sorted({name for name, _ in points[0]} ^ {name for name, _ in point})
+            problem = f"{where}: point {place} and point 0 differ in {', '.join(missing) or 'their order'}"
+            raise BadInput(problem, "give each point a value for every name, in one order")
         if (before := first.setdefault(point, place)) != place:
-            seen = f"{where}: the points {before} and {place} are the same: {point_text(point)}"
+            problem = f"{where}: the points {before} and {place} are the same: {point_text(point)}"
             twice = "--set trial='range(2)', and {trial} in the command"
-            raise BadInput(seen, f"leave one out; to run each point twice: {twice}")
-    return tuple(found)
+            raise BadInput(problem, f"leave one out; to run each point twice: {twice}")
+    return tuple(points)
 
 
 @frozen
@@ -86,17 +86,17 @@ class Axis:
 
 def search_space(sets: Sequence[str]) -> tuple[Axis, ...]:
     """What `--set` says where points are asked for: `lr=log(1e-5,0.1)`, or values. Raises ``BadInput``."""
-    found = []
+    axes = []
     for text in sets:
         name, _, listed = text.partition("=")
         if match := _SPAN.fullmatch(listed.strip()):
             kind, *ends = match.groups()
-            found.append(Axis(name, kind, _ends(text, kind, ends)))
+            axes.append(Axis(name, kind, _ends(text, kind, ends)))
         else:
             name, values = _axis(text)
-            found.append(Axis(name, "any", tuple(values)))
-    combined([{}], [(axis.name, ("",)) for axis in found], "--set")
-    return tuple(found)
+            axes.append(Axis(name, "any", tuple(values)))
+    combined([{}], [(axis.name, ("",)) for axis in axes], "--set")
+    return tuple(axes)
 
 
 def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
@@ -106,8 +106,8 @@ def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or kind != "log")):
         above, example = ", above 0" if kind == "log" else "", "2,8" if kind == "int" else "1e-5,0.1"
-        seen = f"--set {text!r}: {kind} is from a number to a larger one{above}"
-        raise BadInput(seen, f"--set '{text.partition('=')[0]}={kind}({example})'")
+        problem = f"--set {text!r}: {kind} is from a number to a larger one{above}"
+        raise BadInput(problem, f"--set '{text.partition('=')[0]}={kind}({example})'")
     return str(low), str(high)
 
 
@@ -121,8 +121,8 @@ def _text(value: Any, where: str, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)) and "\0" not in str(value):
         return str(value)
-    seen = f"{where}: {name} has the value {repr(value)[:60]}, which is neither text nor a number"
-    raise BadInput(seen, "give a text, a number, true or false")
+    problem = f"{where}: {name} has the value {repr(value)[:60]}, which is neither text nor a number"
+    raise BadInput(problem, "give a text, a number, true or false")
 
 
 def _axis(text: str) -> tuple[str, list[str]]:
@@ -138,17 +138,17 @@ def _axis(text: str) -> tuple[str, list[str]]:
             remedy = "range(5) is 0,1,2,3,4; range(2, 10, 2) is 2,4,6,8"
             raise BadInput(f"--set {text!r} is an empty range", remedy)
         if len(values) > MOST_POINTS:
-            seen = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
-            raise BadInput(seen, EACH)
+            problem = f"--set {name}: {len(values):,} points are more than {MOST_POINTS:,}"
+            raise BadInput(problem, EACH)
         return name, [str(number) for number in values]
     try:
         rows = list(csv.reader([listed], strict=True))
     except csv.Error as error:
         raise BadInput(f"--set {text!r}: {error}", "put a value with commas in double quotes") from error
-    found = rows[0] if rows else []
-    if not found or "" in found:
+    texts = rows[0] if rows else []
+    if not texts or "" in texts:
         raise BadInput(f"--set {text!r} has a point without a value", f"--set {name}=0.1,0.01")
-    return name, found
+    return name, texts
 
 
 def _read(path: str) -> list[dict[str, Any]]:
@@ -162,10 +162,10 @@ def _read(path: str) -> list[dict[str, Any]]:
     kind = os.path.splitext(path)[1].lower()
     if kind not in (".csv", ".toml"):
         raise BadInput(f"--points {path}: its name does not say what it is", "give a .csv or .toml file")
-    found = _table(content, path) if kind == ".csv" else _tables(content, path)
-    if not found:
+    rows = _table(content, path) if kind == ".csv" else _tables(content, path)
+    if not rows:
         raise BadInput(f"--points {path}: there is no point in it", "clusterrun help sweeps shows such files")
-    return found
+    return rows
 
 
 def _table(content: str, path: str) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def _table(content: str, path: str) -> list[dict[str, Any]]:
     names = [name.strip() for name in names]
     if len(set(names)) < len(names):
         raise BadInput(f"--points {path}: a name stands twice in the first line", "give each column its own")
-    found = []
+    points = []
     for number, row in enumerate(rows, 2):
         cells = [cell.strip() for cell in row]
         if not any(cells):
@@ -185,21 +185,21 @@ def _table(content: str, path: str) -> list[dict[str, Any]]:
             missing = [name for name, cell in itertools.zip_longest(names, cells, fillvalue="") if not cell]
             what = f"no value for {', '.join(missing)}" if missing else f"{len(cells)} cells"
             raise BadInput(f"--points {path}: row {number} has {what}", f"its columns are {', '.join(names)}")
-        found.append(dict(zip(names, cells)))
-    return found
+        points.append(dict(zip(names, cells)))
+    return points
 
 
 def _tables(content: str, path: str) -> list[dict[str, Any]]:
     from clusterrun.config.profiles import toml  # for such a file alone
 
-    found = toml(content.encode(), f"--points {path}")
-    listed = found.get("point")
-    if set(found) != {"point"} or not isinstance(listed, list):
+    tables = toml(content.encode(), f"--points {path}")
+    listed = tables.get("point")
+    if set(tables) != {"point"} or not isinstance(listed, list):
         raise BadInput(f"--points {path}: its tables are not called [[point]]", "[[point]]\nlr = 0.1")
     for place, point in enumerate(listed):
         if missing := [name for name in listed[0] if name not in point]:
-            seen = f"--points {path}: point {place} has no value for {', '.join(missing)}"
-            raise BadInput(seen, "give each point a value for every name, in one order")
+            problem = f"--points {path}: point {place} has no value for {', '.join(missing)}"
+            raise BadInput(problem, "give each point a value for every name, in one order")
     return listed
 
 
@@ -219,9 +219,9 @@ def check_places(spec: JobSpec, point: Point) -> None:
     places = {match for text in texts for match in _PLACE.findall(text)}
     names = [name for name, _ in point]
     if idle := [name for name in names if name not in places]:
-        seen = f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same"
+        problem = f"{', '.join(idle)} stands nowhere in the command: all its runs would be the same"
         place = f"{{{idle[0]}}}"
-        raise BadInput(seen, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")
+        raise BadInput(problem, f"write {place} where its value goes: train.py --{idle[0]} '{place}'")
     for place in sorted(places - set(names)):
         if near := nearest(place, names, alike=0.75):
             raise BadInput(f"{{{place}}} is not a name of this sweep", f"did you mean {{{near[0]}}}?")

@@ -25,20 +25,20 @@ def count_gpus(
     """GPUs that a program started here would see; ``CUDA_VISIBLE_DEVICES`` narrows them."""
     path = [*environment.get("PATH", os.defpath).split(os.pathsep), *places]
     program = any(os.access(os.path.join(place, "nvidia-smi"), os.X_OK) for place in path)
-    there = _listed(run) if program else len(proc.listed(driver)) or _of_amd(amd_nodes)
+    installed = _listed(run) if program else len(proc.listed(driver)) or _of_amd(amd_nodes)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return there
-    return min(there, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+        return installed
+    return min(installed, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
 
 
 def _listed(run: Callable[..., system.Completed]) -> int:
     try:
-        done = run(("nvidia-smi", "-L"), LIMIT)
+        answer = run(("nvidia-smi", "-L"), LIMIT)
     except (system.ProgramMissing, system.ProgramTimeout):
         return 0
     # Its code is 14 where it lists all, and the infoROM of one is corrupted.
-    return sum(line.startswith("GPU ") for line in done.out.splitlines())
+    return sum(line.startswith("GPU ") for line in answer.out.splitlines())
 
 
 def _of_amd(nodes: str) -> int:

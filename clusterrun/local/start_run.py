@@ -44,13 +44,13 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
     }
     argv = (sys.executable, "-c", PROGRAM, str(Path(__file__).resolve().parents[2]))
     try:
-        done = system.run(argv, START_SECONDS, env=for_controller, cwd=plan.spec.cwd)
+        answer = system.run(argv, START_SECONDS, env=for_controller, cwd=plan.spec.cwd)
     except system.ProgramTimeout as error:
         raise SchedulerError(f"the run could not be started: {error.seen}", "submit it again") from error
-    job_id = done.out.strip()
-    if done.code != 0 or not job_id:
-        last = done.err.strip().splitlines()[-LAST_LINES:]
-        raise SchedulerError(f"the run could not be started: exit code {done.code}", "\n".join(last))
+    job_id = answer.out.strip()
+    if answer.code != 0 or not job_id:
+        last = answer.err.strip().splitlines()[-LAST_LINES:]
+        raise SchedulerError(f"the run could not be started: exit code {answer.code}", "\n".join(last))
     return job_id
 
 

@@ -30,7 +30,7 @@ class LogSelection:
 
 def numbers(text: str, below: int, what: str) -> frozenset[int]:
     """The numbers in ``0,3-5``. Raises ``BadInput`` for anything else, or one not below ``below``."""
-    found: set[int] = set()
+    selected: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not (text.isascii() and first.isdecimal() and (last.isdecimal() or not dash)):
@@ -38,8 +38,8 @@ def numbers(text: str, below: int, what: str) -> frozenset[int]:
         low, high = int(first), int(last or first)
         if high >= below or low > high:
             raise BadInput(f"there is no {what} {part.strip()}", f"the run has {what}s 0 to {below - 1}")
-        found.update(range(low, high + 1))
-    return frozenset(found)
+        selected.update(range(low, high + 1))
+    return frozenset(selected)
 
 
 _LOG = re.compile(r"(\d{5,})\.(out|err)")
@@ -64,12 +64,12 @@ class LogFile(NamedTuple):
 
 def log_files(folder: str, selection: LogSelection) -> list[LogFile]:
     """The wanted files of an attempt, by rank; none where the folder is not there yet."""
-    found = []
+    files = []
     for name in _names(folder):
         match = _LOG.fullmatch(name)
         if match and selection.wants(int(match[1]), match[2]):
-            found.append(LogFile(os.path.join(folder, name), int(match[1]), match[2]))
-    return sorted(found, key=lambda file: (file.rank, file.stream))
+            files.append(LogFile(os.path.join(folder, name), int(match[1]), match[2]))
+    return sorted(files, key=lambda file: (file.rank, file.stream))
 
 
 def attempts(folder: str) -> list[int]:
@@ -113,13 +113,13 @@ class LogReading:
 
     def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
         """``data``, which came between two moments, as pieces; a line without end is kept back a while."""
-        found, self.rest = spread(self.rest + data, len(self.rest), since, wall)
+        timed_lines, self.rest = spread(self.rest + data, len(self.rest), since, wall)
         if len(self.rest) > LINE_LIMIT and not self.exact:
             self.rest = standing(self.rest)
         if len(self.rest) > LINE_LIMIT:
-            found.append((wall, self.rest))
+            timed_lines.append((wall, self.rest))
             self.rest = b""
-        return [Piece(at, self.file.rank, self.file.stream, part) for at, part in found]
+        return [Piece(at, self.file.rank, self.file.stream, part) for at, part in timed_lines]
 
 
 def standing(line: bytes) -> bytes:
@@ -163,13 +163,13 @@ def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> It
     parts = total // share + 1
     starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
     for part in range(1, parts + 1):
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for reading, start, size, since in starts:
             length, data = wall - since, reading.take(start + (size - start) * part // parts)
             before, then = since + length * (part - 1) / parts, since + length * part / parts
-            found += reading.pieces(data, before, then) if data else []
+            pieces += reading.pieces(data, before, then) if data else []
             reading.looked = wall
-        yield from sorted(found)
+        yield from sorted(pieces)
 
 
 def opened(path: str) -> int | None:
@@ -223,16 +223,16 @@ def tail_start(path: str, size: int, lines: int) -> int:
     """The offset from which the last ``lines`` lines of the first ``size`` bytes begin."""
     if lines == 0:
         return size
-    start, wanted, first = size, lines, True
+    start, missing_lines, first = size, lines, True
     while start > 0:
         portion = min(start, 8192 if first else 1 << 17)
         start -= portion
         data = read_at(path, start, portion)
         if first and data.endswith(b"\n"):
-            wanted += 1
+            missing_lines += 1
         first = False
         ends = data.count(b"\n")
-        if ends >= wanted:
-            return start + len(data) - len(data.split(b"\n", ends - wanted + 1)[-1])
-        wanted -= ends
+        if ends >= missing_lines:
+            return start + len(data) - len(data.split(b"\n", ends - missing_lines + 1)[-1])
+        missing_lines -= ends
     return 0

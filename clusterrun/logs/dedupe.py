@@ -45,28 +45,28 @@ class _Repeated:
 def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
     """Lines headed and ended; one that different ranks write within ``WINDOW`` once, with the ranks."""
     waiting: deque[_Shared] = deque()
-    known: dict[tuple[str, str], _Repeated] = {}
+    repeated_by_key: dict[tuple[str, str], _Repeated] = {}
     for piece in pieces:
         while waiting and (piece.at - waiting[0].at > WINDOW or len(waiting) > MOST):
-            yield _shown(waiting.popleft(), known, headings)
+            yield _shown(waiting.popleft(), repeated_by_key, headings)
         for line in lines(piece.data, headings.colours) if piece.data else ():
             key = (line, piece.stream)
-            repeated = known.get(key) or known.setdefault(key, _Repeated())
+            repeated = repeated_by_key.get(key) or repeated_by_key.setdefault(key, _Repeated())
             number = repeated.next_of(piece.rank)
             if number == len(repeated.times):
                 repeated.times.append(_Shared(key, piece.at))
                 waiting.append(repeated.times[-1])
             repeated.times[number].ranks.add(piece.rank)
     while waiting:
-        yield _shown(waiting.popleft(), known, headings)
+        yield _shown(waiting.popleft(), repeated_by_key, headings)
 
 
-def _shown(shared: _Shared, known: dict[tuple[str, str], _Repeated], headings: Headings) -> bytes:
-    repeated = known[shared.key]
+def _shown(shared: _Shared, repeated_by_key: dict[tuple[str, str], _Repeated], headings: Headings) -> bytes:
+    repeated = repeated_by_key[shared.key]
     repeated.times.popleft()
     repeated.shown += 1
     if not repeated.times:
-        del known[shared.key]
+        del repeated_by_key[shared.key]
     line, stream = shared.key
     ranks = shared.ranks
     head = headings.of(min(ranks), stream) if len(ranks) == 1 else headings.of_many(ranks, stream)

@@ -38,10 +38,10 @@ class Grep:
                 yield piece
                 continue
             lines = _lines(piece.data)
-            kept = [line for line in lines if self._find(self._plain(line))]
-            self.seen, self.found = self.seen + len(lines), self.found + len(kept)
-            if kept:
-                yield piece._replace(data=b"".join(kept))
+            matching = [line for line in lines if self._find(self._plain(line))]
+            self.seen, self.found = self.seen + len(lines), self.found + len(matching)
+            if matching:
+                yield piece._replace(data=b"".join(matching))
 
 
 @frozen
@@ -92,17 +92,17 @@ def _over(held: dict[tuple[int, str], Piece], key: tuple[int, str], piece: Piece
     """The lines of ``piece`` that nothing was written over; the state that may yet be is held back."""
     before = held.pop(key, None)
     state, since_ = (before.data, before.at) if before else (b"", piece.at)
-    shown = b""
+    finished_lines = b""
     for line in _lines(piece.data):
         if UP in line:
             goes_on = line.rstrip(b"\r\n").endswith(UP)
-            shown, state = (shown, line) if goes_on else (shown + line, b"")
+            finished_lines, state = (finished_lines, line) if goes_on else (finished_lines + line, b"")
         elif state and not line.strip():
             state += line
         else:
-            shown, state = shown + state + line, b""
-    if shown:
-        yield piece._replace(data=shown)
+            finished_lines, state = finished_lines + state + line, b""
+    if finished_lines:
+        yield piece._replace(data=finished_lines)
         since_ = piece.at
     if state:
         held[key] = piece._replace(data=state, at=since_)

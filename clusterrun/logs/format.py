@@ -49,11 +49,11 @@ class Headings:
             self._ask_for_names(time.monotonic())
         if (rank, stream) in self._unknown:
             return self._unknown[rank, stream]
-        known = node < len(self._names)
-        name = self._names[node] if known else f"node{node}"
-        words = self._painted(f"{name:<{self._width}} r{rank:<{self._digits}}", rank)
-        head = (words + _mark(stream)).encode()
-        (self._made if known else self._unknown)[rank, stream] = head
+        has_name = node < len(self._names)
+        name = self._names[node] if has_name else f"node{node}"
+        label = self._painted(f"{name:<{self._width}} r{rank:<{self._digits}}", rank)
+        head = (label + _mark(stream)).encode()
+        (self._made if has_name else self._unknown)[rank, stream] = head
         return head
 
     def _ask_for_names(self, now: float) -> None:

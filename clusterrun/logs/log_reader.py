@@ -57,8 +57,8 @@ class Growing:
     def _half_line(self, now: float) -> bytes:
         if not self._rest or (len(self._rest) <= LINE_LIMIT and now - self._changed_at < PARTIAL_SECONDS):
             return b""
-        shown, self._rest = self._rest, b""
-        return shown
+        line, self._rest = self._rest, b""
+        return line
 
     def _bar(self, now: float) -> bytes:
         if self._rest == self._early or now - self._early_at < PARTIAL_SECONDS:
@@ -70,11 +70,11 @@ class Growing:
         if (handle := attempt_logs.opened(self.file.path)) is None:
             return b""
         try:
-            found = os.fstat(handle)
-            if found.st_size < self._offset or self._inode not in (0, found.st_ino):
+            status = os.fstat(handle)
+            if status.st_size < self._offset or self._inode not in (0, status.st_ino):
                 self._offset, self._rest = 0, b""  # truncated or replaced: another file from its start
-            self._inode = found.st_ino
-            data = os.pread(handle, CHUNK_BYTES, self._offset) if found.st_size > self._offset else b""
+            self._inode = status.st_ino
+            data = os.pread(handle, CHUNK_BYTES, self._offset) if status.st_size > self._offset else b""
         finally:
             os.close(handle)
         self._offset += len(data)
@@ -94,8 +94,8 @@ class Follower:
         ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]
         for file, end in zip(files, ends):
             self._files[file.path] = Growing(file, end, self._exact)
-        shown = spans(files, ends, tail, self._selection.begin)
-        return in_order(self._folder, files, shown, self._exact)
+        ranges = spans(files, ends, tail, self._selection.begin)
+        return in_order(self._folder, files, ranges, self._exact)
 
     def new(self, all_: bool = False) -> list[Piece]:
         """What came since last time, by rank; with ``all_`` also of files that were silent for long."""
@@ -116,10 +116,10 @@ class Follower:
 
     def last(self) -> list[Piece]:
         """All that is left once nobody writes any more."""
-        found = self.new(all_=True)
+        pieces = self.new(all_=True)
         while more := self.new(all_=True):
-            found += more
-        return found + self._pieces(list(self._files.values()), Growing.last)
+            pieces += more
+        return pieces + self._pieces(list(self._files.values()), Growing.last)
 
     def _pieces(self, files: list[Growing], take: Callable[[Growing], bytes]) -> list[Piece]:
         wall = self._clock.now()
@@ -140,15 +140,15 @@ def spans(
     return [(start(file.path, end), end) for file, end in zip(files, ends)]
 
 
-def newest_attempt(paths: RunPaths, wanted: int | None) -> int | None:
+def newest_attempt(paths: RunPaths, attempt: int | None) -> int | None:
     """The attempt to show: ``wanted``, else the newest; None before the first. Raises ``BadInput``."""
-    known = attempts(paths.attempts)
-    if wanted is None:
-        return known[-1] if known else None
-    if wanted not in known:
-        there = f"attempts of the run: {', '.join(map(str, known))}"
-        raise BadInput(f"there is no attempt {wanted}", there if known else "the run has not started yet")
-    return wanted
+    numbers = attempts(paths.attempts)
+    if attempt is None:
+        return numbers[-1] if numbers else None
+    if attempt not in numbers:
+        remedy = f"attempts of the run: {', '.join(map(str, numbers))}"
+        raise BadInput(f"there is no attempt {attempt}", remedy if numbers else "the run has not started yet")
+    return attempt
 
 
 def so_far(
@@ -175,8 +175,8 @@ def following(
     follower: Follower | None = None
     while True:
         finished = over()  # asked before reading, so that nothing written before the end is missed
-        known = attempts(paths.attempts)
-        further = known[-1:] if epoch is None else [number for number in known if number > epoch]
+        numbers = attempts(paths.attempts)
+        further = numbers[-1:] if epoch is None else [number for number in numbers if number > epoch]
         if further:
             yield from follower.last() if follower else ()
             began(further[0])
@@ -184,11 +184,11 @@ def following(
             yield from follower.so_far(tail if epoch is None else None)
             epoch = further[0]
             continue
-        found = follower.new() if follower else []
-        yield from found
+        pieces = follower.new() if follower else []
+        yield from pieces
         if finished:
             yield from follower.last() if follower else ()
             return
-        if not found:
+        if not pieces:
             yield Piece(clock.now(), 0, "out", b"")
             clock.sleep(LOOK_EVERY)

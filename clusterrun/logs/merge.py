@@ -71,10 +71,10 @@ def spread(data: bytes, carried: int, since: float, wall: float) -> tuple[list[t
     ``wall``. The time of a line is that of its end.
     """
     parts = max(1, ceil((wall - since) / TICK - 1e-6))
-    found, start, new = [], 0, len(data) - carried
+    timed_lines, start, new = [], 0, len(data) - carried
     for part in range(1, parts + 1):
         end = data.rfind(b"\n", start, carried + part * new // parts) + 1
         if end > start:
-            found.append((since + (wall - since) * part / parts, data[start:end]))
+            timed_lines.append((since + (wall - since) * part / parts, data[start:end]))
             start = end
-    return found, data[start:]
+    return timed_lines, data[start:]

@@ -50,22 +50,22 @@ def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
     """The links of the newest attempt that has some, each once; () where nothing can be read."""
     try:
         for epoch in reversed(attempts(paths.attempts)[-ATTEMPTS:]):
-            if found := _of_attempt(paths.attempt(epoch).folder):
-                return found
+            if links := _of_attempt(paths.attempt(epoch).folder):
+                return links
     except ClusterrunError:
         pass
     return ()
 
 
 def _of_attempt(folder: str) -> tuple[TrackerLink, ...]:
-    found: dict[str, TrackerLink] = {}
+    link_by_url: dict[str, TrackerLink] = {}
     files = log_files(folder, LogSelection(None))
     ranks = sorted({file.rank for file in files})[:RANKS]
     for file in files:
         if file.rank in ranks:
             for tool, url in links_in(_ends(file)):
-                found.setdefault(url, TrackerLink(tool, url, file.rank))
-    return tuple(found.values())[:MOST_LINKS]
+                link_by_url.setdefault(url, TrackerLink(tool, url, file.rank))
+    return tuple(link_by_url.values())[:MOST_LINKS]
 
 
 def links_in(data: bytes) -> Iterator[tuple[str, str]]:

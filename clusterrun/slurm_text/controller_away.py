@@ -20,12 +20,12 @@ _WORDS = (
 )
 
 
-def is_away(said: Sequence[str]) -> bool:
+def is_away(lines: Sequence[str]) -> bool:
     """These words of a program of the scheduler say that its controller could not be reached.
 
     Of a node that could not be reached they may say the same: then it is not the controller.
     """
-    return not unreached(said) and any(words in line for line in said for words in _WORDS)
+    return not unreached(lines) and any(text in line for line in lines for text in _WORDS)
 
 
 class ControllerAway:
@@ -38,9 +38,9 @@ class ControllerAway:
     def reached(self) -> None:
         self._since, self._pause = None, 1.0
 
-    def next_at(self, now: float, said: Sequence[str]) -> float | None:
+    def next_at(self, now: float, lines: Sequence[str]) -> float | None:
         """When to launch again after a launcher ended with these words; None if that is not the reason."""
-        if not is_away(said):
+        if not is_away(lines):
             return None
         self._since = now if self._since is None else self._since
         if now - self._since > MOST_SECONDS:

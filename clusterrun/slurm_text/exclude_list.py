@@ -10,21 +10,21 @@ def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -
     """Fill the bad nodes and the job to wait for into ``argv``; drop placeholders without a value."""
     nodes = folded(excluded)
     after = (f"--dependency=afterany:{job_id}",) if job_id else ()
-    words: list[str] = []
+    arguments: list[str] = []
     for word in argv:
         if word == DEPENDENCY_PLACE:
-            words += after
+            arguments += after
         elif EXCLUDED_PLACE not in word:
-            words.append(word)
+            arguments.append(word)
         elif nodes:
-            words.append(word.replace(EXCLUDED_PLACE, nodes))
-    return tuple(words)
+            arguments.append(word.replace(EXCLUDED_PLACE, nodes))
+    return tuple(arguments)
 
 
 def excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
     """The whole list of nodes to be kept off; empty if it is not known."""
-    found = [word.partition("=")[2] for word in argv if EXCLUDED_PLACE in word]
-    return found[0].replace(EXCLUDED_PLACE, folded(excluded)) if found else ""
+    lists = [word.partition("=")[2] for word in argv if EXCLUDED_PLACE in word]
+    return lists[0].replace(EXCLUDED_PLACE, folded(excluded)) if lists else ""
 
 
 def folded(excluded: tuple[str, ...]) -> str:

@@ -59,5 +59,5 @@ _BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
 def read(text: str) -> JobState:
     """The row for a state as Slurm prints it (``CANCELLED by 1000``, ``COMPLETED+``, ``CG``), or UNKNOWN."""
     name = text.split(" ")[0].rstrip("+").upper()
-    said = f"Slurm says {name}, which this version does not know"
-    return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, said)
+    meaning = f"Slurm says {name}, which this version does not know"
+    return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, meaning)

@@ -115,8 +115,8 @@ def explain(word: str) -> JobReason:
     head, *details = re.split(_DETAILS, text, maxsplit=1)
     if head in _TABLE and details:
         row = _TABLE[head]
-        shown = re.sub(_BRACKETED, r": \1", details[0])
-        return JobReason(text, f"{row.said} ({shown})", row.remedy, row.never)
+        detail = re.sub(_BRACKETED, r": \1", details[0])
+        return JobReason(text, f"{row.said} ({detail})", row.remedy, row.never)
     match = re.fullmatch(_LIMIT, text)
     return _limit(match) if match else JobReason(text, f"Slurm says: {text}")
 
@@ -125,10 +125,10 @@ def _limit(match: re.Match[str]) -> JobReason:
     """One of Slurm's hundred and more limits of an account (Assoc) or a quality of service (QOS)."""
     whose = "your account" if match.group(1) == "Assoc" else "its QOS"
     if match.group(2) == "Min":
-        said = f"it asks for less than {whose} requires ({match.group()})"
-        return JobReason(match.group(), said, "ask for more", True)
+        meaning = f"it asks for less than {whose} requires ({match.group()})"
+        return JobReason(match.group(), meaning, "ask for more", True)
     if "PerJob" in match.group() or "PerNode" in match.group():
-        said = f"it asks for more than {whose} allows one job ({match.group()})"
-        return JobReason(match.group(), said, "ask for less", True)
+        meaning = f"it asks for more than {whose} allows one job ({match.group()})"
+        return JobReason(match.group(), meaning, "ask for less", True)
     shared = "all jobs together under " if match.group(2) == "Grp" else ""
     return JobReason(match.group(), f"waits: {shared}{whose} may not use more now ({match.group()})")

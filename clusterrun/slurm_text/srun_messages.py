@@ -16,34 +16,34 @@ OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
 """What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
 
 
-def step_on(words: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
+def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
     """srun's options ``words`` for a step on these nodes alone, beside what lives there, or for none at once.
 
     Of two options alike the last one holds, so the node list of ``words`` goes.
     """
     counted = {option: f"{option}{len(nodes)}" for option in ("--nodes=", "--ntasks=")}
-    own = [counted.get(word[: word.find("=") + 1], word) for word in words]
+    own = [counted.get(word[: word.find("=") + 1], word) for word in options]
     own = [word for word in own if not word.startswith("--nodelist=")]
     return ["--overlap", f"--immediate={seconds}", f"--nodelist={fold(nodes)}", *own]
 
 
-def words_on(name: str, said: Sequence[str]) -> list[str]:
-    return [line for line in said if name in line or name in _named(line)[0]]
+def words_on(name: str, lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if name in line or name in _named(line)[0]]
 
 
-def ended_on(name: str, said: Sequence[str]) -> bool:
+def ended_on(name: str, lines: Sequence[str]) -> bool:
     """A line says that the agent on this node ended: so the node answers."""
-    return any(name in names and what.startswith("task") for names, what in map(_named, said))
+    return any(name in names and what.startswith("task") for names, what in map(_named, lines))
 
 
-def unreached(said: Sequence[str]) -> set[str]:
+def unreached(lines: Sequence[str]) -> set[str]:
     """The nodes of which a line says that no task could be launched there."""
-    return {line.partition(" failed on node ")[2].partition(":")[0] for line in said} - {""}
+    return {line.partition(" failed on node ")[2].partition(":")[0] for line in lines} - {""}
 
 
-def held(said: Sequence[str]) -> bool:
+def held(lines: Sequence[str]) -> bool:
     """Whether no step was created because another holds its resources; that says nothing about a node."""
-    return any("Unable to create step" in line and "Requested nodes are busy" in line for line in said)
+    return any("Unable to create step" in line and "Requested nodes are busy" in line for line in lines)
 
 
 def _named(line: str) -> tuple[tuple[str, ...], str]:
