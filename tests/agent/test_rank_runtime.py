@@ -369,10 +369,11 @@ def test_what_a_rank_leaves_behind_is_ended_also_when_it_hides(make: Make) -> No
     seconds = 10**6 + os.getpid()  # no other sleep on this machine is this one
     hidden = (
         "import os\nif os.fork() == 0:\n os.setsid()\n if os.fork(): os._exit(0)\n"
-        f" os.execve('/bin/sleep', ['a b) c', '{seconds}'], {{}})"
+        f" os.execve('/bin/sleep', ['a b) c', '{seconds}'], {{}})\nos._exit(3)"
     )
     run = make([sys.executable, "-c", hidden])
-    assert run.ended().state is State.COMPLETED
+    # After exit code 0 the daemon would have a minute.
+    assert run.ended().state is State.FAILED
     assert not [p for p in proc.processes() if str(seconds).encode() in command_of(p.pid)]
 
 
