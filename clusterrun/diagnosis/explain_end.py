@@ -290,8 +290,11 @@ def _stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> 
 
 def _different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
-    lines = [f"{ranks_in_words(ranks)} {length}" for length, ranks in sides]
-    sentence = f"ranks give broadcast_object_list lists of different length: {', '.join(lines)} objects"
+    lines = [
+        f"{ranks_in_words(ranks)} pass{'es' if len(ranks) == 1 else ''} {length} objects"
+        for length, ranks in sides
+    ]
+    sentence = f"ranks give broadcast_object_list lists of different length: {', '.join(lines)}"
     sentence += f"; its root is rank {root}" if root >= 0 else ""
     whys = {
         rank: f"its list has {length} objects, that of others {sides[0][0]}"
