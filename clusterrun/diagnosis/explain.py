@@ -35,7 +35,7 @@ from clusterrun.diagnosis.rules import (
 )
 from clusterrun.diagnosis.stacks import is_library, location, short
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, folded, ranks_in_words, unfolded
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import replace
 
 # Ranks with a line of their own.
@@ -156,7 +156,7 @@ def _threads_that_lack(table: CallTable) -> Iterator[str]:
         own = [thread.entry for thread in rank.stacks.threads if not is_library(thread.entry)]
         entries[rank.rank] = {_function(entry) for entry in own}
     for entry in sorted(set().union(*entries.values())):
-        vote = Vote({rank: entry in its_entries for rank, its_entries in entries.items()})
+        vote = RankVote({rank: entry in its_entries for rank, its_entries in entries.items()})
         if vote.lone() >= 0 and vote.sides[0][0]:
             others = ranks_in_words(vote.sides[0][1])
             lacks = f"rank {vote.lone()} has no thread in {entry}, as {others} have"

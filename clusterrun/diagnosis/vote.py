@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from clusterrun.model.frozen import Any
 
 
-class Vote:
+class RankVote:
     """The ranks by their value.
 
     sides: (value, ranks), the value of most ranks first. Equal sides are ordered by their lowest rank

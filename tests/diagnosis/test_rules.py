@@ -20,7 +20,7 @@ from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.printed_errors import heard
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Verdict
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOADER, LOOP, MEETING, case, history, rank, record
@@ -138,5 +138,5 @@ def test_equally_certain_hypotheses_with_other_culprits_are_both_told_and_blame_
 def test_the_majority_is_right_and_of_equal_sides_none_is(
     values: str, odd: tuple[int, ...], suspects: tuple[int, ...], lone: int
 ) -> None:
-    vote = Vote(dict(enumerate(values)))
+    vote = RankVote(dict(enumerate(values)))
     assert (vote.odd, vote.suspects, vote.lone()) == (odd, suspects, lone)

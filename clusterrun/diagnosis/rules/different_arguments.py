@@ -12,7 +12,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.stacks import line_of
-from clusterrun.diagnosis.vote import Vote, one_only
+from clusterrun.diagnosis.vote import RankVote, one_only
 
 ALL_TO_ALL = "all_to_all_single"
 OBJECT_LIST = "broadcast_object_list"
@@ -40,7 +40,7 @@ def _splits(table: CallTable) -> list[Hypothesis]:
         return []
     counts = Counter(rank for pair in pairs for rank in set(pair))
     odd = one_only(rank for rank, count in counts.items() if count == len(pairs))
-    lone = Vote(splits).lone()
+    lone = RankVote(splits).lone()
     if odd < 0 and lone in counts:
         odd = lone
     facts = {"pair": next((pair for pair in pairs if odd in pair), pairs[0]), "splits": splits}
@@ -55,7 +55,7 @@ def _lists(table: CallTable) -> list[Hypothesis]:
         sizes = SIZES.search(error.text)
         if sizes:
             lengths.setdefault(error.rank, int(sizes[2]) // 8)
-    vote = Vote(lengths)
+    vote = RankVote(lengths)
     if vote.is_unanimous:
         return []
     facts = {"sides": vote.sides, "root": calls[0].call.root}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 
 CERTAINTY = 80
 
@@ -20,7 +20,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     sides = different_calls(table)
     if not sides:
         return []
-    suspects = Vote({rank: call.comparable for call, ranks in sides for rank in ranks}).suspects
+    suspects = RankVote({rank: call.comparable for call, ranks in sides for rank in ranks}).suspects
     return [Hypothesis("different collectives", CERTAINTY, suspects, {"sides": sides})]
 
 
@@ -28,7 +28,7 @@ def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
     """The first place, in time, at which members of a group differ: a call and its ranks, the most first."""
     differing = []
     for calls in table.places().values():
-        vote = Vote({rank: call.comparable for rank, call in calls.items()})
+        vote = RankVote({rank: call.comparable for rank, call in calls.items()})
         if not vote.is_unanimous:
             differing.append([(calls[ranks[0]], ranks) for _, ranks in vote.sides])
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])

@@ -8,7 +8,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.verdict import Verdict
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.states import State
 
 CERTAINTY = 82
@@ -25,6 +25,6 @@ def rule(table: CallTable) -> list[Hypothesis]:
             counts.update({int(match[1]): int(match[2]), int(match[3]): int(match[4])})
     if not counts or root.row.verdict is not Verdict.MISMATCH:
         return []
-    vote = Vote(counts)
+    vote = RankVote(counts)
     culprits = () if run.per_node else vote.odd
     return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]

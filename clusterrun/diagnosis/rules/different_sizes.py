@@ -17,7 +17,7 @@ from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.rules.different_collective import different_calls
 from clusterrun.diagnosis.verdict import Verdict, unfolded
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.model.frozen import Any
 from clusterrun.model.states import State
 
@@ -143,7 +143,7 @@ def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | N
     frames = {error.rank: error.frame for error in run.errors if error.frame}
     stood = {rank.rank: rank.location for rank in table.ranks if rank.stacks.main}
     frames.update((rank, location.frame) for rank, location in stood.items())
-    vote = Vote({rank: frames.get(rank, "") for rank in range(len(run.nodes))})
+    vote = RankVote({rank: frames.get(rank, "") for rank in range(len(run.nodes))})
     odd = vote.lone(3)
     if odd < 0 or any(not frame for frame, _ in vote.sides) or odd in aborted:
         return None

@@ -11,7 +11,7 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.verdict import unfolded
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 
 # Below different calls, which are recorded; a wrong world or rank explains a wrong store and wrong groups.
 CERTAINTY = 75
@@ -57,9 +57,9 @@ def _other_store(table: CallTable) -> list[Hypothesis]:
     }
     if len(stores) < table.size:
         return []
-    (address, _), *others = Vote(stores).sides
+    (address, _), *others = RankVote(stores).sides
     aliases = [ranks for other, ranks in others if _is_alias(table, address, other, ranks)]
-    vote = Vote(
+    vote = RankVote(
         {rank: store for rank, store in stores.items() if not any(rank in ranks for ranks in aliases)}
     )
     if vote.is_unanimous:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.habits import departures
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.vote import Vote, one_only
+from clusterrun.diagnosis.vote import RankVote, one_only
 
 CERTAINTY = 30
 
@@ -23,5 +23,5 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if departed >= 0 and is_whole:
         facts = {"departure": departures_by_rank[departed]}
         return [Hypothesis("order of groups", CERTAINTY, (departed,), facts)]
-    vote = Vote({wait.rank: (wait.group, wait.sequence) for wait in table.waits})
+    vote = RankVote({wait.rank: (wait.group, wait.sequence) for wait in table.waits})
     return [Hypothesis("order of groups", CERTAINTY, vote.odd, {"departure": ()})]

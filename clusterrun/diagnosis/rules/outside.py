@@ -10,7 +10,7 @@ from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import has_ended
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing, joins_processes, location, works_for_a_loader
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 
 CERTAINTY = 10
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
@@ -39,7 +39,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return [Hypothesis("never arrived", CERTAINTY, culprits, {"late_too": ()})]
     if all(_stands_for_others(rank) for rank in living):
         return _below(living)
-    alone = Vote({rank.rank: rank.location.line for rank in living})
+    alone = RankVote({rank.rank: rank.location.line for rank in living})
     is_known = alone.lone() >= 0 and all(line for line, _ in alone.sides)
     return [Hypothesis("waiting outside", CERTAINTY, facts={"sides": alone.sides if is_known else []})]
 

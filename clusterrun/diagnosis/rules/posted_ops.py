@@ -10,7 +10,7 @@ from collections import Counter
 from clusterrun.diagnosis.calls import CallTable, sends
 from clusterrun.diagnosis.evidence import PostedOp, RankSnapshot
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 
 CERTAINTY = 46
 OTHER_HALF = {"send": "recv", "recv": "send"}
@@ -56,7 +56,7 @@ def _lone_pattern(posting: dict[int, RankSnapshot], size: int) -> int:
     for rank in posting.values():
         posts = [(post.call, (post.peer - rank.rank) % size, post.tag) for post in rank.call.posts]
         patterns[rank.rank] = tuple(sorted(posts))
-    vote = Vote(patterns)
+    vote = RankVote(patterns)
     if vote.lone() < 0:
         return -1
     usual = vote.sides[0][0]

@@ -11,7 +11,7 @@ from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import Doing
-from clusterrun.diagnosis.vote import Vote
+from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import WORLD, WatchdogLines, is_timeout
 from clusterrun.model.frozen import replace
 from clusterrun.model.states import State
@@ -42,7 +42,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
 def _of_watchdogs(lines: WatchdogLines, size: int) -> list[Hypothesis]:
     group, waits = lines.main_group()
     newest = max(call.sequence for call in waits.values())
-    vote = Vote({rank: call.operation for rank, call in waits.items() if call.sequence == newest})
+    vote = RankVote({rank: call.operation for rank, call in waits.items() if call.sequence == newest})
     facts = {
         "sides": vote.sides,
         "group": group,
