@@ -48,6 +48,8 @@ LEAST_RETRIES = 2
 MOST_PEERS = 16
 # Stacks taken during a look, to find where a slow rank spends its time. Each takes a rank about 1 ms.
 SAMPLES = 5
+# Ranks of a node up to which that is done: a request reads all descriptors of its rank.
+MOST_SAMPLED = 16
 
 
 @frozen
@@ -109,7 +111,7 @@ class Look:
         """Wait until ``until``, and note meanwhile where the main threads are outside of collectives."""
         pause = (until - time.monotonic()) / (SAMPLES + 1)
         open_channels = [first.channel for first in before if first.channel]
-        for _ in range(SAMPLES):
+        for _ in range(SAMPLES if len(open_channels) <= MOST_SAMPLED else 0):
             time.sleep(max(0.0, min(pause, until - time.monotonic())))
             limit = min(pause, until - time.monotonic())
             for pid, reply in (stacks(open_channels, limit) if limit > 0 else {}).items():

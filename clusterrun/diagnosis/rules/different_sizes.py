@@ -62,9 +62,7 @@ def _of_sides(sides: Sequence[tuple[Call, tuple[int, ...]]], facts: dict[str, An
     recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
     smaller = {*smallest[1], *facts["aborted"]} - recorded
     whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
-    most = max(len(ranks) for _, ranks in whole)
-    odd = [ranks for _, ranks in whole if len(ranks) < most] or [ranks for _, ranks in whole]
-    culprits = tuple(rank for ranks in odd for rank in ranks)
+    culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
     return Hypothesis("different calls at the end", CERTAINTY, culprits, {**facts, "sides": whole})
 
 
