@@ -51,6 +51,9 @@ def _reasons(report: Report) -> Iterator[str]:
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
     if broken:
         yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
+    unsure = [link for link in report.links if link.verdict is Grade.UNDETERMINED]
+    if unsure:
+        yield "; ".join(f"the link {_between(link)} could not be judged" for link in unsure[:3])
     if report.set_said:
         yield report.set_said
     if unknown := _named(report, Grade.UNDETERMINED):
@@ -69,6 +72,8 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
         yield "no node and no link is to blame"
     elif any(link.verdict is Grade.FAIL for link in report.links):
         yield "every node works, but not all of them together"
+    elif any(link.verdict is Grade.UNDETERMINED for link in report.links):
+        yield "every node passed a test"
     else:
         names = fold([one.node for one in report.nodes])
         yield f"all {count} nodes are fit" if count > 1 else f"{names} is fit"

@@ -92,6 +92,8 @@ class Faults:
     """Ranges of ports of a node that nobody reaches, and (``shut_out``) that it reaches nowhere: one test of
     a pair in four fails by that."""
     shut_out: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    limits: dict[int, float] = field(default_factory=dict)
+    """The share of connections to a node that a limit drops: one test of a pair in four fails by that."""
     loses: dict[int, float] = field(default_factory=dict)
     """The share of what a node sends that is lost."""
     lossy: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -350,7 +352,12 @@ class Cluster:
             ranges += [self.faults.range_between] * self.apart((node, target.node))
             alive = self.passes(node, target.node) and self.passes(target.node, node)
             alive = alive and not (self.faults.shut_between and self.apart((node, target.node)))
-            silent = tuple(p for p in target.ports if not alive or any(a <= p <= b for a, b in ranges))
+            dropped = self.faults.limits.get(target.node, 0.0)
+            silent = tuple(
+                port
+                for port in target.ports
+                if not alive or any(a <= port <= b for a, b in ranges) or self.chance.random() < dropped
+            )
             refused = tuple(port for port in target.ports if port not in silent)
             found.append(Dialled(target.node, refused, silent, True, 0.0))
         delay = task.limit if any(one.silent for one in found) else 0.1
@@ -373,7 +380,9 @@ class Cluster:
         hangs = (
             alone or bool(nodes & faults.broken) or bool(inner) or bool(cut) or chance.random() < self.flakes
         )
-        hangs = hangs or (bool(nodes & {*faults.shut, *faults.shut_out}) and chance.random() < 0.25)
+        hangs = hangs or (
+            bool(nodes & {*faults.shut, *faults.shut_out, *faults.limits}) and chance.random() < 0.25
+        )
         hangs = hangs or (faults.set_only and len(nodes) > 4)
         hangs = hangs or any(len(nodes) >= faults.in_groups.get(node, len(nodes) + 1) for node in nodes)
         hangs = hangs or (not faults.uplink and self.apart(nodes))

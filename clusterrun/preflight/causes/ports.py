@@ -39,7 +39,8 @@ def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
     """Return the range that explains the silent ports of a comb better than chance; None if none does.
 
     If every port is silent with the same chance ``p``, a run of ``n`` silent ports has the chance ``p ** n``.
-    So the range saves ``n * log(1 / p)`` nats. If a limit drops most connections, long runs are no surprise.
+    So the range saves ``n * log(1 / p)`` nats. If a limit drops most connections, long runs are usual. A
+    way is swept only if some connection passed, so silence on the whole comb is a limit too.
     """
     runs: list[list[int]] = []
     for port in sorted(ports):
@@ -50,10 +51,7 @@ def silent_range(ports: frozenset[int]) -> tuple[int, int] | None:
     longest = max(runs, key=len, default=[])
     if not longest:
         return None
-    if len(ports) < len(COMB):
-        saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
-    else:
-        saving = math.inf
+    saving = len(longest) * math.log(len(COMB) / len(ports)) - RANGE_PRICE
     return (longest[0], longest[-1]) if saving >= LIKELIER else None
 
 

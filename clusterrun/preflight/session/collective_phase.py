@@ -11,7 +11,7 @@ from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import levels
 from clusterrun.preflight.causes.slow_parts import slow_parts
 from clusterrun.preflight.observations import GroupTest, Pair
-from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings
+from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings, port_sweep
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
 from clusterrun.preflight.session.precedence import OF_PAIRS
 from clusterrun.preflight.session.state import NodeFinding, SessionState
@@ -90,6 +90,9 @@ class PairTests:
                 break
             yield from self._round(search, pairs)
             self.write()
+            has_failed = any(test.passed is False for test in self._last.values())
+            if has_failed and case.swept_after < 0 and case.left < kept + port_sweep.SECONDS:
+                yield from port_sweep.rounds(case)  # blocked ports may be why the tests take so long
         else:
             case.notice(_ENDED)
         self._drop_lost(search)
@@ -101,10 +104,11 @@ class PairTests:
         return levels(a, b)
 
     def _drop_lost(self, search: Search) -> None:
-        """Who was lost meanwhile; one that pairs themselves found unfit must stay, with its evidence."""
-        for one in self.case.subjects.values():
-            if one.gone or (one.warm is not None and not one.warm.up):
-                search.drop(one.node)
+        """Drop nodes that were lost or whose ports are blocked. A node that pairs found unfit stays."""
+        for node in self.case.subjects.values():
+            has_no_torch = node.warm is not None and not node.warm.up
+            if node.gone or has_no_torch or node.failed_in("port sweep"):
+                search.drop(node.node)
 
     def _round(self, search: Search, pairs: tuple[Pair, ...]) -> Waits:
         cut = [pair for pair in pairs if self.case.is_cut(pair.a, pair.b)]

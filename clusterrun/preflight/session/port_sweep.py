@@ -14,6 +14,7 @@ from clusterrun.preflight.tasks import DialTask, Target
 WITNESSES = 2
 # A lost answer is not a blocked port: silent ports are dialled twice.
 ROUNDS = 2
+SECONDS = 18.0  # that must be left for a sweep
 _MOST_SUSPECTS = 6
 _SECONDS = 4.0
 _SLACK_SECONDS = 10.0
@@ -29,7 +30,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     hints = sum(test.outcome == "failed" for test in state.tests)
     ways = _ways(state, _suspects(state)) if hints != state.swept_after else []
     state.swept_after = hints
-    if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
+    if not ways or state.left < SECONDS:
         return
     causes = blocked((yield from _sweep(state, ways)))
     nodes = [cause for cause in causes if len(cause.nodes) == 1]
@@ -45,7 +46,7 @@ def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     ways = next(
         ([ends, ends[::-1]] for ends in partly if len({place.get(node, -1) for node in ends}) > 1), []
     )
-    if not ways or state.left < ROUNDS * _SECONDS + _SLACK_SECONDS:
+    if not ways or state.left < SECONDS:
         return
     for cause in blocked((yield from _sweep(state, ways))):
         a, b = (state.subjects[node].name for node in cause.nodes)

@@ -54,7 +54,7 @@ def test_single_silent_ports_are_no_range(noise):
         assert blocked(swept(chance.randint(2, 8), chance, noise=noise)) == []
 
 
-@pytest.mark.parametrize("share", [0.15, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_limit_on_connections_is_no_range_of_ports(seed, share):
     chance = random.Random(seed)

@@ -10,7 +10,7 @@ from clusterrun.preflight.session import expected_bandwidth
 @pytest.mark.parametrize(
     ("gpu", "gpus", "gigabits", "nodes", "floor"),
     [
-        ("NVIDIA H100 80GB HBM3", 8, 3200, 2, 440),
+        ("NVIDIA H100 80GB HBM3", 8, 3200, 2, 309),
         ("NVIDIA H100 80GB HBM3", 8, 0, 1, 296),
         ("NVIDIA A100-SXM4-80GB", 8, 1600, 2, 185),
         ("NVIDIA H200", 4, 0, 1, 290),

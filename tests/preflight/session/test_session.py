@@ -10,8 +10,10 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
-from clusterrun.model.preflight_report import Grade
+from clusterrun.model.preflight_report import Finding, Grade, LinkReport
+from clusterrun.preflight.session.precedence import PRECEDENCE
 from clusterrun.preflight.session.session import Session, SessionNode
+from clusterrun.preflight.session.state import NodeFinding
 from tests.preflight.simulated import PORTS, START, Cluster, Faults, bad_links, blamed, examined, name, orders
 
 LOOPBACK = "127.0.1.1"
@@ -197,6 +199,47 @@ def test_a_narrow_range_of_blocked_ports_is_named_with_its_node_and_direction(no
         assert (ill.node, first.check, report.links) == (name(2), "ports", ())
         words = "its TCP ports from about 40" if inward else "it reaches TCP ports from about 40"
         assert first.said.startswith(words)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_limit_on_connections_is_reported_as_that_and_not_as_a_range_of_ports(seed, share):
+    report = examined(orders(5, 1, budget=120.0), Faults(limits={2: share}), seed).report
+    if any(
+        test.outcome == "failed" for test in report.tests if len(test.nodes) == 2
+    ):  # else it was never met
+        (unfit,) = [node for node in report.nodes if node.verdict is Grade.FAIL]
+        first = unfit.findings[0]
+        assert (unfit.node, first.check, report.links) == (name(2), "ports", ())
+        assert "whichever port" in first.said
+        assert "connlimit" in first.remedy
+
+
+def test_a_node_without_gpus_gets_no_remedy_for_gpus():
+    outcome = examined(orders(6), Faults(broken={2}))
+    assert not any("dcgmi" in finding.remedy for finding in outcome.report.nodes[2].findings)
+
+
+def test_findings_are_read_in_the_declared_order_whichever_phase_writes_first():
+    state = Cluster(orders(3), Faults()).machine._case
+    for phase in reversed(PRECEDENCE):
+        finding = Finding(phase, Grade.FAIL, phase)
+        state.write(phase, [NodeFinding(0, finding), NodeFinding(None, finding)])
+    assert [finding.check for finding in state.subjects[0].findings] == list(PRECEDENCE)
+    assert [finding.check for finding in state.together] == list(PRECEDENCE)
+    with pytest.raises(ValueError, match="no precedence"):
+        state.write("a phase that nobody declared", [])
+
+
+def test_a_node_with_blocked_ports_explains_the_links_that_other_phases_found():
+    state = Cluster(orders(3), Faults()).machine._case
+    link_report = LinkReport(name(0), name(1), "both", Grade.FAIL, "tests failed")
+    state.write("pairs", [], [link_report])
+    assert state.links == (link_report,)
+    state.write("port sweep", [NodeFinding(1, Finding("ports", Grade.FAIL, "blocked"))])
+    assert state.links == ()
+    state.write("port sweep", [])
+    assert state.links == (link_report,)
 
 
 def test_a_warm_process_that_ends_once_is_started_again_and_that_is_said():
