@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 
 from clusterrun.model import contract
@@ -40,6 +39,8 @@ _MISLEADING = frozenset(
 """What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""
 
 
+# A prime number of ports, so that each byte of a run id counts.
+FIRST_RAS_PORT, RAS_PORTS = 20000, 7919
 _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 
 
@@ -118,7 +119,7 @@ def ras_address(run_id: str) -> str:
     NCCL's default port is shared (SO_REUSEPORT), so another run on the node may answer. The ports are below
     Linux's usual range of ephemeral ports.
     """
-    return f"localhost:{20000 + zlib.crc32(run_id.encode()) % 8000}"
+    return f"localhost:{FIRST_RAS_PORT + int.from_bytes(run_id.encode(), 'big') % RAS_PORTS}"
 
 
 def for_rank(

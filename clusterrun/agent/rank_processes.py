@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.agent import rank_environment
-from clusterrun.agent.log_pipes import start_with_pipes
 from clusterrun.agent.log_tail import with_last_words
 from clusterrun.agent.rank_environment import AgentPlace
 from clusterrun.model import contract
@@ -98,8 +97,13 @@ class RankProcesses:
                 os.close(self._inputs.pop())
 
     def _start(self, order: StartRanks, programs: list[Program]) -> tuple[RanksStarted | StartFailed, ...]:
-        start = start_with_pipes if self._orders.pipes_output else start_all
-        return (self._begun(order, start(programs), os.getpid()),)
+        if self._orders.pipes_output:
+            from clusterrun.agent.log_pipes import start_with_pipes  # few commands need pipes
+
+            pids = start_with_pipes(programs)
+        else:
+            pids = start_all(programs)
+        return (self._begun(order, pids, os.getpid()),)
 
     def _begun(self, order: StartRanks, pids: list[int], forker: int) -> RanksStarted:
         self._ranks = dict(zip(pids, self._numbers(order)))

@@ -22,7 +22,6 @@ from clusterrun.protocol.bootstrap import Bootstrap, read_bootstrap
 from clusterrun.protocol.client import Joined, OutOfReach, join
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.event_loop import EventLoop, steady
-from clusterrun.runtime.nccl_conf import nccl_conf
 from clusterrun.runtime.overload import is_overloaded
 from clusterrun.runtime.processes import become_subreaper, on_parents_death, set_process_name
 from clusterrun.runtime.run_files import check_run_directory, patiently, read_orders
@@ -50,6 +49,8 @@ def serve(
 
         environment = with_node_gpus(environment, orders.gpus_per_node)
     if orders.gpus_per_node:
+        from clusterrun.runtime.nccl_conf import nccl_conf  # only if ranks have GPUs
+
         environment = {**nccl_conf(environment), **environment}
     try:
         joined, bootstrap = _joined(node, name, link)

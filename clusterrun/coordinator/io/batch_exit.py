@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Mapping
 
-from clusterrun.preflight.probes import run_program
 from clusterrun.slurm_text.requeue_exit import may_requeue
 
 # Slurm's programs wait 10 s for an answer (MessageTimeout).
@@ -26,6 +25,8 @@ def end_batch_script(code: int, environment: Mapping[str, str]) -> int:
     """
     if code == 0 or environment.get("SLURM_TASK_PID") != str(os.getpid()):
         return code
+    from clusterrun.preflight.probes import run_program  # most jobs end with code 0
+
     answer = run_program.answer("scontrol", "show", "config", seconds=ANSWER_SECONDS)
     if may_requeue(answer.out, code):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
