@@ -1,6 +1,6 @@
-"""Reads AMD's GPUs from the kernel driver's files in /sys, in the order in which ROCm counts them.
+"""Reads AMD's GPUs from the kernel driver's files in /sys, in ROCm's order.
 
-Files of the kernel's interface (amdgpu, amdkfd): nothing is started, and a look costs no processor.
+The files belong to the kernel's interface (amdgpu, amdkfd). Reading them starts no process.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ _MICRO, _MILLI = 1e6, 1e3
 
 
 def look(nodes: str = NODES, drm: str = DRM) -> tuple[GpuUse, ...]:
-    """Every GPU now; () on a machine without any."""
-    names = sorted(filter(str.isdecimal, proc.listed(nodes)), key=int)
-    tables = [proc.text(os.path.join(nodes, name, "properties")).splitlines() for name in names]
-    pairs = [[words for line in table if len(words := line.split()) == 2] for table in tables]
-    found = [{name: int(value) for name, value in table if value.isdecimal()} for table in pairs]
-    gpus = [one for one in found if one.get("simd_count", 0) > 0]  # a node without is a processor
-    return tuple(_gpu(place, one, drm) for place, one in enumerate(gpus))
+    """Return the use of every GPU; () if the machine has none."""
+    gpus: list[GpuUse] = []
+    for name in sorted(filter(str.isdecimal, proc.listed(nodes)), key=int):
+        properties = {}
+        for line in proc.text(os.path.join(nodes, name, "properties")).splitlines():
+            cells = line.split()
+            if len(cells) == 2 and cells[1].isdecimal():
+                properties[cells[0]] = int(cells[1])
+        # A node without SIMD units is a processor.
+        if properties.get("simd_count", 0) > 0:
+            gpus.append(_gpu(len(gpus), properties, drm))
+    return tuple(gpus)
 
 
 def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
@@ -40,7 +45,10 @@ def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
 
 
 def _number(*patterns: str, unit: float = 1.0) -> float:
-    """The first of these files that holds a number, in units; a part of a GPU has no sensors of its own."""
+    """Return the number in the first file that holds one, divided by ``unit``.
+
+    A partition of a GPU has no sensors of its own.
+    """
     for pattern in patterns:
         for path in glob.glob(pattern):
             text = proc.text(path).strip()

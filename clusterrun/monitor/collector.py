@@ -1,4 +1,4 @@
-"""One thorough look at the ranks of this node, on request: each step is bounded; judges nothing."""
+"""Looks thoroughly at the ranks of this node, on request. Each step has a time limit."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from clusterrun.monitor.rank_channels import (
 
 MOST_CHILDREN = 64
 MOST_FORKS_ASKED = 2
+# py-spy takes about a second for each process. No process is queried after this time.
 SPY_SECONDS = 3.0
-"""py-spy takes about a second for each process; nobody is asked once this much has passed."""
+# For answers with flight records. A rank that trains at full speed on a crowded node needs longer.
 RECORDS_SECONDS = 2.0
-"""For answers with flight records: a rank that trains at full speed on a crowded node needs longer."""
 NO_ANSWER = "no answer in time"
 MOST_BYTES = 800_000
+# One retransmission is normal. Retransmissions on a path that is cut continue.
 LEAST_RETRIES = 2
-"""One packet that is sent twice is nothing; a path that is cut keeps sending."""
 MOST_PEERS = 16
 # Stacks taken during a look, to find where a slow rank spends its time. Each takes a rank about 1 ms.
 SAMPLES = 5
@@ -54,15 +54,15 @@ MOST_SAMPLED = 16
 
 @frozen
 class First:
-    """A rank at the beginning of the look: what it had used, printed, begun and written."""
+    """A rank at the beginning of the look."""
 
     rank: int
     pid: int
-    channel: RankChannel | None
-    used: float
-    output: int
-    begun: tuple[int, ...]
-    files: Mapping[str, int]
+    channel: RankChannel | None  # None without the prelude
+    used: float  # processor seconds of its process tree
+    output: int  # bytes printed
+    begun: tuple[int, ...]  # collectives begun, for each group
+    files: Mapping[str, int]  # sizes of the files that it writes, by path
 
 
 def pid_for_ras(ranks: Sequence[RankSnapshot], answers: Mapping[int, Mapping[str, Any]]) -> int:
@@ -79,50 +79,53 @@ def pid_for_ras(ranks: Sequence[RankSnapshot], answers: Mapping[int, Mapping[str
 
 
 class Look:
-    """The look at one node's ranks; ``pids`` are what the agent started, by rank."""
+    """The look at one node's ranks. ``pids`` are the processes that the agent started, by rank."""
 
     def __init__(self, node: str, paths: AttemptPaths, pids: Mapping[int, int], path: str) -> None:
         self._node, self._paths, self._path = node, paths, path
-        self._pids = found(pids)
+        self._pids = rank_processes(pids)
         self._number, self._seconds = time.monotonic_ns(), 0.0
         self._samples: dict[int, list[str]] = {}
 
-    def collect(self, wanted: LookOptions) -> Collected:
-        """What can be seen within about ``wanted.seconds`` and 4 s more for what does not answer."""
+    def collect(self, options: LookOptions) -> Collected:
+        """Return all evidence of this node.
+
+        It takes ``options.seconds``, and 4 s more if a rank does not answer.
+        """
         clock, before = time.time(), self._first()
         began = time.monotonic()
-        self._sample(before, began + wanted.seconds)
+        self._sample(before, began + options.seconds)
         self._seconds = time.monotonic() - began
-        # Before they are asked: to write many records takes a rank some time as well.
-        busy = [(used(one.pid) - one.used) / self._seconds for one in before]
-        channels = [one.channel for one in before if one.channel and proc.runs(one.pid)]
-        # Stacks last: the thread's answer may touch what is on the way.
-        said = facts(channels, self._number + 1, wanted.records, RECORDS_SECONDS)
-        told = stacks(channels)
-        seen = [
-            self._seen(one, said.get(one.pid, {}), told.get(one.pid, StackReply(())), cores)
-            for one, cores in zip(before, busy)
+        # Measure before the requests: writing many records takes processor time as well.
+        busy = [(used(first.pid) - first.used) / self._seconds for first in before]
+        channels = [first.channel for first in before if first.channel and proc.runs(first.pid)]
+        # Take the stacks last, because the thread's answer may touch what is on the way.
+        answers = facts(channels, self._number + 1, options.records, RECORDS_SECONDS)
+        replies = stacks(channels)
+        ranks = [
+            self._snapshot(first, answers.get(first.pid, {}), replies.get(first.pid, StackReply(())), cores)
+            for first, cores in zip(before, busy)
         ]
-        pid = pid_for_ras(seen, said)
+        pid = pid_for_ras(ranks, answers)
         ras = nccl_ras(proc.environment(pid).get(RAS_VARIABLE) or RAS_ADDRESS) if pid else ()
-        return Collected(self._node, clock, tuple(self._spied(seen)), ras)
+        return Collected(self._node, clock, tuple(self._spied(ranks)), ras)
 
     def _sample(self, before: list[First], until: float) -> None:
-        """Wait until ``until``, and note meanwhile where the main threads are outside of collectives."""
+        """Wait until ``until``. Note meanwhile which places outside of collectives the main threads reach."""
         pause = (until - time.monotonic()) / (SAMPLES + 1)
         open_channels = [first.channel for first in before if first.channel]
         for _ in range(SAMPLES if len(open_channels) <= MOST_SAMPLED else 0):
             time.sleep(max(0.0, min(pause, until - time.monotonic())))
             limit = min(pause, until - time.monotonic())
             for pid, reply in (stacks(open_channels, limit) if limit > 0 else {}).items():
-                here = location(reply.main)
-                if here.frame and here.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
-                    self._samples.setdefault(pid, []).append(here.frame)
+                place = location(reply.main)
+                if place.frame and place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+                    self._samples.setdefault(pid, []).append(place.frame)
         time.sleep(max(0.0, until - time.monotonic()))
 
     def _first(self) -> list[First]:
         open_channels = [channel for _, channel in self._pids.values() if channel and proc.runs(channel.pid)]
-        said = facts(open_channels, self._number, 0)
+        answers = facts(open_channels, self._number, 0)
         return [
             First(
                 rank,
@@ -130,19 +133,25 @@ class Look:
                 channel,
                 used(pid),
                 output(self._paths, rank),
-                begun(said.get(pid, {})),
+                begun(answers.get(pid, {})),
                 proc.written_files(pid),
             )
             for rank, (pid, channel) in self._pids.items()
         ]
 
-    def _seen(self, first: First, answer: Mapping[str, Any], stacks: StackReply, busy: float) -> RankSnapshot:
-        """``answer``: of the rank's own thread; empty without one. ``busy``: processors that it kept busy."""
+    def _snapshot(
+        self, first: First, answer: Mapping[str, Any], stacks: StackReply, busy: float
+    ) -> RankSnapshot:
+        """Return the snapshot of a rank.
+
+        ``answer`` is the answer of the rank's own thread, empty if it gave none. ``busy`` is the number of
+        processors that the rank kept busy.
+        """
         rank = first.rank
         moment = proc.look(first.pid)
         if moment is None:
-            gone = ProcessSample(first.pid, "")
-            return RankSnapshot(rank, self._node, gone, quiet=quiet(self._paths, rank))
+            ended = ProcessSample(first.pid, "")
+            return RankSnapshot(rank, self._node, ended, quiet=quiet(self._paths, rank))
         addresses, backlog = connections(first.pid)
         holder, lock = proc.awaited_lock(first.pid)
         file, grown = most_grown(first.files, proc.written_files(first.pid))
@@ -186,20 +195,26 @@ class Look:
 
     def _children(self, first: First, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(first.pid, MOST_CHILDREN)) if moment]
-        asked: dict[int, tuple[str, ...]] = {}
+        stacks_by_pid: dict[int, tuple[str, ...]] = {}
         if first.channel is not None and in_data_loader(stack):
             running = [moment.pid for moment in moments if not moment.stopped]
-            asked = {pid: stack_of_fork(first.channel, pid) for pid in running[:MOST_FORKS_ASKED]}
+            stacks_by_pid = {pid: stack_of_fork(first.channel, pid) for pid in running[:MOST_FORKS_ASKED]}
         return tuple(
-            ChildProcess(one.pid, one.name, one.state, proc.waiting_in(one.pid), asked.get(one.pid, ()))
-            for one in moments
+            ChildProcess(
+                child.pid,
+                child.name,
+                child.state,
+                proc.waiting_in(child.pid),
+                stacks_by_pid.get(child.pid, ()),
+            )
+            for child in moments
         )
 
-    def _spied(self, seen: list[RankSnapshot]) -> list[RankSnapshot]:
-        """Add stacks of py-spy for ranks that gave none, and for the processes that they wait for."""
+    def _spied(self, ranks: list[RankSnapshot]) -> list[RankSnapshot]:
+        """Add py-spy's stacks to ranks that gave none, and to the processes that these ranks join."""
         until = time.monotonic() + SPY_SECONDS
         snapshots = []
-        for rank in seen:
+        for rank in ranks:
             process = rank.process
             is_mute = not rank.stacks.main and process.state not in ("", *proc.STOPPED_STATES)
             stack = spy(process.pid, self._path) if is_mute and time.monotonic() < until else ()
@@ -214,8 +229,11 @@ class Look:
         return snapshots
 
 
-def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
-    """Each rank's process and its channel; below a launcher those of the ranks that it started."""
+def rank_processes(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
+    """Return the process and the channel of each rank.
+
+    A launcher is replaced by the ranks that it started.
+    """
     ranks: dict[int, tuple[int, RankChannel | None]] = {}
     for rank, pid in pids.items():
         inside = channels(pid)
@@ -227,72 +245,72 @@ def found(pids: Mapping[int, int]) -> dict[int, tuple[int, RankChannel | None]]:
 
 
 def connections(pid: int) -> tuple[tuple[str, ...], tuple[Backlog, ...]]:
-    """The addresses that ``pid`` speaks from by TCP, and the peers that do not acknowledge what it sends."""
+    """Return the local TCP addresses of ``pid``, and the peers that do not acknowledge its data."""
     sockets = proc.sockets(pid)
-    found: dict[str, Backlog] = {}
+    backlogs: dict[str, Backlog] = {}
     own: set[str] = set()
     for table in ("tcp", "tcp6") if sockets else ():
         for line in proc.content(f"/proc/{pid}/net/{table}").decode("ascii", "replace").split("\n")[1:]:
-            words = line.split()
-            if len(words) <= 9 or words[9] not in sockets:
+            cells = line.split()
+            if len(cells) <= 9 or cells[9] not in sockets:
                 continue
-            own.add(proc.address(words[1].partition(":")[0]))
-            waiting, retries = int(words[4].partition(":")[0], 16), int(words[6], 16)
+            own.add(proc.address(cells[1].partition(":")[0]))
+            waiting, retries = int(cells[4].partition(":")[0], 16), int(cells[6], 16)
             if waiting and retries >= LEAST_RETRIES:
-                peer = proc.address(words[2].partition(":")[0])
-                before = found.get(peer, Backlog(peer, 0, 0))
-                found[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
-    owed = sorted(found.values(), key=lambda one: (-one.retries, -one.waiting, one.peer))
+                peer = proc.address(cells[2].partition(":")[0])
+                before = backlogs.get(peer, Backlog(peer, 0, 0))
+                backlogs[peer] = Backlog(peer, before.waiting + waiting, max(before.retries, retries))
+    owed = sorted(backlogs.values(), key=lambda backlog: (-backlog.retries, -backlog.waiting, backlog.peer))
     return tuple(sorted(own))[:MOST_PEERS], tuple(owed[:MOST_PEERS])
 
 
 def most_grown(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int]:
-    """Return the file that grew most and by how many bytes. A file that is new counts as a whole."""
+    """Return the file that grew most and by how many bytes. All bytes of a new file count."""
     grown = {path: size - before.get(path, 0) for path, size in after.items()}
     path = max(grown, key=lambda path: grown[path], default="")
     return (path, grown[path]) if path and grown[path] > 0 else ("", 0)
 
 
 def used(pid: int) -> float:
-    """Seconds of processor time of a process and of what lives below it."""
-    moments = [proc.look(one) for one in (pid, *proc.below(pid, MOST_CHILDREN))]
+    """Return the processor seconds of a process and of its descendants."""
+    moments = [proc.look(process) for process in (pid, *proc.below(pid, MOST_CHILDREN))]
     return sum(moment.seconds for moment in moments if moment)
 
 
-def begun(said: Mapping[str, Any]) -> tuple[int, ...]:
-    """How many collectives were begun in each group."""
-    return tuple(int(one.get("sequence", -1)) for one in said.get("groups") or ())
+def begun(answer: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the number of collectives begun in each group."""
+    return tuple(int(group.get("sequence", -1)) for group in answer.get("groups") or ())
 
 
 def output(paths: AttemptPaths, rank: int) -> int:
-    """Bytes that a rank has printed."""
+    """Return the bytes that a rank has printed."""
     return sum(status.st_size for status in _logs(paths, rank))
 
 
 def quiet(paths: AttemptPaths, rank: int) -> float:
-    """Seconds since a rank last printed."""
+    """Return the seconds since a rank last printed."""
     return max(0.0, time.time() - max((status.st_mtime for status in _logs(paths, rank)), default=0.0))
 
 
 def _logs(paths: AttemptPaths, rank: int) -> list[os.stat_result]:
-    found = []
+    statuses = []
     for path in (paths.out(rank), paths.err(rank)):
         with suppress(OSError):
-            found.append(os.stat(path))
-    return found
+            statuses.append(os.stat(path))
+    return statuses
 
 
 def text_of(collected: Collected) -> str:
-    """JSON of at most ``MOST_BYTES``: of too much, records and outer frames are left out."""
+    """Return JSON of at most ``MOST_BYTES``. If it is longer, records and outer frames are left out."""
     for most, frames, children in ((256, 60, 64), (32, 40, 16), (8, 20, 4), (1, 5, 0)):
         smaller = tuple(
             replace(
-                one,
-                records=one.records[-most:],
-                stacks=replace(one.stacks, main=shortened(one.stacks.main, frames)),
-                process=replace(one.process, children=one.process.children[:children]),
+                rank,
+                records=rank.records[-most:],
+                stacks=replace(rank.stacks, main=shortened(rank.stacks.main, frames)),
+                process=replace(rank.process, children=rank.process.children[:children]),
             )
-            for one in collected.ranks
+            for rank in collected.ranks
         )
         text = json.dumps({"collected": encode(replace(collected, ranks=smaller))})
         if len(text) <= MOST_BYTES:

@@ -1,4 +1,4 @@
-"""Queries py-spy, nvidia-smi and NCCL's RAS service for the observer, within a limit; judges nothing."""
+"""Queries py-spy, nvidia-smi and NCCL's RAS service for the observer, within a time limit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ GPU_PROGRAM = "nvidia-smi"
 GPU_FIELDS = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,uuid"
 RAS_VARIABLE = "NCCL_RAS_ADDR"
 RAS_ADDRESS = "localhost:28028"
+# NCCL's own client sends this (src/ras/client.cc). Its wheels lack that client. The timeout for its peers
+# is 3 s.
 RAS_QUESTIONS = b"CLIENT PROTOCOL 2\nTIMEOUT 3\nVERBOSE STATUS\n"
-"""What NCCL's own client says (src/ras/client.cc), which its wheels lack; its peers have 3 s."""
 _RAS_GREETING = b"SERVER PROTOCOL "
 # Before this version a request may crash ranks (NVIDIA/nccl#1669 in 2.26.2, #1718 in 2.26.5) or report the
 # wrong ranks as missing (#1762 in 2.27.3).
@@ -26,52 +27,53 @@ MEBIBYTE = 1 << 20
 
 
 def spy(pid: int, path: str) -> tuple[str, ...]:
-    """The main thread's stack of ``pid``; () where py-spy is missing, may not look, or finds no Python.
+    """Return the main thread's stack of ``pid``; () if py-spy is missing, not permitted or finds no Python.
 
-    It is looked for beside the rank's interpreter, then on ``path``. It stops the rank for some
-    milliseconds, which is why it is not what is tried first.
+    py-spy is searched next to the rank's interpreter, then on ``path``. It is the last resort, because it
+    stops the rank for some milliseconds.
     """
     try:
         beside = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ()
-    program = _found(NAME, [beside, *path.split(os.pathsep)])
-    return of_py_spy(_said([program, "dump", "--json", "--pid", str(pid)])) if program else ()
+    program = _program(NAME, [beside, *path.split(os.pathsep)])
+    return of_py_spy(_output_of([program, "dump", "--json", "--pid", str(pid)])) if program else ()
 
 
 def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
-    """Every GPU now; () where there is no such program, or no answer that can be read."""
-    program = _found(GPU_PROGRAM, path.split(os.pathsep))
+    """Return the use of every GPU; () if nvidia-smi is missing or its answer cannot be read."""
+    program = _program(GPU_PROGRAM, path.split(os.pathsep))
     if not program:
         return ()
-    rows = _said([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
+    rows = _output_of([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
     return tuple(gpu for gpu in map(gpu_of_row, rows) if gpu)
 
 
 def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
-    """Return what NCCL's service on this node reports of communicators, errors and warnings; () without one.
+    """Return what NCCL's service on this node reports of communicators, errors and warnings.
 
-    The first line is NCCL's version. The sections that describe the job are left out.
+    The first line is NCCL's version. The sections that describe the job are left out. Return () if no service
+    answers.
     """
     import socket  # only where ranks use NCCL
 
     host, _, port = address.rpartition(":")
     until = time.monotonic() + ANSWER_SECONDS
-    said = b""
+    answer = b""
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as peer:
             peer.sendall(RAS_QUESTIONS)
-            while len(said) < MOST_BYTES and time.monotonic() < until:
+            while len(answer) < MOST_BYTES and time.monotonic() < until:
                 peer.settimeout(max(0.01, until - time.monotonic()))
                 data = peer.recv(1 << 16)
                 if not data:
                     break
-                said += data
+                answer += data
     except (OSError, ValueError, OverflowError):
-        pass  # nobody there, or somebody else: what came by then is looked at
-    if not said.startswith(_RAS_GREETING):
+        pass  # no service, or another one: the text received so far decides
+    if not answer.startswith(_RAS_GREETING):
         return ()
-    text = said.decode("utf-8", "replace")
+    text = answer.decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines()[2:] if line.strip()]  # the third answer
     report = lines[:1]
     is_wanted = False
@@ -86,12 +88,12 @@ def nccl_ras(address: str = RAS_ADDRESS) -> tuple[str, ...]:
 
 
 def gpu_of_row(row: str) -> GpuUse | None:
-    """One line of nvidia-smi's table; what a GPU does not support reads ``[N/A]``."""
+    """Parse one line of nvidia-smi's table. A value that a GPU does not support is ``[N/A]``."""
     cells = [cell.strip() for cell in row.split(",")]
     if len(cells) != len(GPU_FIELDS.split(",")) or not cells[0].isdecimal():
         return None
     busy, used, total, watts, celsius = map(_number, cells[1:-1])
-    held, whole = (one * MEBIBYTE if one >= 0 else UNKNOWN for one in (used, total))
+    held, whole = (mebibytes * MEBIBYTE if mebibytes >= 0 else UNKNOWN for mebibytes in (used, total))
     return GpuUse(int(cells[0]), busy, held, whole, watts, celsius, cells[-1])
 
 
@@ -102,8 +104,8 @@ def _number(cell: str) -> float:
         return UNKNOWN
 
 
-def _said(command: list[str]) -> str:
-    """What ``command`` printed; empty if it could not be run, or not in time."""
+def _output_of(command: list[str]) -> str:
+    """Return the output of ``command``; '' if it cannot be started or takes too long."""
     import subprocess
 
     try:
@@ -121,6 +123,6 @@ def _said(command: list[str]) -> str:
         return ""
 
 
-def _found(name: str, folders: list[str]) -> str:
+def _program(name: str, folders: list[str]) -> str:
     paths = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
-    return next((one for one in paths if os.access(one, os.X_OK)), "")
+    return next((path for path in paths if os.access(path, os.X_OK)), "")

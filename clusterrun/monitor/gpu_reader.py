@@ -1,4 +1,4 @@
-"""Asks a process of its own about the GPUs, with a limit: a driver that hangs costs that process only."""
+"""Reads the GPUs in a separate process, within a time limit. A driver that hangs blocks only that process."""
 
 from __future__ import annotations
 
@@ -16,39 +16,45 @@ from clusterrun.runtime.processes import fork
 
 Look = Callable[[], "tuple[GpuUse, ...]"]
 LATE_SECONDS = 3.0
+# Pause before the next request after the driver did not answer.
 AGAIN_SECONDS = 60.0
-"""After a driver that did not answer: how long it is left alone."""
+# These variables name the GPUs of a job. HIP obeys the first one too.
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""What names the GPUs of a job; HIP obeys the first one too."""
 
 
 class GpuWatch:
-    """The GPUs of this node that are ``wanted``, as ``visible_to`` names them (None: all)."""
+    """The GPUs of this node that ``names`` selects, in the form of ``visible_to`` (None: all)."""
 
     def __init__(
-        self, path: str, wanted: frozenset[str] | None = None, open_look: Callable[[str], Look] | None = None
+        self, path: str, names: frozenset[str] | None = None, open_look: Callable[[str], Look] | None = None
     ) -> None:
         self.said = ""
-        self._path, self._wanted = path, wanted
+        self._path, self._names = path, names
         self._open_look = open_look or best_look
         self._pid = 0
         self._ask = self._answer = -1
         self._not_before = 0.0
 
     def look(self) -> tuple[GpuUse, ...]:
-        """The GPUs now; () where there are none, or where the driver does not answer: ``said`` says so."""
-        if self._wanted == frozenset() or time.monotonic() < self._not_before:
+        """Return the use of the GPUs; () if there are none or the driver fails.
+
+        ``said`` then has the reason.
+        """
+        if self._names == frozenset() or time.monotonic() < self._not_before:
             return ()
         try:
-            found = self._asked()
+            gpus = self._request()
         except (OSError, ValueError, BadDocument) as error:
-            self._give_up(f"the GPUs could not be asked: {error}")
+            self._give_up(f"the GPUs could not be read: {error}")
             return ()
-        if found is None:
+        if gpus is None:
             self._give_up(f"the GPUs' driver gave no answer within {LATE_SECONDS:g} s")
             return ()
         self.said = ""
-        return tuple(gpu for gpu in found if self._wanted is None or _is_named(gpu, self._wanted))
+        if self._names is None:
+            return gpus
+        numbers, beginnings = self._names, tuple(self._names)
+        return tuple(gpu for gpu in gpus if str(gpu.index) in numbers or gpu.uuid.startswith(beginnings))
 
     def close(self) -> None:
         if not self._pid:
@@ -56,11 +62,12 @@ class GpuWatch:
         os.close(self._ask)
         os.close(self._answer)
         os.kill(self._pid, signal.SIGKILL)
-        # One that hangs in the driver cannot be waited for; init takes it when it ends.
+        # A process that hangs in the driver cannot be waited for. Init reaps it.
         os.waitpid(self._pid, os.WNOHANG)
         self._pid = 0
 
-    def _asked(self) -> tuple[GpuUse, ...] | None:
+    def _request(self) -> tuple[GpuUse, ...] | None:
+        """Return the answer of the reading process; None if it does not answer in time."""
         if not self._pid:
             self._start()
         os.write(self._ask, b"?")
@@ -71,9 +78,9 @@ class GpuWatch:
                 return None
             portion = os.read(self._answer, 1 << 16)
             if not portion:
-                raise ValueError("the process that asks has ended")
+                raise ValueError("the process that reads them has ended")
             data += portion
-        return tuple(decode(GpuUse, one) for one in json.loads(data))
+        return tuple(decode(GpuUse, document) for document in json.loads(data))
 
     def _give_up(self, why: str) -> None:
         self.said, self._not_before = why, time.monotonic() + AGAIN_SECONDS
@@ -96,9 +103,9 @@ class GpuWatch:
 
 
 def best_look(path: str) -> Look:
-    """NVIDIA's library where it can be loaded, else its program, else what AMD's driver tells."""
+    """Return a function that reads NVIDIA's library, nvidia-smi or AMD's driver: the first that works."""
     from clusterrun.monitor import amdgpu_sysfs
-    from clusterrun.monitor.nvml import Gpus  # only the process that asks needs ctypes
+    from clusterrun.monitor.nvml import Gpus  # only the reading process needs ctypes
 
     try:
         return Gpus().look
@@ -107,13 +114,12 @@ def best_look(path: str) -> Look:
 
 
 def visible_to(devices: str | None) -> frozenset[str] | None:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names: numbers and UUIDs, or their beginnings; None: unknown."""
-    words = frozenset(word.strip() for word in (devices or "").split(","))
-    # Of instances (MIG) the GPUs cannot be told from their names.
-    if devices is None or any(word.startswith("MIG-") for word in words):
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names; None if that is unknown.
+
+    Each is a number, or a UUID or its beginning.
+    """
+    names = frozenset(name.strip() for name in (devices or "").split(","))
+    # The name of a MIG instance does not tell its GPU.
+    if devices is None or any(name.startswith("MIG-") for name in names):
         return None
-    return frozenset(word for word in words if word.isdecimal() or word.startswith("GPU-"))
-
-
-def _is_named(gpu: GpuUse, names: frozenset[str]) -> bool:
-    return any(name == str(gpu.index) or gpu.uuid.startswith(name) for name in names)
+    return frozenset(name for name in names if name.isdecimal() or name.startswith("GPU-"))

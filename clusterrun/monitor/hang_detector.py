@@ -1,16 +1,16 @@
-"""Detects a hang of one attempt, from the coordinator, and asks who is to blame; touches nothing.
+"""Detects a hang of one attempt, in the coordinator, and requests the evidence for its diagnosis.
 
 Laws
 ----
-1. A rank moves when it prints, begins a collective or joins a group; one that is in no group, or that
-   does not say, also when it computes. The run moves when any rank does.
-2. A stall is declared once for each time that nothing moves for ``hang_seconds``, or for half of the
-   time after which the waiting ranks' process group would end them; it is acted on after
-   ``hang_seconds``. It is declared only while the observers speak: their silence is no stall.
-3. One collection at a time; a question that comes meanwhile gets its answer. It ends when every node has
-   answered or is mute, or at its limit. What might still come on its own is looked at once more, longer,
-   and no earlier than it is known.
-4. A body that cannot be read is as good as none.
+1. A rank moves when it prints, begins a collective or joins a group. A rank that is in no group, or that does
+   not answer, also moves when it computes. The run moves when any rank moves.
+2. A stall is declared once each time that no rank moves for ``hang_seconds``, or for half of the timeout of
+   the waiting ranks' process group. Action is taken after ``hang_seconds``. A stall is declared only while
+   the observers report: their silence is no stall.
+3. Only one collection runs at a time. Requests that arrive meanwhile get its answer. It ends when every node
+   has answered or is mute, or at its limit. If a rank may still continue by itself, one more and longer look
+   follows, no earlier than the diagnosis can know the outcome.
+4. A body that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Union
 
+# The file name of the diagnosis of a stall that the detector itself declared.
 OWN = "diagnosis"
-"""The name under which a stall that nobody asked about is kept."""
+# An observer is mute after this number of missed digests.
 QUIET_PERIODS = 3.5
-"""So many missed digests make an observer mute."""
+# Seconds. A group whose timeout is shorter than a few digests ends its ranks before the first look.
 LEAST_LIMIT = 4.0
-"""Seconds: a group whose time-out is shorter than a few digests ends its ranks before a look at them."""
+# Seconds. The clock of a node is known to this precision.
 SLACK = 1.0
-"""Seconds: what the clock of a node is known no better than."""
 MOST_LATER = 12.0
+# A request is answered within half a minute if the nodes answer soon.
 MOST_LOOKS = 4
-"""Whoever asks is answered within half a minute, where nodes answer soon."""
+# Share of a processor. A rank that loads torch from a slow file system on a crowded node uses little more.
 COMPUTES = 0.03
-"""Of a processor: a rank that loads torch from a slow file system, on a crowded node, gets little more."""
 
+# The time that a node may take to answer, in addition to the look itself.
 ANSWER_SECONDS = 10.0
-"""Beyond the look itself: what a node may take to answer."""
 FIRST_LOOK, LONG_LOOK = 1.0, 5.5
 MANY_RANKS, FEW_RECORDS = 256, 16
+# A step may begin many collectives, and the records should cover several steps.
 FEW_RANKS, MANY_RECORDS = 64, 256
-"""A step may begin many collectives, and several steps are wanted."""
 
 
 @frozen
 class AskObserver:
-    """Question ``number`` for the observer on node ``node`` of the allocation."""
+    """Send request ``number`` to the observer on node ``node`` of the allocation."""
 
     node: int
     number: int
@@ -73,14 +73,14 @@ class AskObserver:
 
 @frozen
 class Warn:
-    """A sentence for whoever looks at the run: noted, and kept among its warnings."""
+    """Log ``text`` and add it to the warnings of the run."""
 
     text: str
 
 
 @frozen
 class TakeBack:
-    """No warning that begins like this holds any more; ``text`` says why."""
+    """Remove the warnings that start with ``beginning``. ``text`` is the reason."""
 
     beginning: str
     text: str
@@ -88,7 +88,7 @@ class TakeBack:
 
 @frozen
 class Save:
-    """A file of the attempt, written whole."""
+    """Write a file of the attempt, atomically."""
 
     name: str
     text: str
@@ -96,21 +96,21 @@ class Save:
 
 @frozen
 class EndAttempt:
-    """The attempt should be ended: ``restart`` it as after a failed rank, or ``kill`` the run."""
+    """Request the end of the attempt."""
 
-    what: str
+    what: str  # ``restart`` it as after a failed rank, or ``kill`` the run
     why: str
 
 
 if TYPE_CHECKING:
     HangDetectorAction = Union[AskObserver, Warn, TakeBack, Save, EndAttempt]
 
+# Names of nodes by their number within the allocation.
 Names = Mapping[int, str]
-"""By number within the allocation."""
 
 
 class Collection:
-    """A look of ``seconds`` at all of ``nodes``: who has answered, until when."""
+    """A look of ``seconds`` at all of ``nodes``, with the answers and the deadline."""
 
     def __init__(
         self, number: int, nodes: Names, mute: Names, now: float, wall: float, seconds: float
@@ -123,8 +123,8 @@ class Collection:
 
     def asks(self, size: int) -> list[HangDetectorAction]:
         records = MANY_RECORDS if size <= FEW_RANKS else LookOptions().records
-        wanted = LookOptions(self.seconds, FEW_RECORDS if size > MANY_RANKS else records)
-        body = json.dumps({"collect": encode(wanted)})
+        options = LookOptions(self.seconds, FEW_RECORDS if size > MANY_RANKS else records)
+        body = json.dumps({"collect": encode(options)})
         return [AskObserver(node, self.number, body) for node in self._nodes if node not in self.mute]
 
     @property
@@ -132,23 +132,27 @@ class Collection:
         return all(node in self.answers or node in self.mute for node in self._nodes)
 
     def case(self, size: int, stalled: float, since_begun: float) -> JobSnapshot:
-        """What there is to be judged; ``since_begun``: seconds since a rank was seen to begin a call."""
+        """Return the evidence of all nodes. ``since_begun``: seconds since a rank last began a call."""
         silent = f"no answer within {self.seconds + ANSWER_SECONDS:g} s"
         missing = {node: self.mute.get(node, silent) for node in self._nodes if node not in self.answers}
-        seen = sorted((s for one in self.answers.values() for s in one.ranks), key=lambda one: one.rank)
+        answers = self.answers.values()
+        ranks = [rank for answer in answers for rank in answer.ranks]
         return JobSnapshot(
-            seen=tuple(seen),
+            seen=tuple(sorted(ranks, key=lambda rank: rank.rank)),
             size=size,
             mute=tuple((self._nodes[node], why) for node, why in missing.items()),
-            offsets=tuple((one.node, one.clock - self._wall) for one in self.answers.values()),
+            offsets=tuple((answer.node, answer.clock - self._wall) for answer in answers),
             stalled=stalled,
             since_begun=since_begun,
-            ras=next((one.ras for one in self.answers.values() if one.ras), ()),
+            ras=next((answer.ras for answer in answers if answer.ras), ()),
         )
 
 
 class HangDetector:
-    """The watch over an attempt's ranks; ``nodes`` train: number in the allocation, name, in rank order."""
+    """The watch over an attempt's ranks.
+
+    ``nodes`` are the nodes that train, in rank order: number in the allocation, and name.
+    """
 
     def __init__(
         self, orders: Orders, epoch: int, nodes: Sequence[tuple[int, str]], now: float, wall: float
@@ -178,16 +182,17 @@ class HangDetector:
 
     def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[HangDetectorAction]:
         try:
-            words = json.loads(body)
-            if "digest" in words:
-                return self._digest(now, node, decode(Digest, words["digest"]))
-            if "collected" in words and self._round and number == self._round.number:
-                self._round.answers[node] = decode(Collected, words["collected"])
+            message = json.loads(body)
+            if "digest" in message:
+                return self._digest(now, node, decode(Digest, message["digest"]))
+            if "collected" in message and self._round and number == self._round.number:
+                self._round.answers[node] = decode(Collected, message["collected"])
                 return self._looked(now, wall)
-            if "refused" in words and self._round and number == self._round.number:
-                return self.lost(now, wall, node, str(words["refused"]))
+            if "refused" in message and self._round and number == self._round.number:
+                return self.lost(now, wall, node, str(message["refused"]))
         except (ValueError, TypeError, RecursionError, BadDocument) as error:
-            return [Warn(f"the observer on {self._nodes.get(node, node)} said what cannot be read: {error}")]
+            name = self._nodes.get(node, node)
+            return [Warn(f"the observer on {name} sent a message that cannot be read: {error}")]
         return []
 
     def lost(self, now: float, wall: float, node: int, why: str) -> list[HangDetectorAction]:
@@ -198,7 +203,7 @@ class HangDetector:
         return self._looked(now, wall)
 
     def asked(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
-        """Somebody wants to know now; the answer is ``name``.json. ``top`` reads the observers' files."""
+        """Handle a user's request. The answer is ``name``.json; ``top`` reads the observers' files."""
         if name.startswith(contract.TOP_ASK):
             return [AskObserver(node, 0, body) for node in self._nodes]
         self._names.append(name)
@@ -227,7 +232,7 @@ class HangDetector:
         return self._due_at() if self._look_at is None else self._look_at
 
     def _due_at(self) -> float | None:
-        """When the ranks are looked at without being asked: the process groups must not time out first."""
+        """Return the time of the next look without a request. It is before the process groups time out."""
         hang = self._watch.hang_seconds
         if not hang:
             return None
@@ -238,55 +243,61 @@ class HangDetector:
     def _digest(self, now: float, node: int, digest: Digest) -> list[HangDetectorAction]:
         self._heard_at[node] = now
         self._mute.pop(node, None)
-        pulses = [self._known(node, pulse) for pulse in self._numbered(node, digest.ranks)]
+        ranks = digest.ranks
+        if self._per_node:
+            # Launchers of one node each may reuse rank numbers, so number the ranks of all nodes anew.
+            first = list(self._nodes).index(node) * self._each
+            ranks = tuple(replace(pulse, rank=first + place) for place, pulse in enumerate(ranks))
+        pulses = [self._known(node, pulse) for pulse in ranks]
         self._answers = self._answers or any(pulse.answered for pulse in pulses)
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
         if moved:
             self._moved_at = now
         actions: list[HangDetectorAction] = []
         if self._stalled and moved:
-            # A rank that has ended, or was ended, has not gone on.
+            # A rank that has ended has not continued.
             lives = any(pulse.state for pulse in moved)
-            actions += [Warn("what hung has gone on")] if self._reported and lives else []
+            actions += [Warn("the ranks that hung continue")] if self._reported and lives else []
             self._stalled = self._reported = False
         if digest.killed > self._killed.get(node, 0):
             self._killed[node] = digest.killed
             actions.append(Warn(f"out of memory on {self._nodes[node]}: the kernel ended a process there"))
         if self._watches_inner_worlds and (warning := self._inner_worlds.heard(digest.inner_ranks)):
             actions += self._instead(self._together.warning, warning)
-        # Ranks of several worlds have the same numbers: together they look like one.
-        return actions if self._inner_worlds.exist else actions + self._alone_or_not(now, pulses)
-
-    def _numbered(self, node: int, pulses: Sequence[Pulse]) -> Sequence[Pulse]:
-        """Launchers of one node each may number their ranks alike: here each has a number of its own."""
-        if not self._per_node:
-            return pulses
-        first = list(self._nodes).index(node) * self._each
-        return [replace(pulse, rank=first + place) for place, pulse in enumerate(pulses)]
-
-    def _alone_or_not(self, now: float, pulses: Sequence[Pulse]) -> list[HangDetectorAction]:
+        # Ranks of several worlds have the same numbers, so they look like one world.
+        if self._inner_worlds.exist:
+            return actions
         was_together, before = self._together.together, self._together.warning
-        said = self._together.heard(now, pulses)
+        warning = self._together.heard(now, pulses)
         if self._together.together and not was_together:
-            news = "the ranks train together now: the warning that they do not is taken back"
-            return [TakeBack(ALONE, news)]
-        return self._instead(before, said)
+            news = "the ranks train together now: the earlier warning no longer applies"
+            return [*actions, TakeBack(ALONE, news)]
+        return actions + self._instead(before, warning)
 
     @staticmethod
-    def _instead(before: str, said: str) -> list[HangDetectorAction]:
-        """One sentence stands at a time."""
-        return [*([TakeBack(ALONE, "")] if before and said else []), *([Warn(said)] if said else [])]
+    def _instead(before: str, warning: str) -> list[HangDetectorAction]:
+        """Replace the earlier warning: only one is shown at a time."""
+        return [*([TakeBack(ALONE, "")] if before and warning else []), *([Warn(warning)] if warning else [])]
 
     def _known(self, node: int, pulse: Pulse) -> Pulse:
-        """The pulse, with what a rank that does not answer said before: silence is no movement."""
+        """Return the pulse. A rank that does not answer keeps its last answer: silence is no movement."""
         before = self._pulses.get((node, pulse.rank))
         if pulse.answered or before is None or before[1].pid != pulse.pid:
             return pulse
-        known = before[1]
-        return replace(pulse, torch=known.torch, size=known.size, begun=known.begun, timeout=known.timeout)
+        last_answer = before[1]
+        return replace(
+            pulse,
+            torch=last_answer.torch,
+            size=last_answer.size,
+            begun=last_answer.begun,
+            timeout=last_answer.timeout,
+        )
 
     def _moves(self, now: float, node: int, pulse: Pulse) -> bool:
-        """Law 1; the pulse is remembered, by node: launchers may start more ranks than we know of."""
+        """Return whether the rank has moved (law 1), and remember its pulse.
+
+        Pulses are kept by node as well, because launchers may start more ranks than the order names.
+        """
         at, before = self._pulses.get((node, pulse.rank), (now, None))
         self._pulses[node, pulse.rank] = (now, pulse)
         if before is None or before.pid != pulse.pid:
@@ -299,12 +310,12 @@ class HangDetector:
         ended = (pulse.state == "") != (before.state == "")
         if ended or pulse.output != before.output:
             return True
-        # One that never answers holds Python's lock; where others have joined it, it is in their group.
+        # A rank that never answers holds Python's lock. It is in a group if other ranks have joined one.
         counted = pulse.size > 0 and pulse.begun >= 0
         if not pulse.answered and not counted:
             counted = any(other.size == self._size for _, other in self._pulses.values())
         computes = not counted and pulse.seconds - before.seconds >= COMPUTES * (now - at) > 0
-        # Where no rank ever answers, one that waits for its GPU computes as well.
+        # If no rank ever answers, a rank that waits for its GPU computes as well.
         self._begun_at = now if computes and self._answers else self._begun_at
         return computes
 
@@ -315,9 +326,9 @@ class HangDetector:
         patience = QUIET_PERIODS * self._watch.sample_seconds
         for node, at in self._heard_at.items():
             if node not in self._mute and now - at > patience:
-                self._mute[node] = f"its observer has said nothing for {now - at:.0f} s"
+                self._mute[node] = f"its observer has not reported for {now - at:.0f} s"
         if not self._pulses or len(self._mute) == len(self._nodes):
-            self._moved_at = now  # nobody speaks: that is no stall, and is looked at again later
+            self._moved_at = now  # no observer reports: that is no stall, so check again later
             self._again_at = now + self._watch.hang_seconds
             return False
         return True
@@ -334,7 +345,7 @@ class HangDetector:
     def _judge(self, now: float, wall: float) -> list[HangDetectorAction]:
         if self._round is None:
             return []
-        # The rules are loaded by the first look, not with every coordinator: they take 15 ms.
+        # The first look loads the rules, not every coordinator: they take 15 ms.
         from clusterrun.diagnosis.calls import of_snapshot
         from clusterrun.diagnosis.decide import decide
 
@@ -343,7 +354,7 @@ class HangDetector:
         case = looked.case(self._size, stalled, now - self._begun_at)
         case = replace(case, since_begun=0.0) if self._know_less(case.seen) else case
         if stalled and case.newest > wall - stalled + SLACK:
-            # A collective was begun since: its digest is still to come.
+            # A collective was begun since then. Its digest has not arrived yet.
             self._moved_at, self._stalled, stalled = now - max(0.0, wall - case.newest), False, 0.0
             case = looked.case(self._size, stalled, now - self._begun_at)
         if stalled and self._has_moved(case.seen):
@@ -361,7 +372,7 @@ class HangDetector:
                 return self._look(now, wall, LONG_LOOK)
             self._look_at = now + pause
             return []
-        # What moved while it was looked at does not hang.
+        # A run that moved during the look does not hang.
         names = [name for name in self._names if stalled or name != OWN]
         self._names, self._looks = [], 0
         diagnosis = replace(judged.diagnosis, at=wall)
@@ -369,34 +380,40 @@ class HangDetector:
         saved: list[HangDetectorAction] = [Save(f"{name}.json", text) for name in names]
         return saved + (self._consequences(diagnosis, stalled, judged.later) if OWN in names else [])
 
-    def _know_less(self, seen: Sequence[RankSnapshot]) -> bool:
-        """Whether a group or a call was seen of which no digest or record tells: it may just have begun."""
+    def _know_less(self, ranks: Sequence[RankSnapshot]) -> bool:
+        """Return whether a rank has a group or call that no digest or record reports: it may be new."""
         pulses = {(self._nodes.get(node), rank): pulse for (node, rank), (_, pulse) in self._pulses.items()}
-        for one in seen:
-            pulse = pulses.get((one.node, one.rank))
-            begun = sum(max(0, group.sequence) for group in one.groups)
-            if one.groups and not one.records and (one.node, one.rank, one.process.pid) not in self._compared:
+        for rank in ranks:
+            if not rank.groups:
+                continue
+            if not rank.records and (rank.node, rank.rank, rank.process.pid) not in self._compared:
                 return True
-            if (
-                one.groups
-                and pulse
-                and pulse.pid == one.process.pid
-                and (not pulse.size or -1 < pulse.begun < begun)
-            ):
+            pulse = pulses.get((rank.node, rank.rank))
+            begun = sum(max(0, group.sequence) for group in rank.groups)
+            if pulse is None or pulse.pid != rank.process.pid:
+                continue
+            if not pulse.size or -1 < pulse.begun < begun:
                 return True
         return False
 
-    def _has_moved(self, seen: Sequence[RankSnapshot]) -> bool:
-        """Whether a rank has ended, or has joined a group, of which no digest tells yet."""
+    def _has_moved(self, ranks: Sequence[RankSnapshot]) -> bool:
+        """Return whether a rank has ended or joined a group since its last digest."""
         pulses = {(self._nodes.get(node), pulse.pid): pulse for (node, _), (_, pulse) in self._pulses.items()}
-        known = [(one, pulses.get((one.node, one.process.pid))) for one in seen]
-        return any(
-            pulse and ((pulse.state and not one.state) or (one.groups and pulse.answered and not pulse.size))
-            for one, pulse in known
-        )
+        for rank in ranks:
+            pulse = pulses.get((rank.node, rank.process.pid))
+            if pulse is None:
+                continue
+            has_ended = pulse.state and not rank.state
+            has_joined = rank.groups and pulse.answered and not pulse.size
+            if has_ended or has_joined:
+                return True
+        return False
 
     def _too_early(self, snapshot: JobSnapshot) -> bool:
-        """The time-out that made us look is of a group that nobody waits in: look again when it is due."""
+        """Return whether the timeout that triggered the look is of a group in which no rank waits.
+
+        The next look is then scheduled for the timeout of the groups in use.
+        """
         from clusterrun.diagnosis.calls import of_snapshot  # loaded by then
 
         hang = self._watch.hang_seconds
@@ -411,16 +428,18 @@ class HangDetector:
         why = f"nothing has moved for {stalled:.0f} s: {diagnosis.said}"
         acts = self._watch.on_hang != "report"
         nothing = diagnosis.verdict is Verdict.NOTHING
-        if nothing and stalled < START_PATIENCE:  # ranks that compute, after a short --hang-after
+        # Ranks that compute while they start, with a short --hang-after.
+        if nothing and stalled < START_PATIENCE:
             self._again_at = self._moved_at + max(START_PATIENCE, stalled + later)
             return []
-        early = stalled < self._watch.hang_seconds  # told before the process group ends the ranks
+        early = stalled < self._watch.hang_seconds  # reported before the process group ends the ranks
         if early and (acts or nothing):
             self._again_at = self._moved_at + self._watch.hang_seconds
-        if nothing and not early:  # A rank that saves for long may hang later.
+        # A rank that saves for a long time may hang later.
+        if nothing and not early:
             self._again_at = self._moved_at + stalled + self._watch.hang_seconds
         if early or nothing or not acts:
             repeated = nothing and self._reported
             self._reported = True
             return [] if repeated else [Warn(why)]
-        return [EndAttempt(self._watch.on_hang, why)]  # whoever grants it says why
+        return [EndAttempt(self._watch.on_hang, why)]  # the coordinator reports the reason

@@ -1,4 +1,4 @@
-"""Reports the pulses of this node's ranks, often at first, then every few seconds; judges nothing."""
+"""Reports the pulses of this node's ranks, often at first, then every few seconds."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
-from clusterrun.monitor.collector import begun, found, output, used
+from clusterrun.monitor.collector import begun, output, rank_processes, used
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.rank_channels import channel, channels, facts, groups
 
 LEAST_PERIOD = 1.0
+# A hang is declared at half a group's timeout. Several digests must report no movement before that.
 PERIODS_PER_TIMEOUT = 8
-"""A hang is called at half a group's time-out: until then some digests must have told that nothing moves."""
+# Seconds after the start of the ranks. These early digests cover short runs.
 EAGER = (2.0, 5.0)
-"""Seconds after the start of the ranks: a short run is to be seen as well."""
 
 
 SEARCH_SECONDS = 60.0
+# A launcher inside a rank starts processes soon, and a short run may end before the next digest.
 SEARCH_PERIOD = 1.0
-"""A launcher inside a rank starts processes soon, and a short run may end before the next digest."""
 
 
 class Digests:
-    """A part of the observer: says how the ranks fare without being asked."""
+    """The part of the observer that reports the ranks' progress without a request."""
 
     def __init__(self, period: float) -> None:
         self._period = period
@@ -65,7 +65,7 @@ class Digests:
         return [json.dumps({"digest": encode(digest)})]
 
     def _search(self, now: float) -> bool:
-        """Look for ranks below the ranks while launchers start; return whether there are new ones."""
+        """Search ranks below the ranks while launchers start, and return whether there are new ones."""
         launchers = {rank: pid for rank, pid in self._pids.items() if channel(pid) is None and proc.look(pid)}
         before, self._inner_ranks = self._inner_ranks, _inner_ranks(launchers)
         idle_launchers = {*launchers} - {starter for starter, _ in self._inner_ranks}
@@ -74,14 +74,14 @@ class Digests:
         return bool({*self._inner_ranks} - {*before})
 
     def ended(self, now: float) -> list[str]:
-        """A rank has just ended: nobody is asked, for ranks that end as well would not answer in time."""
+        """Report the end of a rank. No rank is asked, because ranks that also end do not answer in time."""
         return [json.dumps({"digest": encode(self.digest(asks=False))})]
 
     def digest(self, asks: bool = True) -> Digest:
         if self._paths is None:
             return Digest(())
         self._number += 1
-        ranks = found(self._pids)
+        ranks = rank_processes(self._pids)
         moments = {rank: proc.look(pid) for rank, (pid, _) in ranks.items()}
         running = [rank for rank, moment in moments.items() if moment and not moment.stopped]
         open_channels = [own for rank in running if (own := ranks[rank][1])]
@@ -90,34 +90,34 @@ class Digests:
             _pulse(self._paths, rank, pid, moments[rank], answers.get(pid, {}))
             for rank, (pid, _) in ranks.items()
         )
-        seen_pids = {pid for pid, _ in ranks.values()}
-        launchers = {rank: pid for rank, pid in self._pids.items() if pid not in seen_pids}
+        rank_pids = {pid for pid, _ in ranks.values()}
+        launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
         return Digest(tuple(pulses), max(0, killed() - self._killed), _inner_ranks(launchers))
 
 
 def _inner_ranks(launchers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """Return (rank, ``RANK`` of a rank below it) for each of ``launchers``: ranks and their processes."""
+    """Return (rank, ``RANK`` of a rank below it) for each launcher. ``launchers`` maps ranks to processes."""
     return tuple((rank, below.rank) for rank, pid in launchers.items() for below in channels(pid))
 
 
 def _pulse(
-    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, said: Mapping[str, Any]
+    paths: AttemptPaths, rank: int, pid: int, moment: proc.Process | None, answer: Mapping[str, Any]
 ) -> Pulse:
-    """``said``: what its thread answered; empty for nothing."""
-    known = bool(said) and "problem" not in said
-    known_groups = groups(said)
-    counts = begun(said)
-    left = proc.content(paths.beside(f"{rank:05d}.farewell.json")) if moment is None else b""
+    """Return the pulse of a rank. ``answer`` is the answer of its thread, empty if it gave none."""
+    is_answered = bool(answer) and "problem" not in answer
+    known_groups = groups(answer)
+    counts = begun(answer)
+    farewell = proc.content(paths.beside(f"{rank:05d}.farewell.json")) if moment is None else b""
     return Pulse(
         rank,
         pid,
         moment.state if moment else "",
         round(used(pid), 2),
         output(paths, rank),
-        known,
-        bool(said.get("torch")),
+        is_answered,
+        bool(answer.get("torch")),
         next((group.size for group in known_groups if group.default), 0),
-        sum(counts) if known and all(count >= 0 for count in counts) else -1,
-        b'"alone": true' in left,
+        sum(counts) if is_answered and all(count >= 0 for count in counts) else -1,
+        b'"alone": true' in farewell,
         min((group.timeout for group in known_groups if group.timeout and group.size > 1), default=0.0),
     )

@@ -1,4 +1,4 @@
-"""Detects ranks that start a launcher, so that the children of each rank form a world of their own; pure."""
+"""Detects ranks that start a launcher, so that the children of each rank form a separate world. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads NVIDIA's GPUs through its management library; runs in a process of its own, as it may hang.
+"""Reads NVIDIA's GPUs through its management library, in a separate process because the library may hang.
 
-Names and layouts are those of nvml.h, unchanged since the library's first versions. What one GPU
-does not say is ``UNKNOWN``; a library that is not there, or does not start, raises ``OSError``.
+Names and layouts are those of nvml.h, unchanged since the library's first versions. A value that a GPU
+does not report is ``UNKNOWN``. ``Gpus`` raises ``OSError`` if the library cannot be loaded or does not start.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Gpus:
         count = ctypes.c_uint()
         if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return ()
-        return tuple(self._one(index) for index in range(count.value))
+        return tuple(self._read(index) for index in range(count.value))
 
-    def _one(self, index: int) -> GpuUse:
+    def _read(self, index: int) -> GpuUse:
         device = ctypes.c_void_p()
         if self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)):
             return GpuUse(index, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
         use, memory = _Utilization(), _Memory()
         watts, celsius = ctypes.c_uint(), ctypes.c_uint()
-        asked = self._library
-        busy = asked.nvmlDeviceGetUtilizationRates(device, ctypes.byref(use)) == 0
-        held = asked.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
-        power = asked.nvmlDeviceGetPowerUsage(device, ctypes.byref(watts)) == 0
-        heat = asked.nvmlDeviceGetTemperature(device, _CORE_SENSOR, ctypes.byref(celsius)) == 0
-        said = ctypes.create_string_buffer(_LONGEST_UUID)
-        named = asked.nvmlDeviceGetUUID(device, said, ctypes.c_uint(_LONGEST_UUID)) == 0
+        library = self._library
+        busy = library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(use)) == 0
+        held = library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+        power = library.nvmlDeviceGetPowerUsage(device, ctypes.byref(watts)) == 0
+        heat = library.nvmlDeviceGetTemperature(device, _CORE_SENSOR, ctypes.byref(celsius)) == 0
+        uuid = ctypes.create_string_buffer(_LONGEST_UUID)
+        named = library.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(_LONGEST_UUID)) == 0
         return GpuUse(
             index,
             float(use.gpu) if busy else UNKNOWN,
@@ -59,5 +59,5 @@ class Gpus:
             float(memory.total) if held else UNKNOWN,
             watts.value / 1000 if power else UNKNOWN,
             float(celsius.value) if heat else UNKNOWN,
-            said.value.decode("ascii", "replace") if named else "",
+            uuid.value.decode("ascii", "replace") if named else "",
         )

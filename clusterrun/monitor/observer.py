@@ -1,6 +1,6 @@
-"""The observer of one node: takes questions as lines, answers in lines, and sleeps in between.
+"""The observer of one node: reads requests as lines, writes answers as lines, and sleeps in between.
 
-It is a process of its own: whatever hangs while it looks, the agent's heartbeat does not.
+It is a separate process, so that a look that hangs does not stop the agent's heartbeat.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SOURCE, _SINK = 0, 1
 
 
 class Observer:
-    """Samples what the ranks use, says how they fare, and looks at them thoroughly when asked."""
+    """Samples the ranks' use of resources, reports their progress, and looks thoroughly on request."""
 
     def __init__(self, run_dir: str, name: str, path: str, digests: Digests, sampling: Sampling) -> None:
         self._run, self._name, self._path = RunPaths(run_dir), name, path
@@ -40,8 +40,8 @@ class Observer:
         self._rest = b""
         self._poll = select.poll()
         self._poll.register(_SOURCE, select.POLLIN)
+        # A pidfd for each rank, readable at its end. Empty if the kernel has no pidfds.
         self._lives: set[int] = set()
-        """A descriptor for each rank, which tells of its end where the kernel can."""
 
     def serve(self) -> int:
         while True:
@@ -49,7 +49,9 @@ class Observer:
             pause = max(0.0, min(times) - time.monotonic()) * 1000 if times else None
             for descriptor, _ in self._poll.poll(pause):
                 if descriptor != _SOURCE:
-                    self._ended(descriptor)
+                    self._forget(descriptor)
+                    for part in self._parts:
+                        self._send(0, part.ended(time.monotonic()))
                 elif not self._read():
                     return 0
             now = time.monotonic()
@@ -69,7 +71,7 @@ class Observer:
                 )
             else:
                 answers = self._asked(wish)
-                self._send(number, answers or [json.dumps({"refused": "nobody here can answer that"})])
+                self._send(number, answers or [json.dumps({"refused": "the observer cannot answer that"})])
         return bool(data) and len(self._rest) <= _MOST_LINE
 
     def _started(self, epoch: int, pids: dict[int, int]) -> None:
@@ -87,24 +89,19 @@ class Observer:
             part.started(time.monotonic(), self._paths, pids)
 
     def _asked(self, wish: Mapping[str, Any]) -> list[str]:
-        """``{"collect": {"seconds": …, "records": …}}``, or what ``Sampling`` answers."""
+        """Answer ``{"collect": {"seconds": …, "records": …}}``, or pass another request to ``Sampling``."""
         if "collect" not in wish or self._paths is None:
             return self._sampling.asked(wish)
         try:
-            wanted = decode(LookOptions, wish["collect"])
+            options = decode(LookOptions, wish["collect"])
         except BadDocument as error:
             return [json.dumps({"refused": error.seen})]
-        return [text_of(Look(self._name, self._paths, self._pids, self._path).collect(wanted))]
+        return [text_of(Look(self._name, self._paths, self._pids, self._path).collect(options))]
 
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
         os.close(descriptor)
         self._lives.remove(descriptor)
-
-    def _ended(self, descriptor: int) -> None:
-        self._forget(descriptor)
-        for part in self._parts:
-            self._send(0, part.ended(time.monotonic()))
 
     def _send(self, number: int, bodies: list[str]) -> None:
         for body in bodies:
@@ -113,16 +110,16 @@ class Observer:
 
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
     path, watch = environment.get("PATH", ""), _watch(run_dir)
-    given = next((environment[name] for name in VISIBLE if name in environment), None)
-    sampling = Sampling(watch.sample_seconds, node_name, node, GpuWatch(path, visible_to(given)))
+    devices = next((environment[name] for name in VISIBLE if name in environment), None)
+    sampling = Sampling(watch.sample_seconds, node_name, node, GpuWatch(path, visible_to(devices)))
     try:
         return Observer(run_dir, node_name, path, Digests(_period(watch)), sampling).serve()
-    except BrokenPipeError:  # the agent is gone, and with it whoever would listen
+    except BrokenPipeError:  # the agent has ended, so no process reads the answers
         return 0
 
 
 def _watch(run_dir: str) -> WatchOrders:
-    """How the ranks are to be watched; as usual where the orders cannot be read."""
+    """Return the orders' settings of the watch; the defaults if the orders cannot be read."""
     try:
         with open(RunPaths(run_dir).orders, "rb") as file:
             return decode(Orders, json.loads(file.read())).watch
@@ -131,7 +128,7 @@ def _watch(run_dir: str) -> WatchOrders:
 
 
 def _period(watch: WatchOrders) -> float:
-    """Seconds between two digests: a hang is to be told from a pause."""
+    """Return the seconds between two digests. Several must fit into ``hang_seconds``."""
     if not watch.hang_seconds:
         return watch.sample_seconds
     return min(watch.sample_seconds, max(LEAST_PERIOD, watch.hang_seconds / DIGESTS_PER_HANG))

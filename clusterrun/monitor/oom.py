@@ -1,7 +1,7 @@
-"""How many processes the kernel has ended here for want of memory, from the control group of this one.
+"""Counts the processes that the kernel killed for lack of memory, from the control group of this process.
 
-The kernel counts each at the group of the process that it ended and (from version 2 on) at all groups
-above, whichever of them had the limit: above the job's own group others' processes count too.
+The kernel counts a kill at the group of the killed process, and with cgroup version 2 at all groups above it
+as well. The groups above the job's own group also count processes of other jobs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from clusterrun import proc
 
 _ROOT = "/sys/fs/cgroup"
+# The name of a Slurm job's group begins with this.
 _JOB = "/job_"
-"""How the name of a Slurm job's group begins."""
 
 
 def killed() -> int:
-    """The count of this control group, and of the job's above it; 0 if nobody counts."""
+    """Return the count of this control group or of the job's group above it; 0 if there is none."""
     counts = [0]
     for line in proc.content("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
         number, _, rest = line.partition(":")
@@ -27,14 +27,17 @@ def killed() -> int:
 
 
 def _counts(root: str, path: str, name: str) -> list[int]:
-    """A step that is gone takes its count along; that of the job stays."""
-    found = []
+    """Return the counts of the group and of the job's groups above it.
+
+    The count of a step disappears with the step. The job's count stays.
+    """
+    counts = []
     while path:
         for line in proc.content(f"{root}{path.rstrip('/')}/{name}").split(b"\n"):
-            words = line.split()
-            if words[:1] == [b"oom_kill"]:
-                found.append(int(words[1]))
+            cells = line.split()
+            if cells[:1] == [b"oom_kill"]:
+                counts.append(int(cells[1]))
         path = path.rpartition("/")[0]
         if _JOB not in path:
             break
-    return found
+    return counts

@@ -1,9 +1,9 @@
-"""Asks ranks for stacks and for what torch knows, by the channels that their prelude opened; judges nothing.
+"""Requests stacks and torch's state from ranks, through the channels that their prelude opened.
 
-Stacks are written by ``faulthandler`` within the signal: they come whatever the rank is doing, also in code
-that never gives Python's lock back; not from one that is stopped. A thread of the prelude tells what torch
-knows (groups, collectives, flight records) while its rank's main thread waits in a collective; not while the
-rank is stopped, or holds Python's lock in code of its own.
+``faulthandler`` writes the stacks inside the signal handler. It works in any state of the rank, even in code
+that never releases Python's lock, except if the rank is stopped. A thread of the prelude reports torch's
+state (groups, collectives, flight records) while the main thread waits in a collective. It cannot answer
+while the rank is stopped or its own code holds Python's lock.
 """
 
 from __future__ import annotations
@@ -29,56 +29,59 @@ _MOST_OF_STACKS = 1 << 18
 FACTS_SECONDS = 0.5
 _FACTS_LOOK_SECONDS = 0.005
 _MOST_OF_FACTS = 8 << 20
+# A healthy rank answers each of two questions within 0.1 s. The end of a rank does not wait longer for its
+# answers.
 LAST_SECONDS = 0.5
-"""A rank answers each of two questions within 0.1 s, whatever it does: its end is not put off for one that
-cannot."""
 LAST_RECORDS = 16
 
 
 @frozen
 class RankChannel:
-    """The process of ``rank``: its two memory files, where to ask, and its main thread's number in hex."""
+    """The channel of the process of ``rank``."""
 
     rank: int
     pid: int
-    stacks: int
-    facts: int
-    ask: int
-    main: str
+    stacks: int  # descriptor of the memory file for stacks, in the rank
+    facts: int  # descriptor of the memory file for torch's state
+    ask: int  # descriptor of the pipe that takes requests
+    main: str  # number of the main thread, in hex
 
     def intact(self) -> bool:
-        """Whether the descriptors still are what they were: a script may have closed them all."""
+        """Return whether the descriptors are unchanged: a script may have closed them all."""
         return channel(self.pid) == self
 
 
 def channel(pid: int) -> RankChannel | None:
-    """The channel of process ``pid``. One that was inherited by a fork is its parent's."""
+    """Return the channel of process ``pid``; None if it has none.
+
+    A fork inherits its parent's, not its own.
+    """
     stacks = facts = ask = -1
     rank, main = "", ""
     open_files = proc.descriptors(pid)
     for descriptor, target in open_files.items():
-        words = target.split(" ")[0].split(".")
-        if len(words) != 5 or words[3] != str(pid) or not words[2].isdigit():
+        parts = target.split(" ")[0].split(".")
+        if len(parts) != 5 or parts[3] != str(pid) or not parts[2].isdigit():
             continue
         if target.startswith(STACKS):
-            stacks, rank, main = descriptor, words[2], words[4]
-        elif target.startswith(FACTS) and words[4].isdigit():
-            facts, ask = descriptor, int(words[4])
+            stacks, rank, main = descriptor, parts[2], parts[4]
+        elif target.startswith(FACTS) and parts[4].isdigit():
+            facts, ask = descriptor, int(parts[4])
     whole = stacks >= 0 and facts >= 0 and open_files.get(ask, "").startswith("pipe:")
     return RankChannel(int(rank), pid, stacks, facts, ask, main) if whole else None
 
 
 def channels(pid: int) -> list[RankChannel]:
-    """The channels of what the agent started as ``pid``: its own, or those of the ranks below a launcher."""
+    """Return the channel of a process that the agent started, or those of the ranks below a launcher."""
     own = channel(pid)
     if own:
         return [own]
-    return [found for found in map(channel, proc.below(pid)) if found]
+    return [below for below in map(channel, proc.below(pid)) if below]
 
 
 @frozen
 class StackReply:
-    """The main thread's stack, and where in the user's code each other thread stands."""
+    """The main thread's stack, and the place of each other thread in the user's code."""
 
     main: tuple[str, ...]
     threads: tuple[ThreadPlace, ...] = ()
@@ -86,7 +89,7 @@ class StackReply:
 
 class StackRequest:
     def __init__(self, channel: RankChannel, pid: int) -> None:
-        """``pid``: the rank itself, or a process that it forked, which has the same channels."""
+        """Send the signal to ``pid``: the rank, or a process that it forked, which shares its channels."""
         self._channel, self._pid = channel, pid
         self._text, self._file, self._settled = "", -1, 0
         self.stack: tuple[str, ...] = ()
@@ -105,7 +108,7 @@ class StackRequest:
         return True
 
     def look(self) -> None:
-        """Take what has come; complete once it is there and grows no more."""
+        """Read the stack written so far. It is complete when it stops growing."""
         text = os.pread(self._file, _MOST_OF_STACKS, self._start).decode("utf-8", "backslashreplace")
         self._settled = self._settled + 1 if text and text == self._text else 0
         self._text = text
@@ -124,43 +127,55 @@ class StackRequest:
 
 
 def stacks(channels: Iterable[RankChannel], seconds: float = STACKS_SECONDS) -> dict[int, StackReply]:
-    """What each rank that gave its main thread's stack told, by process."""
-    questions = {channel.pid: StackRequest(channel, channel.pid) for channel in channels}
-    _wait(list(questions.values()), seconds)
-    return {pid: StackReply(one.stack, one.threads) for pid, one in questions.items() if one.stack}
+    """Return the stacks by process, for the ranks that gave their main thread's stack."""
+    requests = {channel.pid: StackRequest(channel, channel.pid) for channel in channels}
+    _wait(list(requests.values()), seconds)
+    return {
+        pid: StackReply(request.stack, request.threads) for pid, request in requests.items() if request.stack
+    }
 
 
 def stack_of_fork(channel: RankChannel, pid: int, seconds: float = STACKS_SECONDS) -> tuple[str, ...]:
-    """The stack of a process that a rank forked, () without a handler; one at a time: they share a file."""
-    question = StackRequest(channel, pid)
-    _wait([question], seconds)
-    return question.stack
+    """Return the stack of a process that a rank forked; () if it has no handler.
+
+    Only one request at a time is possible: all forks of a rank share its file.
+    """
+    request = StackRequest(channel, pid)
+    _wait([request], seconds)
+    return request.stack
 
 
-def _wait(questions: list[StackRequest], seconds: float) -> None:
+def _wait(requests: list[StackRequest], seconds: float) -> None:
     until = time.monotonic() + seconds
-    waiting = [question for question in questions if question.waiting]
+    waiting = [request for request in requests if request.waiting]
     while waiting and time.monotonic() < until:
         time.sleep(_STACKS_LOOK_SECONDS)
-        for question in waiting:
-            question.look()
-        waiting = [question for question in waiting if question.waiting]
-    for question in questions:
-        question.close()
+        for request in waiting:
+            request.look()
+        waiting = [request for request in waiting if request.waiting]
+    for request in requests:
+        request.close()
 
 
 def facts(
     channels: Iterable[RankChannel], number: int, records: int, seconds: float = FACTS_SECONDS
 ) -> dict[int, dict[str, Any]]:
-    """What each rank's thread answers to question ``number``, by process; ``records`` of each group."""
-    asked = {channel.pid: channel for channel in channels if _ask(channel, number, records)}
+    """Return the answers of the ranks' threads to request ``number``, by process.
+
+    ``records`` is the number of flight records of each group.
+    """
+    channels_by_pid = {channel.pid: channel for channel in channels if _ask(channel, number, records)}
     until = time.monotonic() + seconds
-    found: dict[int, dict[str, Any]] = {}
+    answers_by_pid: dict[int, dict[str, Any]] = {}
     while True:
-        answers = {pid: _answer(channel, number) for pid, channel in asked.items() if pid not in found}
-        found.update((pid, answer) for pid, answer in answers.items() if answer is not None)
-        if len(found) == len(asked) or time.monotonic() >= until:
-            return found
+        answers = {
+            pid: _answer(channel, number)
+            for pid, channel in channels_by_pid.items()
+            if pid not in answers_by_pid
+        }
+        answers_by_pid.update((pid, answer) for pid, answer in answers.items() if answer is not None)
+        if len(answers_by_pid) == len(channels_by_pid) or time.monotonic() >= until:
+            return answers_by_pid
         time.sleep(_FACTS_LOOK_SECONDS)
 
 
@@ -168,7 +183,7 @@ def _ask(channel: RankChannel, number: int, records: int) -> bool:
     if not channel.intact():
         return False
     try:
-        # Without blocking: a rank that is stopped for hours does not empty its pipe.
+        # Do not block: a rank that is stopped for hours does not empty its pipe.
         file = os.open(f"/proc/{channel.pid}/fd/{channel.ask}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(file, f"{number} {records}\n".encode())
@@ -185,29 +200,29 @@ def _answer(channel: RankChannel, number: int) -> dict[str, Any] | None:
             data = os.pread(file.fileno(), _MOST_OF_FACTS, 0)
         if not data.endswith(b"\n") or f'"ask": {number}'.encode() not in data[:40]:
             return None
-        said = json.loads(data)
+        answer = json.loads(data)
     except (OSError, ValueError):
         return None
-    return said if isinstance(said, dict) else None
+    return answer if isinstance(answer, dict) else None
 
 
-def groups(said: Mapping[str, Any]) -> tuple[Group, ...]:
+def groups(answer: Mapping[str, Any]) -> tuple[Group, ...]:
     return tuple(
         Group(
-            str(one.get("name", "")),
-            int(one.get("size", 0)),
-            int(one.get("sequence", -1)),
-            bool(one.get("default")),
-            str(one.get("backend", "")),
-            str(one.get("ranks", "")),
-            float(one.get("timeout") or 0.0),
+            str(group.get("name", "")),
+            int(group.get("size", 0)),
+            int(group.get("sequence", -1)),
+            bool(group.get("default")),
+            str(group.get("backend", "")),
+            str(group.get("ranks", "")),
+            float(group.get("timeout") or 0.0),
         )
-        for one in said.get("groups") or ()
+        for group in answer.get("groups") or ()
     )
 
 
 def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str, ...]]:
-    """Return what the main thread waits in, what it asks for while it makes a group, and asyncio's tasks."""
+    """Return the main thread's call, its request for a new group, and asyncio's tasks."""
     call = answer.get("call") or {}
 
     def texts(name: str) -> tuple[str, ...]:
@@ -244,45 +259,45 @@ def calls(answer: Mapping[str, Any]) -> tuple[MainCall, GroupRequest, tuple[str,
     )
 
 
-def records(said: Mapping[str, Any]) -> tuple[Record, ...]:
+def records(answer: Mapping[str, Any]) -> tuple[Record, ...]:
     return tuple(
         Record(
-            str(one.get("group", "")),
-            int(one.get("collective_seq_id") or 0),
-            str(one.get("profiling_name") or "").partition(":")[2],
-            _text(one.get("input_sizes")),
-            _text(one.get("input_dtypes")),
-            bool(one.get("retired")) or one.get("state") == "completed",
-            int(one.get("at") or 0) / 1e9,
-            int(one.get("op_id") or 0),
-            bool(one.get("by_thread")),
+            str(record.get("group", "")),
+            int(record.get("collective_seq_id") or 0),
+            str(record.get("profiling_name") or "").partition(":")[2],
+            _text(record.get("input_sizes")),
+            _text(record.get("input_dtypes")),
+            bool(record.get("retired")) or record.get("state") == "completed",
+            int(record.get("at") or 0) / 1e9,
+            int(record.get("op_id") or 0),
+            bool(record.get("by_thread")),
         )
-        for one in said.get("records") or ()
+        for record in answer.get("records") or ()
     )
 
 
 def _text(value: Any) -> str:
-    """Sizes and types as people write them: ``[4, 2]``, ``Float``; long lists are cut."""
+    """Return sizes and types in readable form: ``[4, 2]``, ``Float``. Long lists are cut."""
     items = value if isinstance(value, list) else []
-    shown = ", ".join(str(item) for item in items[:8])
-    return shown + (f", and {len(items) - 8} more" if len(items) > 8 else "")
+    text = ", ".join(str(item) for item in items[:8])
+    return text + (f", and {len(items) - 8} more" if len(items) > 8 else "")
 
 
 def keep_last(path: str, pids: Mapping[int, int]) -> None:
-    """Write into ``path`` the stack of every rank in (or below) ``pids`` that tells it, and its records.
+    """Write the stacks and records of the ranks in (or below) ``pids`` that give their stack into ``path``.
 
-    A rank that others waited for is mostly ended because they gave up: it prints nothing.
+    A rank that the others waited for is usually killed after they gave up, and prints nothing.
     """
-    found = [channel for pid in pids.values() for channel in channels(pid) if proc.runs(channel.pid)]
-    told = stacks(found, LAST_SECONDS)
-    found = [channel for channel in found if channel.pid in told]
-    said = facts(found, time.monotonic_ns(), LAST_RECORDS, LAST_SECONDS)
-    kept: dict[str, dict[str, object]] = {}
-    for channel in found:
-        left = said.get(channel.pid, {})
-        stack = told[channel.pid]
-        kept[str(channel.rank)] = {
-            **{key: left[key] for key in ("groups", "records", "call") if key in left},
+    open_channels = [channel for pid in pids.values() for channel in channels(pid) if proc.runs(channel.pid)]
+    replies = stacks(open_channels, LAST_SECONDS)
+    open_channels = [channel for channel in open_channels if channel.pid in replies]
+    answers = facts(open_channels, time.monotonic_ns(), LAST_RECORDS, LAST_SECONDS)
+    documents: dict[str, dict[str, object]] = {}
+    for channel in open_channels:
+        answer = answers.get(channel.pid, {})
+        stack = replies[channel.pid]
+        documents[str(channel.rank)] = {
+            **{key: answer[key] for key in ("groups", "records", "call") if key in answer},
             "stack": stack.main,
             **(
                 {"threads": [list(fields(thread).values()) for thread in stack.threads]}
@@ -290,6 +305,6 @@ def keep_last(path: str, pids: Mapping[int, int]) -> None:
                 else {}
             ),
         }
-    if kept:
-        with suppress(OSError):  # a full disk, say: the end of the ranks does not wait for it
-            write_whole(path, json.dumps(kept).encode(), sync=False)
+    if documents:
+        with suppress(OSError):  # for example a full disk: the end of the ranks does not wait
+            write_whole(path, json.dumps(documents).encode(), sync=False)

@@ -1,8 +1,7 @@
-"""Samples what this node's ranks use, every few seconds, and often while somebody watches; judges nothing.
+"""Samples the resource use of this node's ranks every few seconds, and more often during ``top``.
 
-Each sample is one line of JSON in a file of this node. After the first hour a line stands for a
-minute, so that a month of training does not fill a disk. While somebody looks (``top``), the
-newest sample stands in a second, small file as well.
+Each sample is one line of JSON in a file of this node. After the first hour a line covers a minute, so that a
+month of training does not fill a disk. During ``top`` the newest sample is also in a second, small file.
 """
 
 from __future__ import annotations
@@ -21,34 +20,34 @@ from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import UNKNOWN, NodeUse, RankUse, UsageMean, merged
 from clusterrun.monitor.gpu_reader import GpuWatch
 
+# Seconds after the start of the ranks. This early sample covers short runs.
 FIRST_SECONDS = 2.0
-"""After the start of the ranks: a short run is to be seen as well."""
 FINE_SECONDS = 3600.0
 COARSE_SECONDS = 60.0
 LEAST_EVERY = 0.5
 MOST_WATCHED_SECONDS = 600.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
 INFINIBAND = "/sys/class/infiniband"
+# InfiniBand counts data in words of four bytes.
 WORD = 4
-"""InfiniBand counts data in words of four bytes."""
 
 
 @frozen
 class Counted:
-    """Counters at one moment (steady seconds): processor seconds of all cores, bytes in and out."""
+    """Counters of the node and its ranks at one moment."""
 
-    at: float
-    busy: float
-    received: int
-    sent: int
+    at: float  # steady clock, seconds
+    busy: float  # processor seconds of all cores
+    received: int  # bytes
+    sent: int  # bytes
+    # For each rank: its number, processor seconds of its process tree, bytes of memory.
     ranks: tuple[tuple[int, float, int], ...]
-    """Rank, processor seconds of it and all below it, bytes of memory."""
 
 
 def count(now: float, pids: Mapping[int, int]) -> Counted:
-    """Read everything; ``pids`` are by rank. A rank that has ended is left out."""
-    words = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
-    ticks = [int(word) for word in words]
+    """Read all counters. ``pids`` are by rank. A rank that has ended is left out."""
+    cells = proc.content("/proc/stat").partition(b"\n")[0].split()[1:9]
+    ticks = [int(cell) for cell in cells]
     busy = (sum(ticks) - sum(ticks[3:5])) / proc.TICKS  # without idling, and waiting for a disk
     received, sent = _network()
     ranks = tuple((rank, *used) for rank, pid in pids.items() if (used := _process(pid)))
@@ -65,24 +64,24 @@ def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
 
 
 def memory() -> tuple[int, int]:
-    """Bytes taken, and bytes in all."""
-    found = {}
+    """Return the bytes of memory in use, and the total bytes."""
+    sizes = {}
     for line in proc.content("/proc/meminfo").split(b"\n"):
         name, _, value = line.partition(b":")
         if value:
-            found[name] = int(value.split()[0]) * 1024
-    total = found.get(b"MemTotal", 0)
-    return total - found.get(b"MemAvailable", found.get(b"MemFree", 0)), total
+            sizes[name] = int(value.split()[0]) * 1024
+    total = sizes.get(b"MemTotal", 0)
+    return total - sizes.get(b"MemAvailable", sizes.get(b"MemFree", 0)), total
 
 
 def _network() -> tuple[int, int]:
-    """Bytes received and sent, over all networks but the one inside this machine."""
+    """Return the bytes received and sent over all networks except the loopback."""
     received = sent = 0
     for line in proc.content("/proc/net/dev").split(b"\n")[2:]:
         name, _, rest = line.partition(b":")
-        words = rest.split()
-        if len(words) > 8 and name.strip() != b"lo":
-            received, sent = received + int(words[0]), sent + int(words[8])
+        cells = rest.split()
+        if len(cells) > 8 and name.strip() != b"lo":
+            received, sent = received + int(cells[0]), sent + int(cells[8])
     for device in proc.listed(INFINIBAND):
         for port in proc.listed(f"{INFINIBAND}/{device}/ports"):
             received += WORD * _number(f"{INFINIBAND}/{device}/ports/{port}/counters/port_rcv_data")
@@ -96,7 +95,7 @@ def _number(path: str) -> int:
 
 
 def _process(pid: int) -> tuple[float, int] | None:
-    """Processor seconds and bytes of a process and of all that it has started."""
+    """Return the processor seconds and the bytes of memory of a process and its descendants."""
     own = proc.look(pid)
     if own is None:
         return None
@@ -105,20 +104,23 @@ def _process(pid: int) -> tuple[float, int] | None:
         moment = proc.look(child)
         if moment is not None:
             seconds += moment.seconds
-            # What workers share with the rank is counted once.
+            # Memory that workers share with the rank counts once.
             resident += _memory(child, shared=False)
     return seconds, resident
 
 
 def _memory(pid: int, shared: bool) -> int:
-    words = proc.content(f"/proc/{pid}/statm").split()
-    if len(words) < 3:
+    cells = proc.content(f"/proc/{pid}/statm").split()
+    if len(cells) < 3:
         return 0
-    return (int(words[1]) - (0 if shared else int(words[2]))) * PAGE
+    return (int(cells[1]) - (0 if shared else int(cells[2]))) * PAGE
 
 
 class Sampling:
-    """A part of the observer; ``period`` is in seconds, ``name`` the node's, ``place`` its number."""
+    """The part of the observer that samples.
+
+    ``period`` is in seconds, ``name`` is the node's name, ``place`` its number in the allocation.
+    """
 
     def __init__(self, period: float, name: str, place: int, gpus: GpuWatch) -> None:
         self._period, self._name, self._place, self._gpus = period, name, place, gpus
@@ -147,7 +149,7 @@ class Sampling:
         watched = now < self._watched_until
         use = self._sums.with_whole(self._sample(now))
         if watched:
-            with suppress(OSError):  # a disk that is full loses the sample, not the run
+            with suppress(OSError):  # a full disk loses the sample, not the run
                 write_whole(self._paths.now(self._place), _line(use), sync=False)
         self._waiting.append(use)
         if now >= self._light_at:
@@ -157,14 +159,14 @@ class Sampling:
         return []
 
     def ended(self, now: float) -> list[str]:
-        """A rank has ended: what it used since the last sample counts too."""
+        """Take a last sample after the end of a rank, for its use since the sample before."""
         if self._before is not None and now - self._before.at > LEAST_EVERY:
             self.run(now)
         self._keep(now, last=True)
         return []
 
     def asked(self, wish: Mapping[str, Any]) -> list[str]:
-        """``{"sample": {"every": seconds, "seconds": for how long}}``: somebody looks."""
+        """Sample more often for a while on the request ``{"sample": {"every": …, "seconds": …}}``."""
         if "sample" not in wish or self._at is None:
             return []
         try:
@@ -214,7 +216,7 @@ class Sampling:
 
 
 class Sums:
-    """Means and peaks since the start, from one sample to the next."""
+    """Means and peaks since the start, updated with each sample."""
 
     def __init__(self) -> None:
         self._seconds = self._cores = self._known = self._busy = self._joules = 0.0
@@ -246,13 +248,13 @@ class Sums:
         return replace(use, whole=whole)
 
     def _add_gpus(self, use: NodeUse) -> None:
-        known = [gpu for gpu in use.gpus if gpu.busy >= 0]
-        if known:
-            busy = sum(gpu.busy for gpu in known) / len(known)
+        measured = [gpu for gpu in use.gpus if gpu.busy >= 0]
+        if measured:
+            busy = sum(gpu.busy for gpu in measured) / len(measured)
             self._known += use.seconds
             self._busy += use.seconds * busy
             self._peak("busy", busy)
-        for gpu in known:
+        for gpu in measured:
             self._used[gpu.index] = self._used.get(gpu.index, False) or gpu.busy > 0
         for gpu in use.gpus:
             if gpu.memory_total > 0:

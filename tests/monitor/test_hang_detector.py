@@ -320,7 +320,7 @@ def test_what_hung_and_goes_on_is_told_and_may_hang_again() -> None:
     quiet_until(one, 61.0)
     one.tick(61.0, WALL)
     hangs(one, 62.0, 1)
-    assert all_same(one, 100.0, begun=6) == [Warn("what hung has gone on")]
+    assert all_same(one, 100.0, begun=6) == [Warn("the ranks that hung continue")]
     assert one.wakes_at() == 160.0
 
 
