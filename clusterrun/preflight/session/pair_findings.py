@@ -1,4 +1,4 @@
-"""What tests of pairs and of the set mean, in words with numbers and remedies; decides nothing."""
+"""Describe what tests of pairs and of the set show, with numbers and remedies. It decides nothing."""
 
 from __future__ import annotations
 
@@ -26,52 +26,59 @@ _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; 
 
 @frozen
 class PairFindings:
-    """``last``: of each pair the last test, a failed one before all others; ``ways``: (from, to) → GB/s."""
-
     state: SessionState
     result: SearchResult
-    last: Mapping[frozenset[int], GroupTest]
-    ways: Mapping[tuple[int, int], float]
+    last: Mapping[frozenset[int], GroupTest]  # of each pair the last test, or the last that failed
+    ways: Mapping[tuple[int, int], float]  # (from, to): GB/s
 
     def of_nodes(self) -> Iterator[NodeFinding]:
-        for one in self.result.evidence:
-            if len(one.nodes) == 1 and one.kind != "flaky":
-                yield NodeFinding(one.nodes[0], self._node(one))
+        for evidence in self.result.evidence:
+            if len(evidence.nodes) == 1 and evidence.kind != "flaky":
+                yield NodeFinding(evidence.nodes[0], self._node(evidence))
         median, floor = self.result.median, self.state.limits.pair_floor
         if median is not None and median < floor:
-            said = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
-            yield NodeFinding(None, Finding("bandwidth", Grade.WARN, said, _ALL_SLOW))
+            message = f"pairs reach {median:.3g} GB/s, the median (limit {floor:.3g}: pair_floor)"
+            yield NodeFinding(None, Finding("bandwidth", Grade.WARN, message, _ALL_SLOW))
 
-    def write(self, source: str) -> None:
+    def write(self, phase: str) -> None:
         result = self.result
-        links = (one for one in result.evidence if len(one.nodes) == 2 and one.kind != "flaky")
-        self.state.write(source, self.of_nodes(), map(self._link, links))
-        seen = f"{self._across(result.parts)[0]} tests of two nodes failed, none passed"
-        partition_findings.write(self.state, source, result.parts, seen)
-        between = median_of(self._across(result.slow_parts)[1] or [0.0])
+        of_links = [
+            evidence for evidence in result.evidence if len(evidence.nodes) == 2 and evidence.kind != "flaky"
+        ]
+        self.state.write(phase, self.of_nodes(), map(self._link, of_links))
+        failed, _ = self._across(result.parts)
+        observed = f"{failed} tests of two nodes failed, none passed"
+        partition_findings.write(self.state, phase, result.parts, observed)
+        _, rates = self._across(result.slow_parts)
+        between = median_of(rates or [0.0])
         partition_findings.write_slow(self.state, result.slow_parts, result.median or 0.0, between)
 
     def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
-        """Between groups: how many links failed, and the rates of those that did not."""
-        place = {node: at for at, part in enumerate(parts) for node in part}
-        places = ({place[node] for node in key if node in place} for key in self.last)
-        trials = [one for one, ends in zip(self.last.values(), places) if len(ends) > 1]
-        rates = [one.rate for one in trials if one.passed and one.rate is not None]
-        return sum(one.passed is False for one in trials), rates
+        """Return how many links between the parts failed, and the rates of those that did not."""
+        place = {node: number for number, part in enumerate(parts) for node in part}
+        failed, rates = 0, []
+        for nodes, test in self.last.items():
+            if len({place[node] for node in nodes if node in place}) > 1:
+                failed += test.passed is False
+                if test.passed and test.rate is not None:
+                    rates.append(test.rate)
+        return failed, rates
 
     def passing(self) -> Iterator[str]:
-        """Lines that blame nobody: what failed at times only, and links over switches slower alike."""
-        for one in self.result.evidence:
-            if one.kind == "flaky":
-                names = self.state.names(one.nodes)
-                yield f"{names}: {one.failed} of {one.tests} tests failed, the others passed"
-        fastest = max((one.median for one in self.result.kinds), default=0.0)
+        """Yield notices that blame nobody: links that failed at times, and slower kinds of links."""
+        for evidence in self.result.evidence:
+            if evidence.kind == "flaky":
+                names = self.state.names(evidence.nodes)
+                yield f"{names}: {evidence.failed} of {evidence.tests} tests failed, the others passed"
+        fastest = max((kind.median for kind in self.result.kinds), default=0.0)
         for kind in self.result.kinds:
             if kind.factor > 1:
-                over = f"{kind.levels} level{'s' if kind.levels > 1 else ''} of switches"
-                said = f"the links over {over} reach {kind.median:.3g} GB/s"
+                plural = "s" if kind.levels > 1 else ""
                 alone = "; there is only one, so whether it is slow cannot be told" if kind.links == 1 else ""
-                yield f"{said}, the fastest kind {fastest:.3g}: compared with their like{alone}"
+                yield (
+                    f"the links over {kind.levels} level{plural} of switches reach {kind.median:.3g} GB/s, "
+                    f"the fastest kind {fastest:.3g}: compared with their like{alone}"
+                )
 
     def _node(self, evidence: Evidence) -> Finding:
         if evidence.kind == "slow":
