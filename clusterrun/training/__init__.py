@@ -1,16 +1,16 @@
-"""What a training script may import: when to stop, how far it is, whole checkpoints.
+"""Functions for training scripts: when to stop, progress, results, and complete checkpoints.
 
     from clusterrun.training import Checkpoints, accumulation, progress, report, should_stop
 
-Everything works without clusterrun too (alone, under torchrun): then these functions neither read nor write
-anything. Every
-rank must call these functions, in the same order: where there is a process group they agree through it.
+Everything also works without clusterrun (alone, under torchrun). Then these functions neither read nor write
+anything. Every rank must call these functions in the same order, because the ranks of a process group agree
+through them.
 """
 
 from __future__ import annotations
 
 from .checkpoints import CheckpointRefused, Checkpoints, OldAttempt, latest_checkpoint
-from .script import here as _here
+from .script import current_script as _current_script
 from .script import steps_of as _steps_of
 
 __all__ = [
@@ -27,38 +27,42 @@ __all__ = [
 
 
 def should_stop(every: int = 0) -> bool:
-    """Whether to write a checkpoint and end: the time limit or a preemption is near. Stays true.
+    """Return whether to write a checkpoint and end, because the time limit or a preemption is near. Stays
+    true.
 
-    The ranks agree about four times a second and at least at every 16th call, or at every
-    ``every``-th; between two of these calls the answer is that of the last.
+    The ranks agree about four times a second and at least at every 16th call, or at every ``every``-th.
+    Between two of these calls the last answer is returned.
     """
-    return _here().should_stop(every)
+    return _current_script().should_stop(every)
 
 
 def save_now(every: int = 0) -> bool:
-    """Whether to write a checkpoint at once: true once for each time that somebody asked, and at a notice."""
-    return _here().save_now(every)
+    """Return whether to write a checkpoint at once: true once for each request, and once for a notice."""
+    return _current_script().save_now(every)
 
 
 def progress(step: int, checkpoint: int | None = None) -> None:
-    """Say that ``step`` steps are done; also of which step the newest checkpoint is, where others write it.
+    """Report that ``step`` steps are done. ``checkpoint``: the step of the newest checkpoint, if others
+    write it.
 
-    Rank 0 tells it to the run: one that gets no further over several attempts is ended.
+    Rank 0 sends it to the run. A run without progress over several attempts is ended.
     """
-    _here().progress(step, checkpoint)
+    _current_script().progress(step, checkpoint)
 
 
 def accumulation(global_batch: int, batch: int = 1) -> int:
-    """How many batches of ``batch`` samples each rank adds up for one step of ``global_batch`` samples.
+    """Return how many batches of ``batch`` samples each rank sums for one step of ``global_batch`` samples.
 
-    So the step stays the same on any number of ranks. Raises ``ValueError`` if that does not divide.
+    The size of a step is then independent of the number of ranks. Raises ``ValueError`` if it does not
+    divide.
     """
-    return _steps_of(global_batch, batch, _here().place.world)
+    return _steps_of(global_batch, batch, _current_script().place.world)
 
 
 def report(**values: object) -> None:
-    """Say what came out, ``report(loss=0.1, accuracy=0.9)``: numbers and texts, of each name the last one.
+    """Report results, ``report(loss=0.1, accuracy=0.9)``: numbers and texts. The last value of a name
+    counts.
 
-    Rank 0 tells it to the run; `clusterrun sweep results` compares the runs of a sweep by it.
+    Rank 0 sends them to the run. `clusterrun sweep results` compares the runs of a sweep by them.
     """
-    _here().report(values)
+    _current_script().report(values)

@@ -1,6 +1,6 @@
-"""How all ranks come to one answer: a tiny collective where they form a group.
+"""Lets all ranks agree on an answer with a tiny collective, if they form a process group.
 
-torch is used where the script has loaded it, and never loaded for this.
+torch is used only if the script has loaded it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 
 def joined() -> Any:
-    """`torch.distributed` where this process is in a process group, else None."""
+    """Return `torch.distributed` if this process is in a process group, else None."""
     distributed = sys.modules.get("torch.distributed")
-    there = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return distributed if there else None
+    is_initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if is_initialized else None
 
 
 def group() -> Any:
-    """The same, where there are others to agree with."""
+    """Return `torch.distributed` if the process group has several members, else None."""
     distributed = joined()
     return distributed if distributed is not None and distributed.get_world_size() > 1 else None
 
@@ -29,7 +29,7 @@ def rank(otherwise: int) -> int:
 
 
 def max_over_ranks(*numbers: int) -> tuple[int, ...]:
-    """Each number's maximum over all ranks; every rank must ask."""
+    """Return each number's maximum over all ranks. Every rank must call it."""
     distributed = group()
     if distributed is None:
         return numbers
@@ -40,7 +40,7 @@ def max_over_ranks(*numbers: int) -> tuple[int, ...]:
 
 
 def from_rank_zero(value: Any) -> Any:
-    """What rank 0 passed, on every rank; every rank must ask."""
+    """Return the value that rank 0 passed, on every rank. Every rank must call it."""
     distributed = group()
     if distributed is None:
         return value

@@ -1,4 +1,4 @@
-"""Checkpoints of a whole training: rank 0 writes, all ranks agree."""
+"""Writes and reads checkpoints of a whole training: rank 0 writes, all ranks agree."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import sys
 from typing import Any
 
 from . import agreement, files
-from .script import here
+from .script import current_script
 
+# Errors that waiting does not repair. A first checkpoint that fails with one would fail later too.
 LASTING = (
     *(errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""What waiting does not mend: a first checkpoint that fails so would have failed in a week too."""
 
 
 class CheckpointRefused(RuntimeError):
-    """A checkpoint that cannot be written here, now or later."""
+    """A checkpoint cannot be written to this folder, now or later."""
 
 
 class OldAttempt(CheckpointRefused):
-    """A newer attempt of this run has begun: what this one would write is not wanted any more."""
+    """A newer attempt of this run has begun. Its checkpoints replace those of this attempt."""
 
 
 class WriteOutcome(enum.IntEnum):
-    """How writing went, as rank 0 tells the others."""
+    """The result of writing, as rank 0 sends it to the others. The highest value is the worst."""
 
     WRITTEN = 0
     MISSED = 1
@@ -36,10 +36,10 @@ class WriteOutcome(enum.IntEnum):
 
 
 class Checkpoints:
-    """The checkpoints of one training in one folder, of which the last ``keep`` whole ones stay.
+    """The checkpoints of one training in one folder. The last ``keep`` complete ones are kept.
 
-    Every rank makes one, and calls its methods in the same order. ``trusted``: let reading unpickle
-    anything (which can run code) and not tensors, numbers, strings, lists and dicts alone.
+    Every rank creates one, and calls its methods in the same order. ``trusted``: allow reading to unpickle
+    anything, which can run code. Otherwise only tensors, numbers, strings, lists and dicts are read.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 2, trusted: bool = False) -> None:
@@ -52,18 +52,18 @@ class Checkpoints:
         self._written: list[files.CheckpointFile] = []
 
     def save(self, state: Any, step: int) -> bool:
-        """Write ``state`` after ``step`` steps; only rank 0's is looked at. Every rank must call it.
+        """Write rank 0's ``state`` after ``step`` steps. Every rank must call it.
 
-        True once it is on the disk. False if the disk refused (full, away): the last good checkpoint
-        is as it was, stderr says why, and training may continue. Raises CheckpointRefused on every rank where
-        the first checkpoint of this process cannot be written for a reason that lasts, and OldAttempt.
+        True once it is on the disk. False if the disk refused (full, unreachable): the last good checkpoint
+        is unchanged, stderr gives the reason, and training may continue. Raises CheckpointRefused on every
+        rank if the first checkpoint of this process fails for a lasting reason, and OldAttempt.
         """
         outcome, why, error = WriteOutcome.WRITTEN, "", None
-        if here().leads:
+        if current_script().leads:
             outcome, why, error = self._attempt(state, step)
         (agreed,) = agreement.max_over_ranks(outcome)
         if agreed == WriteOutcome.WRITTEN:
-            here().progress(None, step)
+            current_script().progress(None, step)
         if error is not None:
             raise error
         if agreed >= WriteOutcome.REFUSED:
@@ -72,10 +72,10 @@ class Checkpoints:
         return agreed == WriteOutcome.WRITTEN
 
     def latest(self) -> Any:
-        """The newest state that is whole, on the CPU, or None; a damaged one is named and passed over.
+        """Return the newest undamaged state, on the CPU, or None. A damaged one is reported and skipped.
 
-        Every rank must call it. Ranks that do not see the file get the state from rank 0. Raises what
-        `torch.load` raises where a whole file holds what only ``trusted`` may read.
+        Every rank must call it. Ranks that do not see the file get the state from rank 0. Raises the error
+        of `torch.load` if an undamaged file holds objects that only ``trusted`` may read.
         """
         path = self.latest_path()
         if not path:
@@ -83,14 +83,18 @@ class Checkpoints:
         (missing,) = agreement.max_over_ranks(int(not os.path.isfile(path)))
         if not missing:
             return self._load(path)
-        return agreement.from_rank_zero(self._load(path) if here().leads else None)
+        return agreement.from_rank_zero(self._load(path) if current_script().leads else None)
 
     def latest_path(self) -> str:
-        """Where the newest whole checkpoint is, empty if there is none. Every rank must call it."""
-        return str(agreement.from_rank_zero(self._newest_whole() if here().leads else ""))
+        """Return the path of the newest undamaged checkpoint, '' if there is none. Every rank must
+        call it.
+        """
+        return str(agreement.from_rank_zero(self._newest_whole() if current_script().leads else ""))
 
     def _attempt(self, state: Any, step: int) -> tuple[WriteOutcome, str, BaseException | None]:
-        """Write on rank 0. Whatever happens comes back, and is not raised: the others wait for the answer."""
+        """Write on rank 0. Errors are returned and not raised, because the other ranks wait for the
+        answer.
+        """
         try:
             self._write(state, step)
         except OldAttempt as error:
@@ -109,15 +113,15 @@ class Checkpoints:
     def _write(self, state: Any, step: int) -> None:
         self._permit()
         files.make_folder(self.folder)
-        attempt = here().place.attempt
+        attempt = current_script().place.attempt
         files.drop_parts(self.folder, attempt)
-        found = files.write(self.folder, step, attempt, dumping(state), self._permit)
+        written = files.write(self.folder, step, attempt, dumping(state), self._permit)
         self._look_for_others()
-        files.drop_old(self.folder, found, self._keep, self._damaged)
-        self._written = [*self._written, found][-self._keep :]
+        files.drop_old(self.folder, written, self._keep, self._damaged)
+        self._written = [*self._written, written][-self._keep :]
 
     def _permit(self) -> None:
-        place = here().place
+        place = current_script().place
         newest = place.newest_attempt()
         if newest > place.attempt:
             raise OldAttempt(
@@ -126,22 +130,27 @@ class Checkpoints:
             )
 
     def _look_for_others(self) -> None:
-        gone = [one for one in self._written if not os.path.exists(os.path.join(self.folder, one.name))]
-        if gone:
+        missing = [
+            checkpoint
+            for checkpoint in self._written
+            if not os.path.exists(os.path.join(self.folder, checkpoint.name))
+        ]
+        if missing:
             say(
-                f"{gone[-1].name} is gone from {self.folder}: does another run write there? give each its own"
+                f"{missing[-1].name} is missing in {self.folder}: does another run write to it? "
+                "Give each run its own folder"
             )
 
     def _newest_whole(self) -> str:
-        for found in files.newest_first(self.folder):
-            path = os.path.join(self.folder, found.name)
+        for checkpoint in files.newest_first(self.folder):
+            path = os.path.join(self.folder, checkpoint.name)
             try:
-                objection = files.objection(self.folder, found)
+                objection = files.objection(self.folder, checkpoint)
             except FileNotFoundError:
                 continue  # its writer has just written a newer one
             if not objection:
                 return path
-            self._damaged.add(found)
+            self._damaged.add(checkpoint)
             say(f"checkpoint {path} {objection} and is passed over")
         return ""
 
@@ -162,9 +171,10 @@ def dumping(state: Any) -> files.Dump:
 
 
 def latest_checkpoint(folder: str | os.PathLike[str]) -> str:
-    """Where the newest whole checkpoint in ``folder`` is, empty if there is none; needs no torch.
+    """Return the path of the newest undamaged checkpoint in ``folder``, '' if there is none; needs no
+    torch.
 
-    Every rank must call it, and gets the same answer; a damaged one is named on stderr and passed over.
+    Every rank must call it, and gets the same answer. A damaged one is reported on stderr and skipped.
     """
     return Checkpoints(folder).latest_path()
 

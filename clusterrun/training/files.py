@@ -1,7 +1,7 @@
-"""Checkpoint files in a folder: named, written whole, proven, dropped.
+"""Writes, verifies and removes checkpoint files in a folder.
 
 step-000000120.a2.3fe1c09b52d4aa07.pt     step 120, written by attempt 2, with its checksum
-.step-000000120.a2.9c41b7.part            one that is being written, or was when its writer died
+.step-000000120.a2.9c41b7.part            a file that is being written, or whose writer died
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import BinaryIO
 DIGEST = 16
 NAME = re.compile(rf"step-(\d{{9,}})(?:\.a(\d+))?\.([0-9a-f]{{{DIGEST}}})\.pt")
 PART = re.compile(r"\.step-\d{9,}\.a(\d+)\.[0-9a-f]+\.part")
+# Seconds since the last byte after which a part is abandoned.
 STALE = 3600.0
-"""Seconds since the last byte after which nobody writes a part any more."""
 PIECE = 1 << 20
+# Errors of file systems that cannot make a folder durable.
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
-"""What file systems answer that have no way to make a folder durable."""
 
 
 @dataclass(frozen=True, order=True)
@@ -38,16 +38,16 @@ class CheckpointFile:
 
 
 class ChecksummedFile:
-    """A file that is written from its beginning to its end, and the checksum of what went into it."""
+    """A file that is written sequentially, with the checksum of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._sum = hashlib.sha256()
+        # The disk's error, in case the writer above replaces it with another one.
         self.refused: OSError | None = None
-        """What the disk said, should whoever saves through this make something else of it."""
 
     def write(self, data: bytes) -> int:
-        """Append; whoever saves through this may not go back."""
+        """Append. Seeking is not supported."""
         self._sum.update(data)
         try:
             return self._file.write(data)
@@ -67,10 +67,10 @@ Dump = Callable[[ChecksummedFile], object]
 
 
 def write(folder: str, step: int, attempt: int, dump: Dump, permit: Callable[[], None]) -> CheckpointFile:
-    """Let ``dump`` write a checkpoint; a reader finds all of it or nothing, also after a power cut.
+    """Let ``dump`` write a checkpoint. A reader finds all of it or nothing, also after a power cut.
 
-    The checksum stands in the name: one rename publishes the content and what proves it. ``permit``
-    is asked right before that, and forbids by raising. Raises OSError; nothing half is left then.
+    The checksum is in the name: one rename publishes the content and its proof. ``permit`` is called right
+    before the rename, and raises to forbid it. Raises OSError and leaves no part behind.
     """
     part = os.path.join(folder, f".step-{step:09d}.a{attempt}.{os.urandom(8).hex()}.part")
     try:
@@ -81,17 +81,17 @@ def write(folder: str, step: int, attempt: int, dump: Dump, permit: Callable[[],
             file.flush()
             os.fsync(handle)
         permit()
-        found = CheckpointFile(step, attempt, f"step-{step:09d}.a{attempt}.{summed.digest}.pt")
-        os.replace(part, os.path.join(folder, found.name))
+        checkpoint = CheckpointFile(step, attempt, f"step-{step:09d}.a{attempt}.{summed.digest}.pt")
+        os.replace(part, os.path.join(folder, checkpoint.name))
     except BaseException:
         forget(part)
         raise
     sync_folder(folder)
-    return found
+    return checkpoint
 
 
 def dumped(dump: Dump, summed: ChecksummedFile) -> None:
-    """Run ``dump``; a disk that is full is an OSError, whatever torch calls it."""
+    """Run ``dump``. Raise OSError for a full disk, even if torch raises another error."""
     try:
         dump(summed)
     except RuntimeError as error:
@@ -99,22 +99,24 @@ def dumped(dump: Dump, summed: ChecksummedFile) -> None:
 
 
 def newest_first(folder: str) -> list[CheckpointFile]:
-    """Every checkpoint file by name, whole or damaged, the highest step first; raises OSError."""
+    """Return all checkpoint files, damaged ones included, the highest step first. Raises OSError."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
     matches = [match for match in map(NAME.fullmatch, names) if match]
-    return sorted((CheckpointFile(int(one[1]), int(one[2] or 0), one[0]) for one in matches), reverse=True)
+    return sorted(
+        (CheckpointFile(int(name[1]), int(name[2] or 0), name[0]) for name in matches), reverse=True
+    )
 
 
-def objection(folder: str, found: CheckpointFile) -> str:
-    """Why this file is not to be used; empty when its content is what its name says.
+def objection(folder: str, checkpoint: CheckpointFile) -> str:
+    """Return why this file must not be used; '' if its content matches its name.
 
-    Raises FileNotFoundError where it is gone, PermissionError where it may not be read.
+    Raises FileNotFoundError if it is missing, PermissionError if it may not be read.
     """
     try:
-        right = digest_of(os.path.join(folder, found.name)) == found.digest
+        right = digest_of(os.path.join(folder, checkpoint.name)) == checkpoint.digest
     except (FileNotFoundError, PermissionError):
         raise
     except OSError as error:
@@ -131,20 +133,24 @@ def digest_of(path: str) -> str:
 
 
 def drop_old(folder: str, newest: CheckpointFile, keep: int, damaged: Collection[CheckpointFile]) -> None:
-    """Remove what is older than the last ``keep`` up to ``newest``, of this attempt and earlier ones.
+    """Remove old checkpoints up to ``newest`` of this attempt and earlier ones, except the last ``keep``.
 
-    One of a later step stays: it is of a training that went further, or of a newer attempt. What is
-    known to be damaged does not count among those that are kept.
+    A later step stays: it belongs to a training that went further, or to a newer attempt. Damaged files do
+    not count among those that are kept.
     """
-    mine = [one for one in newest_first(folder) if one.step <= newest.step and one.attempt <= newest.attempt]
-    good = [one for one in mine if one not in damaged and one != newest]
-    for one in mine:
-        if one != newest and one not in good[: keep - 1]:
-            forget(os.path.join(folder, one.name))
+    mine = [
+        checkpoint
+        for checkpoint in newest_first(folder)
+        if checkpoint.step <= newest.step and checkpoint.attempt <= newest.attempt
+    ]
+    good = [checkpoint for checkpoint in mine if checkpoint not in damaged and checkpoint != newest]
+    for checkpoint in mine:
+        if checkpoint != newest and checkpoint not in good[: keep - 1]:
+            forget(os.path.join(folder, checkpoint.name))
 
 
 def drop_parts(folder: str, attempt: int) -> None:
-    """Remove what writers have left that died: those of earlier attempts, and all that nobody writes to."""
+    """Remove parts of dead writers: those of earlier attempts, and those without recent writes."""
     for match in filter(None, map(PART.fullmatch, os.listdir(folder))):
         path = os.path.join(folder, match[0])
         if int(match[1]) < attempt or time.time() - changed(path) > STALE:
@@ -159,7 +165,7 @@ def changed(path: str) -> float:
 
 
 def forget(path: str) -> None:
-    """Remove the file if it is there; what cannot be removed stays for another time."""
+    """Remove the file if it exists. A file that cannot be removed is left for another time."""
     try:
         os.unlink(path)
     except OSError:
@@ -167,7 +173,7 @@ def forget(path: str) -> None:
 
 
 def make_folder(folder: str) -> None:
-    """Make the folder and those above it where they are missing, and let them survive a power cut."""
+    """Create the folder and its missing parents. They survive a power cut."""
     if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)

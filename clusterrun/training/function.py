@@ -1,7 +1,7 @@
-"""What a rank runs if its run is a function: ``python -m clusterrun.training.function``; submitit calls it.
+"""Runs a function as a rank: ``python -m clusterrun.training.function``; submitit calls it.
 
-The function lies pickled in the run directory, and what it returns is put beside the rank's output. A
-pickle runs code, so nothing is read that another user could have written.
+The pickled function lies in the run directory, and its result is stored beside the rank's output. A pickle
+runs code, so a file that another user could have written is never read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from submitit.core import job_environment, submission, utils
 
-from .script import here
+from .script import current_script
 
 CALL = "call.pkl"
 NAME = "clusterrun"
@@ -25,7 +25,7 @@ class NotOurs(RuntimeError):
 
 
 class CallPaths(utils.JobPaths):
-    """The files of a function's rank in its run directory, as submitit asks for them."""
+    """The files of a function's rank in its run directory, under the names that submitit uses."""
 
     def __init__(self, run_dir: str, run_id: str, rank: int | None, attempt: int | None = None) -> None:
         super().__init__(run_dir, job_id=run_id, task_id=rank)
@@ -81,27 +81,31 @@ class ClusterrunJobEnvironment(job_environment.JobEnvironment):
 
     @property
     def paths(self) -> CallPaths:
-        place = here().place
+        place = current_script().place
         return CallPaths(place.run_dir, self.raw_job_id, place.rank, place.attempt)
 
     def _requeue(self, countdown: int) -> None:
-        """The coordinator queues the run again once its ranks have ended with work left."""
-        here().stopping = True
-        here().progress(None, None)
+        """End this rank. The coordinator queues the run again if ranks end with work left."""
+        current_script().stopping = True
+        current_script().progress(None, None)
         sys.exit(0)
 
 
 def check_ours(path: Path) -> None:
-    """Refuse a pickle that is not a plain file of ours, or that others may write. Raises ``NotOurs``."""
-    found = os.lstat(path)
-    ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    """Refuse a pickle that is not a regular file of this user, or that others may write. Raises
+    ``NotOurs``.
+    """
+    status = os.lstat(path)
+    ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
     if not ours:
-        seen = f"{path} is not a file that this user alone may write"
-        raise NotOurs(f"{seen}: it is not opened, for a pickle runs code")
+        problem = f"{path} is not a file that this user alone may write"
+        raise NotOurs(f"{problem}: it is not opened, for a pickle runs code")
 
 
 def _keep(error: Exception, path: Path) -> None:
-    """Write the exception beside the rank's output. Without it there is still its traceback as text."""
+    """Write the exception beside the rank's output. If it cannot be pickled, its traceback remains as
+    text.
+    """
     try:
         with utils.temporary_save_path(path) as temporary:
             utils.cloudpickle_dump(error, temporary)
@@ -110,10 +114,12 @@ def _keep(error: Exception, path: Path) -> None:
 
 
 def main() -> None:
-    """Call the function of this run; what it raises ends the rank. Arguments: where its modules lie."""
+    """Call the function of this run; an exception ends the rank. The arguments are paths of its modules."""
     sys.path[:0] = sys.argv[1:]
     os.environ["SUBMITIT_EXECUTOR"] = NAME
-    paths = CallPaths(here().place.run_dir, "", here().place.rank, here().place.attempt)
+    paths = CallPaths(
+        current_script().place.run_dir, "", current_script().place.rank, current_script().place.attempt
+    )
     check_ours(paths.folder / CALL)
     try:
         submission.process_job(paths.folder)

@@ -1,7 +1,7 @@
 """Exchanges messages between a script and its run directory in a thread.
 
-The run directory lies on a file system that many machines share, and that may be slow or gone: the
-training never waits for it longer than ``WRITE_SECONDS``.
+The run directory is on a shared file system, which may be slow or unreachable. The training never waits for
+it longer than ``WRITE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping
 
 from .surroundings import Surroundings
 
+# Seconds between polls of the run directory, and between messages once ``BURST`` are used up.
 EVERY = 1.0
-"""Seconds between polls of the run directory, and between messages once ``BURST`` are used up."""
+# Number of messages that are written at once. A script that crashes at step 3 has then reported it.
 BURST = 10
-"""This many messages are written at once, so that a script that crashes at step 3 has reported it."""
 WRITE_SECONDS = 0.05
 AT_THE_END = 2.0
 
 
 class MessageWriter:
-    """The messages of one process; ``leads`` tells whether it is the one that writes."""
+    """The messages of one process. Only the process that ``leads`` writes them."""
 
     def __init__(self, place: Surroundings, leads: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.place = place
@@ -44,13 +44,13 @@ class MessageWriter:
         self._thread.start()
 
     def send(self, news: Mapping[str, object], now: bool = False, path: str = "") -> None:
-        """Write the newest message to its file (by default that of progress), with ``now`` at once."""
+        """Write the newest message to its file (by default the progress file), immediately with ``now``."""
         self._news[path or self.place.progress] = news
         if self._may_go() or now:
             self._hand_over(WRITE_SECONDS)
 
     def close(self) -> None:
-        """Send what has not been sent, and end: an interpreter that ends should find no thread awake."""
+        """Send pending messages and end the thread. No thread may be active when the interpreter ends."""
         if self._news:
             self._hand_over(AT_THE_END)
         self._closing = True
@@ -84,9 +84,11 @@ class MessageWriter:
                 self._idle.set()
 
     def write(self) -> None:
-        """Put the newest words into their files, whole; a file system that is away gets the next ones."""
-        told, self._news = self._news, {}
-        for path, news in told.items() if self._leads else ():
+        """Write the newest messages as complete files. If the file system fails, a later message is
+        written.
+        """
+        messages, self._news = self._news, {}
+        for path, news in messages.items() if self._leads else ():
             if not self._put(path, news):
                 self._news.setdefault(path, news)
 
@@ -105,7 +107,7 @@ class MessageWriter:
         return True
 
     def look(self) -> None:
-        """See whether somebody wants room or a checkpoint; at most once in ``EVERY``."""
+        """Check for a notice and for a request to save, at most once per ``EVERY`` seconds."""
         if self._clock() - self._looked < EVERY:
             return
         self._looked = self._clock()
@@ -115,7 +117,7 @@ class MessageWriter:
 
 
 def taken(path: str) -> bool:
-    """Remove the file; whether it was there."""
+    """Remove the file, and return whether it existed."""
     try:
         os.unlink(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""What one training process was asked and what it said, and the signal that asks it."""
+"""Holds the state of one training process: requests to it, its reports, and the notice signal."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from .post import MessageWriter
 from .surroundings import Surroundings, surroundings
 
 NOTICE_SIGNAL = signal.SIGUSR2
+# The reasons for a checkpoint at once.
 BY_FILE, BY_NOTICE = 1, 2
-"""Why a checkpoint is wanted at once."""
 
 
+# Most calls between two rounds. A script that becomes slow is then still asked soon enough.
 MOST_CALLS = 16
-"""Calls between two rounds, at most: a script that becomes slow is asked again soon enough."""
+# Target seconds between two rounds. If calls are rarer, every call makes a round.
 BETWEEN = 0.25
-"""Seconds between two rounds that are aimed at; rarer calls make a round each."""
 
 
 class AgreedQuestion:
-    """Whether a thing was asked for, on any rank; ``asked`` tells what this one knows (0: no).
+    """Agrees on whether any rank has a request.
 
-    A round is one collective. The time to the next is a number of calls that rank 0 proposes and the
-    round itself carries: so all ranks make it at the same call, whatever their clocks say.
+    ``answer_here`` returns the request that this rank has received, 0 if none. A round is one collective.
+    Rank 0 proposes the number of calls until the next round, and the round itself transmits it. All ranks
+    therefore make the round at the same call, independent of their clocks.
     """
 
     def __init__(
         self,
-        asked: Callable[[], int],
+        answer_here: Callable[[], int],
         agree: Callable[[int, int], tuple[int, ...]],
         leads: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._asked, self._agree, self._leads, self._clock = asked, agree, leads, clock
+        self._asked, self._agree, self._leads, self._clock = answer_here, agree, leads, clock
         self._calls = 0
         self._due = 1
         self._last: float | None = None
 
     def answer(self, every: int = 0) -> int:
-        """The highest that any rank knows, 0 between two rounds.
+        """Return the highest answer of any rank; 0 between two rounds.
 
-        A round is made at every ``every``-th call; at 0 about four times a second.
+        A round happens at every ``every``-th call; at 0 about four times a second.
         """
         self._calls += 1
         if self._calls < (every or self._due):
@@ -57,7 +58,7 @@ class AgreedQuestion:
         return answer
 
     def _proposal(self) -> int:
-        """Calls until the next round, of rank 0; the others leave it to that one."""
+        """Return rank 0's number of calls until the next round. Other ranks propose 1."""
         now, last = self._clock(), self._last
         self._last = now
         if not self._leads() or last is None or now <= last:
@@ -66,7 +67,7 @@ class AgreedQuestion:
 
 
 class Script:
-    """The state behind the package's functions, made when one of them is first called."""
+    """The state behind the package's functions. It is created at the first call."""
 
     def __init__(self, place: Surroundings) -> None:
         self.pid = os.getpid()
@@ -88,7 +89,7 @@ class Script:
 
     @property
     def leads(self) -> bool:
-        """Whether this process speaks for all; asked again, since a group may be formed later."""
+        """Whether this process is rank 0. It is computed at each use, because a group may be formed later."""
         return agreement.rank(self.place.rank) == 0
 
     def should_stop(self, every: int) -> bool:
@@ -99,7 +100,7 @@ class Script:
         return self.stopping
 
     def save_now(self, every: int) -> bool:
-        """Whether somebody wants a checkpoint who has not got one yet."""
+        """Return whether a requested checkpoint has not been saved yet."""
         self._listen()
         why = self._save.answer(every)
         if why == BY_NOTICE:
@@ -109,7 +110,7 @@ class Script:
         return why > 0
 
     def progress(self, step: int | None, checkpoint: int | None) -> None:
-        """Note how far it is, and when it took its first step and saved its newest checkpoint."""
+        """Record the step, the time of the first step, and the time of the newest checkpoint."""
         if step is not None and not self._marks:
             self._marks = {"first_step": step, "first_at": time.time()}
         if checkpoint is not None:
@@ -119,7 +120,7 @@ class Script:
         self._tell(now=checkpoint is not None)
 
     def report(self, values: dict[str, object]) -> None:
-        """Note results; of each name the last value stands."""
+        """Record results. The last value of each name counts."""
         self._results = {**self._results, **{name: _plain(name, value) for name, value in values.items()}}
         if self.place.run_dir and self.leads and self.pid == os.getpid():
             self._post.send({"values": self._results}, path=self.place.results)
@@ -136,20 +137,20 @@ class Script:
     def _tell(self, now: bool) -> None:
         if not (self.place.run_dir and self.leads and self.pid == os.getpid()):
             return
-        said = {"step": self.step, "checkpoint": self.checkpoint, "stopping": self.stopping, **self._marks}
-        self._post.send(said, now)
+        message = {"step": self.step, "checkpoint": self.checkpoint, "stopping": self.stopping, **self._marks}
+        self._post.send(message, now)
 
     def _at_exit(self) -> None:
         if self.pid == os.getpid():
             self._post.close()
 
     def _listen(self) -> None:
-        """Catch the notice, if not done; who caught it before still gets it."""
+        """Install the handler of the notice, once. A handler that was installed before is called too."""
         if self._listens or threading.current_thread() is not threading.main_thread():
             return  # in another thread it cannot be caught; the file says the same
         self._listens = True
         self._before = signal.signal(NOTICE_SIGNAL, self._on_signal)
-        # Libraries in C that wait in this process continue waiting.
+        # System calls of C libraries in this process continue after the signal.
         signal.siginterrupt(NOTICE_SIGNAL, False)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -159,7 +160,9 @@ class Script:
 
 
 def _plain(name: str, value: object) -> object:
-    """A value as JSON has it; of a tensor, or a number of another library, what its ``item`` gives."""
+    """Return the value as JSON supports it. Tensors and numbers of other libraries are converted by
+    ``item``.
+    """
     item = getattr(value, "item", None)
     if callable(item):
         value = item()
@@ -169,7 +172,7 @@ def _plain(name: str, value: object) -> object:
 
 
 def steps_of(global_batch: int, batch: int, world: int) -> int:
-    """Batches of ``batch`` samples on each of ``world`` ranks that make ``global_batch``.
+    """Return how many batches of ``batch`` samples on ``world`` ranks make ``global_batch``.
 
     Raises ``ValueError``.
     """
@@ -186,11 +189,11 @@ def steps_of(global_batch: int, batch: int, world: int) -> int:
     )
 
 
-_here: list[Script] = []
+_current: list[Script] = []
 
 
-def here() -> Script:
-    """The state of this very process; a forked child begins again."""
-    if not _here or _here[0].pid != os.getpid():
-        _here[:] = [Script(surroundings(os.environ))]
-    return _here[0]
+def current_script() -> Script:
+    """Return the state of this process. A forked child gets a new one."""
+    if not _current or _current[0].pid != os.getpid():
+        _current[:] = [Script(surroundings(os.environ))]
+    return _current[0]

@@ -1,7 +1,7 @@
-"""Where a training process stands: its run, attempt and rank, from the environment.
+"""Reads the run, attempt and rank of a training process from the environment.
 
-The names are those that `clusterrun.model` gives (a test compares them): this package imports nothing of
-ours, so that the folder can be copied beside a script.
+The names equal those in `clusterrun.model` (a test compares them). This package imports no other part of
+clusterrun, so that the folder can be copied beside a script.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
+# The first variable that is set holds the number of earlier starts of the ranks. torchrun counts them too.
 ATTEMPT_VARIABLES = ("CLUSTERRUN_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
-"""The first that is set says how often the ranks were started before: torchrun counts too."""
 
 
 def _file(name: str) -> property:
-    """A file of this attempt."""
+    """Return a property for a file of this attempt."""
     return property(lambda place: os.path.join(place.folder, name))
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """One process among the ranks; outside of clusterrun ``run_dir`` is empty."""
+    """One process among the ranks. ``run_dir`` is '' outside of clusterrun."""
 
     run_dir: str = ""
     attempt: int = 0
@@ -39,11 +39,14 @@ class Surroundings:
 
     @property
     def save_now(self) -> str:
-        """Made by whoever wants a checkpoint."""
+        """The file that requests a checkpoint."""
         return os.path.join(self.run_dir, "save_now")
 
     def newest_attempt(self) -> int:
-        """The highest attempt that has begun, as far as the run directory can be read; at least our own."""
+        """Return the highest attempt in the run directory; at least this one.
+
+        If the directory cannot be read, return this one.
+        """
         if not self.run_dir:
             return self.attempt
         try:
@@ -54,12 +57,12 @@ class Surroundings:
 
 
 def surroundings(environment: Mapping[str, str]) -> Surroundings:
-    """What the launcher has left in the environment."""
-    said = [environment[name] for name in ATTEMPT_VARIABLES if environment.get(name, "").isdigit()]
+    """Return the values that the launcher set in the environment."""
+    attempts = [environment[name] for name in ATTEMPT_VARIABLES if environment.get(name, "").isdigit()]
     rank, world = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     return Surroundings(
         environment.get(RUN_DIR_VARIABLE, ""),
-        int(said[0]) if said else 0,
+        int(attempts[0]) if attempts else 0,
         int(rank) if rank.isdigit() else 0,
         max(1, int(world)) if world.isdigit() else 1,
     )

@@ -59,7 +59,7 @@ def main() -> None:
         for argument in filter(of_run, arguments):
             os.environ["CLUSTERRUN_RUN_DIR"] = argument.removeprefix(OF_RUN)
         # Each of them is what a process of its own would be.
-        script._here.clear()
+        script._current.clear()
         asked = [argument for argument in arguments if not of_run(argument)]
         found.append(one([argument.replace("{rank}", placed.get("RANK", "")) for argument in asked]))
         torch.use_deterministic_algorithms(False)

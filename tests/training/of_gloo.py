@@ -124,7 +124,7 @@ def found() -> dict[str, object]:
         (run / "attempts" / "000" / "notice.json").touch()
     os.environ["CLUSTERRUN_RUN_DIR"] = str(run) if rank == 0 else "/nowhere"
     dist.barrier()
-    script._here.clear()
+    script._current.clear()
     cases["notice"] = should_stop()
 
     if rank == 0:

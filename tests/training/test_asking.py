@@ -304,11 +304,11 @@ def test_a_full_disk_leaves_no_half_word_behind(place, monkeypatch):
 
 
 def test_a_forked_child_has_a_state_of_its_own_and_tells_nothing(place, monkeypatch):
-    monkeypatch.setattr(script, "_here", [])
+    monkeypatch.setattr(script, "_current", [])
     monkeypatch.setenv("CLUSTERRUN_RUN_DIR", place.run_dir)
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT", "2")
-    mine = script.here()
-    assert script.here() is mine
+    mine = script.current_script()
+    assert script.current_script() is mine
     monkeypatch.setattr(os, "getpid", lambda: mine.pid + 1)
     mine.progress(9, 9)
     mine._at_exit()

@@ -35,5 +35,5 @@ def test_the_world_is_the_one_that_the_launcher_says(monkeypatch: pytest.MonkeyP
     assert surroundings({"WORLD_SIZE": "6"}).world == 6
     assert surroundings({}).world == surroundings({"WORLD_SIZE": "x"}).world == 1
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "6")
-    monkeypatch.setattr(training, "_here", lambda: script.Script(surroundings(os.environ)))
+    monkeypatch.setattr(training, "_current_script", lambda: script.Script(surroundings(os.environ)))
     assert training.accumulation(96, batch=4) == 4

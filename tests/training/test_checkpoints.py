@@ -22,7 +22,7 @@ def attempt(monkeypatch):
     """Makes this process one of the attempt named, of the run in the folder named; of no run until then."""
 
     def of(run_dir: object = "", number: int = 0) -> None:
-        monkeypatch.setattr(script, "_here", [Script(Surroundings(str(run_dir), number))])
+        monkeypatch.setattr(script, "_current", [Script(Surroundings(str(run_dir), number))])
 
     of()
     return of
@@ -175,7 +175,7 @@ def test_a_second_training_in_the_same_folder_is_suspected_aloud(tmp_path, capsy
     kept.save(1, 1)
     Checkpoints(tmp_path, keep=1).save(1000, 1000)
     kept.save(2, 2)
-    assert "step-000000001.a0" in capsys.readouterr().err.split(": does another run write there?")[0]
+    assert "step-000000001.a0" in capsys.readouterr().err.split(": does another run write to it?")[0]
 
 
 # --- attempts ---
@@ -185,7 +185,7 @@ def test_the_attempt_stands_in_the_name_and_its_checkpoint_in_the_progress(tmp_p
     os.makedirs(tmp_path / "attempts" / "003")
     attempt(tmp_path, 3)
     Checkpoints(tmp_path / "kept").save(8, 8)
-    script.here()._at_exit()
+    script.current_script()._at_exit()
     assert names(tmp_path / "kept") == ["step-000000008.a3"]
     with open(tmp_path / "attempts" / "003" / "progress.json", encoding="ascii") as file:
         assert json.load(file)["checkpoint"] == 8
