@@ -1,4 +1,4 @@
-"""What an allocation of the user's holds: its nodes and their GPUs, as scontrol tells."""
+"""Reads the nodes and GPUs of an allocation of the user from ``scontrol show job``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARE = re.compile(r"^ +Nodes=\S+ .*?GRES=(\S*)", re.MULTILINE)
 
 @frozen
 class Allocation:
-    """A job that runs: its nodes in Slurm's order, and the GPUs that it has on each of them (at least)."""
+    """A running job: its nodes in Slurm's order, and the least number of GPUs that it has on a node."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -28,20 +28,22 @@ class Allocation:
 
     @property
     def row(self) -> JobRow:
-        """The same as squeue would tell it, as far as it is known here."""
+        """Return the job as a row of squeue. Columns that are not in the allocation are empty."""
         return JobRow(self.job_id, "RUNNING", "", fold(self.nodes), None, None, self.name, self.comment)
 
 
 def argv(job_id: str) -> tuple[str, ...]:
-    """The question; with details, for of GPUs that a site does not count only these tell."""
+    """Return the query. Only ``--details`` lists GPUs that a site does not count."""
     return ("scontrol", "show", "job", "--details", job_id)
 
 
 def read(job_id: str, out: str) -> Allocation:
-    """The answer. Raises ``BadInput`` if the job holds no nodes."""
+    """Return the allocation in ``out``. Raises ``BadInput`` if the job is not running on nodes."""
     states, nodes = _STATE.findall(out), _NODES.findall(out)
     if len(states) != 1 or states != ["RUNNING"] or len(nodes) != 1:
-        seen = f"is {' and '.join(states)}, not one that is RUNNING" if states else "is not known to Slurm"
-        raise BadInput(f"job {job_id} (SLURM_JOB_ID) {seen}", "squeue --me shows your jobs; salloc makes one")
-    name, comment = (next(iter(one.findall(out)), "") for one in (_NAME, _COMMENT))
+        problem = f"is {' and '.join(states)}, not one that is RUNNING" if states else "is not known to Slurm"
+        raise BadInput(
+            f"job {job_id} (SLURM_JOB_ID) {problem}", "squeue --me shows your jobs; salloc makes one"
+        )
+    name, comment = (next(iter(pattern.findall(out)), "") for pattern in (_NAME, _COMMENT))
     return Allocation(job_id, expand(nodes[0]), min(map(gpus, _SHARE.findall(out)), default=0), name, comment)

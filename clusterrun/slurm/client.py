@@ -1,4 +1,6 @@
-"""The only caller of Slurm's programs: asks once for all jobs, every wait limited."""
+"""Calls Slurm's programs, as the only module that does. One query covers all jobs, and every wait has a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -21,37 +23,39 @@ if TYPE_CHECKING:
     from clusterrun.slurm.allocation import Allocation
     from clusterrun.slurm.foreign_job import ForeignJob
 
+# Limit for a query. Slurm's own limit is 10 s for a message, and it tries each controller.
 ANSWER_SECONDS = 30.0
-"""Limit for a query; Slurm's own is 10 s for a message, and it tries each controller."""
+# sbatch retries for up to two minutes while the controller reports a full queue.
 SUBMIT_SECONDS = 180.0
-"""sbatch by itself tries for up to two minutes while the controller says that its queue is full."""
 PASSING = ("zero bytes", "rate limit", "try again", "temporarily")
 QUICK_SECONDS = 2.0
+# Seconds before the retries of a query that failed quickly.
 PAUSES = (0.5, 1.5)
-"""Before a query that failed quickly is asked again."""
 CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf")
+# Slurm's copies of a configuration from the controller, on sites without configuration files.
 FETCHED = ("/run/slurm/conf/slurm.conf", "/var/spool/slurmd/conf-cache/slurm.conf")
-"""Where Slurm keeps what it fetched from the controller, on sites without configuration files."""
 MUNGE = ("/run/munge/munge.socket.2", "/var/run/munge/munge.socket.2")
+# Names of machines where users submit jobs and nothing is computed.
 _LOGIN = r"(?i)(?:^|[-_.])(?:login|headnode|frontend|submit)(?:[-_]?(?:node)?\d*)(?=[-_.]|$)"
-"""Names of machines where jobs are submitted and nothing is computed."""
 UNNAMED = "slurm"
 NAME_SECONDS = 5.0
 TEST_SECONDS = 3.0
 ENERGY_SECONDS = 5.0
+# Slurm's default for the number of tasks, and the largest index that Slurm accepts.
 LARGEST_ARRAY, LARGEST_INDEX = 1001, 4_000_001
-"""What Slurm takes by default, and at most."""
 NOT_HERE = "no program named {0} is on PATH"
 _DOWN = "try again in a while; `scontrol ping` says whether the controller is up"
 
 
+# ``system.run``, or a replacement with recorded answers.
 ProgramRunner = Callable[..., system.Completed]
-"""``system.run``, or a stand-in with recorded answers."""
 
 
 @frozen
 class SubmitAnswer:
-    """The result of one ``sbatch``: what is known, Slurm's message, and the job's id if it gave one."""
+    """The result of one ``sbatch``: what is certain about the job, Slurm's message, and the job's id
+    or ''.
+    """
 
     kind: SbatchAnswer
     said: str
@@ -59,7 +63,7 @@ class SubmitAnswer:
 
 
 class SlurmClient:
-    """Slurm as seen from this machine by this user; ``environment`` is what its programs get."""
+    """Slurm as this user sees it from this machine. ``environment`` is passed to Slurm's programs."""
 
     def __init__(
         self,
@@ -75,11 +79,12 @@ class SlurmClient:
         self._user = os.getuid() if user is None else user
 
     def why_not(self) -> str:
-        """Why Slurm cannot be used here, in a sentence; '' where it can.
+        """Return why Slurm cannot be used on this machine, in a sentence; '' if it can.
 
-        Its programs are here and a configuration is named or lies where it usually does: that is
-        enough, so that a controller that is down is an error and no reason to run elsewhere.
-        Otherwise ``scontrol`` is asked (a site without configuration files, or an unusual place).
+        It is enough that Slurm's programs are installed, and that a configuration is named or lies in its
+        usual place. A controller that is down is therefore an error, not a reason to run elsewhere.
+        Otherwise ``scontrol`` is asked: the site has no configuration files, or keeps them in an unusual
+        place.
         """
         path = self._environment.get("PATH", os.defpath).split(os.pathsep)
         if not any(os.access(os.path.join(folder, "sbatch"), os.X_OK) for folder in path):
@@ -90,15 +95,18 @@ class SlurmClient:
         if named or any(map(os.path.exists, CONFIGURATIONS)):
             return ""
         try:
-            done = self._run(("scontrol", "ping"), 10.0, env=self._environment)
+            ping = self._run(("scontrol", "ping"), 10.0, env=self._environment)
         except (system.ProgramMissing, system.ProgramTimeout) as error:
             return error.seen
-        if done.code == 0 or "UP" in done.out:
+        if ping.code == 0 or "UP" in ping.out:
             return ""
-        return f"Slurm's programs know no cluster ({sbatch_errors.words(done.err).split('; ')[-1]})"
+        return f"Slurm's programs know no cluster ({sbatch_errors.words(ping.err).split('; ')[-1]})"
 
     def of_a_cluster(self, host: str) -> str:
-        """What shows that this machine is of a cluster; Slurm's programs do not: anybody may install them."""
+        """Return the evidence that this machine belongs to a cluster; '' if there is none.
+
+        Slurm's programs are no evidence, because anybody may install them.
+        """
         if self._environment.get("SLURM_CONF"):
             return "SLURM_CONF is set"
         if any(map(os.path.exists, MUNGE)):
@@ -106,55 +114,59 @@ class SlurmClient:
         return f"its name is {host}" if re.search(_LOGIN, host) else ""
 
     def jobs(self) -> tuple[JobRow, ...]:
-        """This user's jobs that Slurm still remembers (ended ones for some minutes), in one question."""
+        """Return this user's jobs from one query. Slurm remembers ended jobs for some minutes."""
         mark = _mark()
         return queries.read_jobs(self._ask(queries.jobs_argv(self._user, mark)), mark)
 
     def allocation(self, job_id: str) -> Allocation:
-        """The nodes and GPUs of a job that runs. Raises ``BadInput`` if it does not, and as ``jobs``."""
+        """Return the nodes and GPUs of a running job.
+
+        Raises ``BadInput`` if it does not run, and ``SchedulerError`` as ``jobs`` does.
+        """
         from clusterrun.slurm import allocation  # `status` needs none of its patterns
 
-        done = self._tried(allocation.argv(job_id))
-        if done.code != 0 and "invalid job id" not in done.err.lower():
-            raise _failure("scontrol", done.err)
-        return allocation.read(job_id, done.out)
+        completed = self._tried(allocation.argv(job_id))
+        if completed.code != 0 and "invalid job id" not in completed.err.lower():
+            raise _failure("scontrol", completed.err)
+        return allocation.read(job_id, completed.out)
 
     def foreign_job(self, job_id: str) -> ForeignJob | None:
-        """Return a job of anybody, which Slurm or its accounting remembers. Raises ``SchedulerError``."""
+        """Return a job of any user that Slurm or its accounting remembers. Raises ``SchedulerError``."""
         from clusterrun.slurm import foreign_job  # only a word that means no run needs it
 
-        shown = self._tried(foreign_job.show_argv(job_id))
-        if shown.code == 0 and (job := foreign_job.read_shown(job_id, shown.out)):
+        job_record = self._tried(foreign_job.show_argv(job_id))
+        if job_record.code == 0 and (job := foreign_job.read_shown(job_id, job_record.out)):
             return job
-        if "invalid job id" not in shown.err.lower():
-            raise _failure("scontrol", shown.err)
+        if "invalid job id" not in job_record.err.lower():
+            raise _failure("scontrol", job_record.err)
         recorded = self._tried(foreign_job.accounting_argv(job_id))
         return foreign_job.read_accounting(job_id, recorded.out) if recorded.code == 0 else None
 
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
-        """What the accounting knows of ``job_ids``; nothing if a site has no accounting."""
+        """Return the accounting's rows for ``job_ids``; none if the site has no accounting."""
         mark = _mark()
         return self._account(queries.finished_argv(job_ids, mark), mark) if job_ids else ()
 
     def energy(self, job_ids: Sequence[str], since: float, until: float) -> int | None:
-        """The joules that ``job_ids`` consumed; None if the site measures none. For before
-        and after them other jobs had these numbers.
+        """Return the joules that ``job_ids`` consumed; None if the site measures none.
+
+        ``since`` and ``until`` limit the search, because other jobs had the same numbers before and after.
         """
         texts = map(system.text_of, (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED))
         measured_by = _setting(next(filter(None, texts), ""), "AcctGatherEnergyType") if job_ids else ""
         if not measured_by or measured_by.endswith("none"):
             return None
         mark = _mark()
-        began, ended = (round(self._clock.now() - one) for one in (since, until))
+        began, ended = (round(self._clock.now() - moment) for moment in (since, until))
         argv = queries.energy_argv(job_ids, _ago(began), _ago(ended), mark)
         try:
-            done = self._run(argv, ENERGY_SECONDS, env=self._environment)
-            return queries.read_energy(done.out, job_ids, mark) if done.code == 0 else None
+            completed = self._run(argv, ENERGY_SECONDS, env=self._environment)
+            return queries.read_energy(completed.out, job_ids, mark) if completed.code == 0 else None
         except (system.ProgramMissing, system.ProgramTimeout, SchedulerError):
             return None
 
     def find(self, token: str) -> str:
-        """The id of this user's job, or array, whose comment holds ``token``; '' where there is none."""
+        """Return the id of this user's job or array whose comment holds ``token``; '' if there is none."""
         mark = _mark()
         job_id = _found(self.jobs(), token)
         if job_id:
@@ -169,38 +181,44 @@ class SlurmClient:
         return queries.read_partitions(self._ask(queries.partitions_argv(mark)), mark)
 
     def queue(self) -> tuple[QueueRow, ...]:
-        """Everybody's jobs that run or wait, as far as this user is shown them. Raises as ``jobs`` does."""
+        """Return the running and waiting jobs of all users that Slurm shows to this user. Raises as
+        ``jobs`` does.
+        """
         mark = _mark()
         return queries.read_queue(self._ask(queries.queue_argv(mark)), mark)
 
     def nodes(self) -> tuple[NodeRow, ...]:
-        """Every node in each of its partitions. Raises as ``jobs`` does."""
+        """Return one row per node and partition. Raises as ``jobs`` does."""
         mark = _mark()
         return queries.read_nodes(self._ask(queries.nodes_argv(mark)), mark)
 
     def cluster_name(self) -> str:
-        """What this cluster calls itself; ``slurm`` where that cannot be found out soon."""
+        """Return the cluster's name; ``slurm`` if it cannot be read in time."""
         return _setting(self._configuration, "ClusterName") or UNNAMED
 
     def identity(self) -> str:
-        """Which cluster this is, as ``NAME@CONTROLLER``: many are called alike; '' where it is not known."""
+        """Return the cluster as ``NAME@CONTROLLER``, since several clusters may share a name; '' if it is
+        unknown.
+        """
         text = self._configuration
         host = _setting(text, "SlurmctldHost") or _setting(text, "ControlMachine")
         name, controller = _setting(text, "ClusterName"), host.partition(".")[0].lower()
         return f"{name}@{controller}" if name and controller else ""
 
     def gives_whole_nodes(self) -> bool:
-        """Whether Slurm hands out whole nodes (``select/linear``), and no GPU to any step."""
+        """Return whether Slurm allocates whole nodes (``select/linear``), and no GPU to any step."""
         return _setting(self._configuration, "SelectType").lower() == "select/linear"
 
     def srun_ports(self) -> int:
-        """From how many ports an srun may choose its own (``SrunPortRange``); 0: from the kernel's."""
+        """Return the size of the port range of srun (``SrunPortRange``); 0 if the kernel chooses the
+        ports.
+        """
         first, dash, last = _setting(self._configuration, "SrunPortRange").partition("-")
-        known = dash and first.isdecimal() and last.isdecimal() and int(first)
-        return max(0, int(last) - int(first) + 1) if known else 0
+        is_range = dash and first.isdecimal() and last.isdecimal() and int(first)
+        return max(0, int(last) - int(first) + 1) if is_range else 0
 
     def kill_wait(self) -> float:
-        """Seconds from SIGTERM to SIGKILL when Slurm ends a job (``KillWait``; its default if unknown)."""
+        """Return the seconds from SIGTERM to SIGKILL when Slurm ends a job (``KillWait``, or its default)."""
         text = self._configuration
         seconds = _setting(text, "KillWait")
         if not seconds and re.search(r"(?im)^\s*include\s", text):
@@ -208,17 +226,19 @@ class SlurmClient:
         return float(seconds) if seconds.isdecimal() else KILL_WAIT_SECONDS
 
     def shares_gpus(self) -> bool:
-        """Whether a step may have the GPUs of another: since Slurm 22.05; where unknown, yes."""
+        """Return whether a step may use the GPUs of another step: since Slurm 22.05, and if the version is
+        unknown.
+        """
         try:
-            said = self._run(("srun", "--version"), NAME_SECONDS, env=self._environment).out
+            version_line = self._run(("srun", "--version"), NAME_SECONDS, env=self._environment).out
         except (system.ProgramMissing, system.ProgramTimeout):
             return True
-        found = re.search(r"(\d+)\.(\d+)", said)
-        return not found or (int(found[1]), int(found[2])) >= (22, 5)
+        version = re.search(r"(\d+)\.(\d+)", version_line)
+        return not version or (int(version[1]), int(version[2])) >= (22, 5)
 
     @cached_property
     def _configuration(self) -> str:
-        """The first configuration that names the cluster; '' where nobody answers."""
+        """Return the first configuration that names the cluster; '' if there is none."""
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
             if _setting(text := system.text_of(path), "ClusterName"):
                 return text
@@ -231,7 +251,9 @@ class SlurmClient:
             return ""
 
     def largest_array(self) -> int:
-        """How many tasks an array may have: MaxArraySize bounds the index, max_array_tasks the number."""
+        """Return how many tasks an array may have. MaxArraySize limits the index, max_array_tasks the
+        number.
+        """
         paths = (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS)
         text = next(filter(None, map(system.text_of, paths)), "")
         if not text or re.search(r"(?im)^\s*include\s", text):
@@ -241,70 +263,75 @@ class SlurmClient:
         return min(int(size) if size.isdecimal() else LARGEST_ARRAY, int(most[1]) if most else LARGEST_INDEX)
 
     def plain_number(self, job_id: str) -> str:
-        """The number of one task of an array (``41_7``), for programs that take no other."""
+        """Return the plain job number of one task of an array (``41_7``), for programs that accept no other
+        form.
+        """
         return self._ask(("squeue", "--noheader", f"--jobs={job_id}", "--format=%A")).strip()
 
     def sbatch(self, argv: Sequence[str], cwd: str) -> SubmitAnswer:
-        """Run ``sbatch`` once, never again: what is known then, in one value."""
+        """Run ``sbatch`` once, without a retry, and return what is certain about the job."""
         try:
-            done = self._run(argv, SUBMIT_SECONDS, env=self._inherited, cwd=cwd)
+            completed = self._run(argv, SUBMIT_SECONDS, env=self._inherited, cwd=cwd)
         except system.ProgramMissing:
             return SubmitAnswer(SbatchAnswer.ABSENT, NOT_HERE.format(argv[0]))
         except system.ProgramTimeout as error:
             return SubmitAnswer(SbatchAnswer.OPEN, error.seen)
-        job_id = sbatch_errors.job_id(done.out) if done.code == 0 else ""
+        job_id = sbatch_errors.job_id(completed.out) if completed.code == 0 else ""
         if job_id:
-            return SubmitAnswer(SbatchAnswer.QUEUED, sbatch_errors.words(done.err), job_id)
-        if done.code <= 0:
-            return SubmitAnswer(SbatchAnswer.OPEN, sbatch_errors.words(done.err or done.out))
-        return SubmitAnswer(sbatch_errors.kind(done.err), sbatch_errors.words(done.err))
+            return SubmitAnswer(SbatchAnswer.QUEUED, sbatch_errors.words(completed.err), job_id)
+        if completed.code <= 0:
+            return SubmitAnswer(SbatchAnswer.OPEN, sbatch_errors.words(completed.err or completed.out))
+        return SubmitAnswer(sbatch_errors.kind(completed.err), sbatch_errors.words(completed.err))
 
     def could_not_start(self, options: Sequence[str], cwd: str) -> str:
-        """Why a job could not start as the nodes are now, or why that is not known; '' if it could start."""
+        """Return why a job cannot start on the nodes as they are now; '' if it can.
+
+        If that cannot be determined, return the reason for that instead.
+        """
         argv = ("sbatch", "--test-only", *options, "--wrap=true")
         try:
-            done = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)
+            completed = self._run(argv, TEST_SECONDS, env=self._inherited, cwd=cwd)
         except (system.ProgramMissing, system.ProgramTimeout) as error:
             return error.seen
-        return sbatch_errors.words(done.err) or f"exit code {done.code}" if done.code else ""
+        return sbatch_errors.words(completed.err) or f"exit code {completed.code}" if completed.code else ""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended already are no error. Raises as ``jobs`` does."""
+        """Cancel jobs. A job that has already ended is not an error. Raises as ``jobs`` does."""
         if not job_ids:
             return
-        done = self._tried(("scancel", *_in_few_words(job_ids)))
-        said = [line for line in done.err.splitlines() if line.strip()]
+        completed = self._tried(("scancel", *_in_few_words(job_ids)))
+        messages = [line for line in completed.err.splitlines() if line.strip()]
         over = sbatch_errors.ENDED_ALREADY
-        rest = [line for line in said if not any(words in line.lower() for words in over)]
-        if done.code != 0 and rest:
+        rest = [line for line in messages if not any(phrase in line.lower() for phrase in over)]
+        if completed.code != 0 and rest:
             raise _failure("scancel", "\n".join(rest))
 
     def _account(self, argv: Sequence[str], mark: str) -> tuple[JobRow, ...]:
         try:
-            done = self._run(argv, ANSWER_SECONDS, env=self._environment)
+            completed = self._run(argv, ANSWER_SECONDS, env=self._environment)
         except system.ProgramMissing:
             return ()
         except system.ProgramTimeout as error:
             raise SchedulerUnreachable(f"the accounting does not answer: {error.seen}", _DOWN) from error
-        if done.code != 0:
-            if "accounting storage is disabled" in done.err.lower():
+        if completed.code != 0:
+            if "accounting storage is disabled" in completed.err.lower():
                 return ()
-            raise SchedulerError(f"sacct failed: {sbatch_errors.words(done.err)}", "see man sacct")
-        return queries.read_finished(done.out, mark)
+            raise SchedulerError(f"sacct failed: {sbatch_errors.words(completed.err)}", "see man sacct")
+        return queries.read_finished(completed.out, mark)
 
     def _ask(self, argv: Sequence[str]) -> str:
-        done = self._tried(argv)
-        if done.code != 0:
-            raise _failure(argv[0], done.err)
-        return done.out
+        completed = self._tried(argv)
+        if completed.code != 0:
+            raise _failure(argv[0], completed.err)
+        return completed.out
 
     def _tried(self, argv: Sequence[str]) -> system.Completed:
-        """Asked again, after a pause, only where the failure came quickly and is one that passes."""
+        """Run a query. Retry it after a pause if it failed quickly with a temporary error."""
         for pause in PAUSES:
-            done = self._once(argv)
-            passes = any(words in done.err.lower() for words in PASSING)
-            if done.code == 0 or done.seconds >= QUICK_SECONDS or not passes:
-                return done
+            completed = self._once(argv)
+            passes = any(phrase in completed.err.lower() for phrase in PASSING)
+            if completed.code == 0 or completed.seconds >= QUICK_SECONDS or not passes:
+                return completed
             self._clock.sleep(pause)
         return self._once(argv)
 
@@ -318,8 +345,8 @@ class SlurmClient:
 
 
 def _setting(configuration: str, key: str) -> str:
-    found = re.search(rf"(?im)^\s*{key}(?:\[0\])?\s*=\s*([^\s#(]+)", configuration)
-    return found[1] if found else ""
+    setting = re.search(rf"(?im)^\s*{key}(?:\[0\])?\s*=\s*([^\s#(]+)", configuration)
+    return setting[1] if setting else ""
 
 
 def _found(rows: Sequence[JobRow], token: str) -> str:
@@ -332,7 +359,9 @@ def _ago(seconds: int) -> str:
 
 
 def _in_few_words(job_ids: Sequence[str]) -> list[str]:
-    """The tasks of an array in one word, ``41_[0-3,7]``: scancel sends a message for each word."""
+    """Join the tasks of an array into one argument, ``41_[0-3,7]``. scancel sends one message per
+    argument.
+    """
     arrays: dict[str, list[str]] = {}
     for job_id in job_ids:
         array, _, task = job_id.partition("_")
@@ -345,7 +374,7 @@ def _mark() -> str:
 
 
 def _failure(program: str, err: str) -> SchedulerError:
-    said = sbatch_errors.words(err)
-    if any(words in err.lower() for words in (*sbatch_errors.NEVER_REACHED, *sbatch_errors.LEFT_OPEN)):
-        return SchedulerUnreachable(f"Slurm does not answer: {said}", _DOWN)
-    return SchedulerError(f"{program} failed: {said}", f"see man {program}")
+    message = sbatch_errors.words(err)
+    if any(phrase in err.lower() for phrase in (*sbatch_errors.NEVER_REACHED, *sbatch_errors.LEFT_OPEN)):
+        return SchedulerUnreachable(f"Slurm does not answer: {message}", _DOWN)
+    return SchedulerError(f"{program} failed: {message}", f"see man {program}")

@@ -1,4 +1,4 @@
-"""A Slurm job by its number, whoever queued it: as scontrol shows it, or as the accounting remembers it."""
+"""Reads a Slurm job of any user from scontrol or from the accounting."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from clusterrun.model.states import State
 from clusterrun.slurm_text import job_states
 
 FIELDS = ("JobID", "User", "State", "NodeList", "JobName")
-# The first line holds the job's name, which ends the line and may hold anything. The other values are words.
+# The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
 
 @frozen
 class ForeignJob:
-    """A job of anybody; an empty text stands for what Slurm does not tell."""
+    """A job of any user. A field is '' if Slurm does not report it."""
 
     job_id: str
     name: str
@@ -36,7 +36,7 @@ def show_argv(job_id: str) -> tuple[str, ...]:
 
 
 def read_shown(job_id: str, out: str) -> ForeignJob | None:
-    """Read the answer to ``show_argv``; of an array the first task that it lists. None without a job."""
+    """Return the job in the answer to ``show_argv``, the first task for an array; None if there is none."""
     first = out.split("\n\n", 1)[0]
 
     def value(key: str, pattern: str = r"\S+") -> str:
@@ -64,7 +64,9 @@ def accounting_argv(job_id: str) -> tuple[str, ...]:
 
 
 def read_accounting(job_id: str, out: str) -> ForeignJob | None:
-    """Read the answer to ``accounting_argv``; the name stands last, so that a ``|`` in it does no harm."""
+    """Return the job in the answer to ``accounting_argv``. Its name is last, so that it may contain a
+    ``|``.
+    """
     for line in out.splitlines():
         cells = line.split("|", len(FIELDS) - 1)
         if len(cells) == len(FIELDS):

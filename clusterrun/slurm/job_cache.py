@@ -1,7 +1,7 @@
 """Shares one answer of squeue among all processes of a user: a file, a lock, a minimum interval.
 
-Twenty ``status`` at once, or ``watch -n1``, are one question to the controller. One that fails is
-kept too and asked again less and less often, and what was answered before it stays known, with its age.
+Twenty ``status`` commands at once, or ``watch -n1``, send one query to the controller. A failed query is
+cached too, and retried at growing intervals. The last successful answer stays available with its age.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from clusterrun.runs.private_files import DiskRefused, own_content, private_fold
 from clusterrun.slurm.queries import JobRow
 from clusterrun.system import Clock
 
+# Longest interval in seconds between two queries to a controller that does not answer.
 LONGEST_PAUSE = 30.0
-"""Seconds between two questions to a controller that does not answer, at most."""
+# Seconds that a process waits for the query of another one: a little more than the limit of a query.
 LOCK_SECONDS = 35.0
-"""How long one process lets another one ask: a little more than a question may take."""
 LOCK_PAUSE = 0.02
+# Allowed clock difference between a login node and the machine that wrote the file.
 SKEW_SECONDS = 2.0
-"""A login node's clock may be that far ahead of the one that wrote the file."""
 
 
 @frozen
 class JobsAnswer:
-    """What Slurm said of this user's jobs at ``at`` (0: nothing yet), and of a question in vain since."""
+    """This user's jobs, and the failure of a later query.
+
+    ``at`` is the time of the answer, 0 if there is none yet.
+    """
 
     at: float
     rows: tuple[JobRow, ...] = ()
@@ -43,10 +46,10 @@ class JobsAnswer:
 
 
 class SharedJobs:
-    """This user's jobs, from the file below ``folder`` where it is new enough, else asked for.
+    """Returns this user's jobs from a file below ``folder`` if it is new enough, else from a query.
 
-    ``floor`` are seconds between two questions, whoever asks: a site's wish. Without a folder that
-    can be trusted each command asks by itself.
+    ``floor`` is the site's minimum of seconds between two queries of all processes together. Without a
+    folder that can be trusted every command sends its own query.
     """
 
     def __init__(
@@ -64,29 +67,32 @@ class SharedJobs:
         self._floor = floor
 
     def jobs(self, oldest: float = 0.0, since: float = 0.0) -> JobsAnswer:
-        """An answer at most ``oldest`` seconds old, from ``since`` or later; older with ``failure``."""
-        wanted, began = max(self._floor, oldest), self._clock.now()
-        known = self._read()
-        if self._new(known, wanted, since):
-            return known
+        """Return an answer that is at most ``oldest`` seconds old and not older than ``since``.
+
+        If the query fails, return the last answer with ``failure`` set.
+        """
+        max_age, began = max(self._floor, oldest), self._clock.now()
+        cached = self._read()
+        if self._new(cached, max_age, since):
+            return cached
         with turn(self._path, self._clock):
-            known = self._read()  # whoever had the turn before may have asked for us
+            cached = self._read()  # whoever had the turn before may have asked for us
             waited = self._clock.now() - began
-            return known if self._new(known, max(wanted, waited), since) else self._asked(known)
+            return cached if self._new(cached, max(max_age, waited), since) else self._asked(cached)
 
-    def _new(self, known: JobsAnswer, oldest: float, since: float) -> bool:
+    def _new(self, cached: JobsAnswer, oldest: float, since: float) -> bool:
         now = self._clock.now()
-        if known.failure:
-            pause: float = min(LONGEST_PAUSE, self._floor * 2 ** min(known.failures, 10))
-            return -SKEW_SECONDS <= now - known.failed_at < pause
-        return -SKEW_SECONDS <= now - known.at <= oldest and known.at >= since
+        if cached.failure:
+            pause: float = min(LONGEST_PAUSE, self._floor * 2 ** min(cached.failures, 10))
+            return -SKEW_SECONDS <= now - cached.failed_at < pause
+        return -SKEW_SECONDS <= now - cached.at <= oldest and cached.at >= since
 
-    def _asked(self, known: JobsAnswer) -> JobsAnswer:
+    def _asked(self, cached: JobsAnswer) -> JobsAnswer:
         try:
             news = JobsAnswer(self._clock.now(), self._ask())
         except SchedulerError as error:
-            told = {"failure": error.seen, "remedy": error.remedy, "failures": known.failures + 1}
-            news = replace(known, failed_at=self._clock.now(), **told)
+            failure = {"failure": error.seen, "remedy": error.remedy, "failures": cached.failures + 1}
+            news = replace(cached, failed_at=self._clock.now(), **failure)
         self._write(news)
         return news
 
@@ -105,7 +111,7 @@ class SharedJobs:
 
 @contextmanager
 def turn(path: str, clock: Clock) -> Iterator[None]:
-    """Hold the lock, if the file system has locks; waits for it a limited time."""
+    """Hold the lock, if the file system supports locks. The wait for it has a limit."""
     import fcntl
 
     try:
@@ -130,6 +136,6 @@ def turn(path: str, clock: Clock) -> Iterator[None]:
 
 
 def _cluster(environment: Mapping[str, str]) -> str:
-    """A name for who is asked, and by whom: another configuration is another cluster."""
+    """Return a name for this configuration and user. Another configuration means another cluster."""
     parts = [environment.get(name, "") for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")]
     return f"{zlib.crc32(chr(0).join([*parts, str(os.getuid())]).encode('utf-8', 'surrogateescape')):08x}"

@@ -1,7 +1,7 @@
-"""When how many nodes are free, from the jobs that run and the starts that Slurm has planned.
+"""Computes when nodes become free, from running jobs and from the starts that Slurm has planned.
 
-A node on which any job runs counts as taken until the last of them reaches its time limit: jobs that end
-earlier, or share nodes, let others start sooner than this says.
+A node counts as taken until the last of its jobs reaches its time limit. Jobs may start sooner, because
+other jobs end early or share nodes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
 from clusterrun.slurm.queries import NodeRow, QueueRow
 
+# First words of the state of a node on which Slurm starts jobs.
 USABLE = ("idle", "mixed", "allocated", "completing", "planned", "mix", "alloc", "comp")
-"""What a node's state begins with, where jobs are started on it."""
 BUSY = ("mixed", "allocated", "completing", "mix", "alloc", "comp")
 NOT_RESPONDING = "*"
+# First word of the state of a node that has not registered with a restarted controller yet.
 UNKNOWN = "unk"
-"""What a node's state begins with until it registers with a controller that has just started."""
+# End of a job without a time limit.
 ENDLESS = float("inf")
-"""The end of a job without a time limit."""
 
 
 @frozen
 class NodeCalendar:
-    """The nodes of a partition, each with the times in which it is taken (seconds since the epoch).
+    """The nodes of a partition, each with the intervals in which it is taken (seconds since the epoch).
 
-    ``hidden`` nodes are taken by jobs that this user is not shown: nobody can say until when. ``unplanned``
-    jobs wait, and Slurm has planned no start for them.
+    ``hidden`` nodes run jobs that this user may not see, so their end is unknown. ``unplanned`` jobs wait
+    without a planned start.
     """
 
     taken: tuple[tuple[str, tuple[tuple[float, float], ...]], ...]
@@ -38,7 +38,9 @@ class NodeCalendar:
     unplanned: int
 
     def earliest(self, nodes: int, seconds: float, now: float) -> tuple[float, int] | None:
-        """When so many nodes are first free for so long, and how many are; None if that is not seen."""
+        """Return the first time when ``nodes`` nodes are free for ``seconds``, and how many are; None if
+        there is none.
+        """
         ends = {end for _, times in self.taken for _, end in times if now < end < ENDLESS}
         for at in sorted({now, *ends}):
             until = at + seconds
@@ -51,10 +53,16 @@ class NodeCalendar:
 def calendar(
     nodes: Sequence[NodeRow], queue: Sequence[QueueRow], partition: str, gpus: int = 0, excluded: str = ""
 ) -> NodeCalendar:
-    """The calendar of ``partition``'s usable nodes that have so many GPUs and are not ``excluded``."""
+    """Return the calendar of the usable nodes of ``partition`` with at least ``gpus`` GPUs, without
+    ``excluded``.
+    """
     without = _names(excluded)
-    here = {one.name: one for one in nodes if one.partition == partition and _usable(one, gpus)}
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in here if name not in without}
+    partition_nodes = {
+        node.name: node for node in nodes if node.partition == partition and _usable(node, gpus)
+    }
+    taken: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in partition_nodes if name not in without
+    }
     runs: set[str] = set()
     unplanned = 0
     for job in queue:
@@ -68,17 +76,20 @@ def calendar(
         runs |= frozenset() if waits else names
         for name in names & taken.keys():
             taken[name].append(times)
-    hidden = [name for name in taken if here[name].state.startswith(BUSY) and name not in runs]
-    known = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
-    return NodeCalendar(tuple(known), tuple(hidden), unplanned)
+    hidden = [name for name in taken if partition_nodes[name].state.startswith(BUSY) and name not in runs]
+    times_by_node = [(name, tuple(when)) for name, when in taken.items() if name not in hidden]
+    return NodeCalendar(tuple(times_by_node), tuple(hidden), unplanned)
 
 
-def away(nodes: Sequence[NodeRow], partition: str, least: int, wanted: str = "") -> tuple[str, ...]:
-    """The nodes that take no job now and that a job waits for: ``wanted``, or too few others are left."""
-    here = {one.name: one for one in nodes if one.partition == partition}
-    asked = [one for name, one in here.items() if not wanted or name in _names(wanted)]
-    out = tuple(one.name for one in asked if not _usable(one, 0))
-    return out if wanted or len(asked) - len(out) < least <= len(asked) else ()
+def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "") -> tuple[str, ...]:
+    """Return the unusable nodes for which a job waits.
+
+    These are nodes that it requires, or all of them if too few usable nodes remain.
+    """
+    partition_nodes = {node.name: node for node in nodes if node.partition == partition}
+    candidates = [node for name, node in partition_nodes.items() if not required or name in _names(required)]
+    out = tuple(node.name for node in candidates if not _usable(node, 0))
+    return out if required or len(candidates) - len(out) < least <= len(candidates) else ()
 
 
 def _usable(node: NodeRow, gpus: int) -> bool:
@@ -87,7 +98,9 @@ def _usable(node: NodeRow, gpus: int) -> bool:
 
 @cache
 def _names(text: str) -> frozenset[str]:
-    """The nodes of a list, which many jobs and each shape share; none where it cannot be read."""
+    """Return the nodes of a host list; none if it cannot be parsed. Many jobs and shapes share the same
+    list.
+    """
     try:
         return frozenset(expand(text) if text and "/" not in text else ())
     except BadInput:
@@ -95,7 +108,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def seconds_of(limit: str) -> float | None:
-    """A time limit as sinfo writes it, ``1-00:00:00``; None for none."""
+    """Return the seconds of a time limit as sinfo writes it, ``1-00:00:00``; None if there is no limit."""
     try:
         return float(parse(limit))
     except BadInput:

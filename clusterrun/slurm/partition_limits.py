@@ -1,4 +1,4 @@
-"""Whether a partition could ever give what is asked."""
+"""Checks whether a partition can ever satisfy a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterrun.slurm.submit_once import describe
 
 
 def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> PartitionOffer | None:
-    """Return the partition that the job goes to; None if it is unknown, or one of several."""
+    """Return the partition of the job; None if it is unknown, or if the job names several."""
     passed_on = dict(sbatch_options.passed(spec.sbatch, "--sbatch"))
     name = passed_on.get("partition", spec.partition)
     offers = [offer for offer in partitions if (offer.name == name if name else offer.default)]
@@ -20,7 +20,7 @@ def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> Par
 
 
 def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
-    """Refuse more nodes, GPUs or CPUs than the partition has, where that is known: it might wait forever."""
+    """Refuse more nodes, GPUs or CPUs than the partition is known to have. Such a job might wait forever."""
     offer = target_partition(spec, partitions)
     if offer is None:
         return
@@ -28,8 +28,8 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
         raise BadInput(f"--gpus {spec.gpus}: a node has at most {offer.gpus} GPUs", describe(offer))
     if 0 < offer.nodes < spec.least_allocated:
         spares = f" --spares {spec.spares}" if spec.spares else ""
-        seen = f"--nodes {spec.nodes_asked}{spares}: the partition has {offer.nodes}"
-        raise BadInput(seen, describe(offer))
+        problem = f"--nodes {spec.nodes_asked}{spares}: the partition has {offer.nodes}"
+        raise BadInput(problem, describe(offer))
     cpus = sbatch_options.least_cpus(spec)
     if 0 < offer.cpus < cpus and not sbatch_options.asks_for_cpus(spec):
         each = f"--cpus-per-rank {spec.cpus_per_rank}" if spec.cpus_per_rank else "one CPU each"
@@ -38,7 +38,9 @@ def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
 
 
 def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple[str, ...]:
-    """Return a notice if the ranks of ``spec`` get no GPU, or share all of a node, and nobody said so."""
+    """Return a notice if ranks of ``spec`` get no GPU, or share all GPUs of a node, without an explicit
+    option.
+    """
     if spec.gpus or spec.ranks_per_node:
         return ()
     if sbatch_options.asks_for_gpus(spec):
@@ -48,12 +50,12 @@ def forgotten_gpus(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> tuple
     if offer is None or not offer.gpus:
         return ()
     most = "a GPU" if offer.gpus == 1 else f"up to {offer.gpus} GPUs"
-    seen = f"nodes of partition {offer.name} have {most}, and this run asks for none: its ranks see no GPU"
-    return (f"{seen}; --gpus N asks for them, --gpus 0 says that CPU ranks are meant",)
+    problem = f"nodes of partition {offer.name} have {most}, and this run asks for none: its ranks see no GPU"
+    return (f"{problem}; --gpus N asks for them, --gpus 0 says that CPU ranks are meant",)
 
 
 def cpus_per_gpu(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> int:
-    """A GPU's share of the CPUs of every kind of node that the job may get; 0 if that cannot be seen."""
+    """Return a GPU's share of the CPUs on every kind of node that the job may get; 0 if it is unknown."""
     offer = target_partition(spec, partitions)
     fitting = [(cpus, gpus) for gpus, cpus in offer.kinds if gpus >= spec.gpus > 0] if offer else []
     return min((cpus // gpus for cpus, gpus in fitting), default=0)

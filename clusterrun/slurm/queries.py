@@ -1,8 +1,8 @@
-"""Questions to Slurm, each beside the reading of its answer.
+"""Defines the queries to Slurm, each with the parser of its answer.
 
-A field is the column asked for and its reader, and the argument list is derived from the fields,
-so question and answer cannot drift. Cells are separated by a word made at random for each query:
-whoever chose a job's name or comment cannot have known it, so text cannot forge a cell or a row.
+A field holds the column and its parser. The argument list is derived from the fields, so query and parser
+always agree. A random word per query separates the cells. Nobody can know it in advance, so a job's name or
+comment cannot forge a cell or a row.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.slurm_text import job_states, reasons
 
+# Times in seconds since the epoch in any time zone, and one row per waiting task of an array.
 QUERY_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-"""Times as seconds since the epoch, whatever the site's clock zone; all tasks of an array that wait."""
+# Prefixes of variables that limit which jobs Slurm's programs list or cancel. ``SLURM_CLUSTERS`` sends
+# queries to other clusters, where clusterrun has no jobs.
 _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SLURM_CLUSTERS")
-"""How variables begin by which people set what Slurm's programs show them, and which jobs these end.
-
-``SLURM_CLUSTERS`` has all of them ask other clusters, to which no job of ours goes.
-"""
 
 
 def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what would keep jobs from being listed or ended, as ``SQUEUE_PARTITION`` does.
+    """Return ``environment`` without variables that hide jobs from lists or cancellation
+    (``SQUEUE_PARTITION``).
 
-    A job is submitted with this too: its coordinator asks about it from the environment of the job.
+    Jobs are submitted with this environment too, because the coordinator queries Slurm from inside the job.
     """
     return {name: value for name, value in environment.items() if not name.startswith(_FILTERS)}
 
 
 @frozen
 class Field:
-    """One column: its name in the row, what Slurm calls it, and how a cell is read."""
+    """One column: the name in the row, Slurm's name of it, and the parser of a cell."""
 
     name: str
     column: str
@@ -44,11 +43,11 @@ class Field:
 
 @frozen
 class JobRow:
-    """One job as Slurm tells it; times in seconds since the epoch, ``None`` where Slurm gives none.
+    """One job as Slurm reports it. Times are in seconds since the epoch, None if unknown.
 
-    ``word`` and ``reason`` are Slurm's own words, ``explained`` what they say to people ('' where
-    they say nothing). ``start`` is an estimate while the job waits; ``end`` is the time limit
-    while it runs. ``exit_code`` is ``None`` where the query does not tell.
+    ``word`` and ``reason`` are Slurm's words; ``explained`` is their meaning for users, or ''. ``start`` is
+    an estimate while the job waits. ``end`` is the time limit while it runs. ``exit_code`` is None if the
+    query does not report it.
     """
 
     job_id: str
@@ -73,7 +72,9 @@ class JobRow:
 
 @frozen
 class PartitionOffer:
-    """A partition: ``gpus`` and ``cpus`` of its largest node, ``memory`` in MiB; both of all ``kinds``."""
+    """A partition: ``gpus`` and ``cpus`` of its largest node, both for all ``kinds``, and ``memory`` in
+    MiB.
+    """
 
     name: str
     available: str
@@ -88,7 +89,7 @@ class PartitionOffer:
 
 @frozen
 class QueueRow:
-    """A job of anybody's that runs, or waits: where and how long, or where and when Slurm has planned it."""
+    """A running or waiting job of any user, with its nodes and times, or those that Slurm has planned."""
 
     word: str
     partition: str
@@ -100,7 +101,7 @@ class QueueRow:
 
 @frozen
 class NodeRow:
-    """A node in a partition: its state in Slurm's long word, and its GPUs."""
+    """A node in a partition: its state in Slurm's long form, and its GPUs."""
 
     name: str
     partition: str
@@ -109,17 +110,17 @@ class NodeRow:
 
 
 def text(cell: str) -> str:
-    """A cell as it is, where Slurm has an answer at all."""
+    """Return the cell unchanged, or '' if it holds one of Slurm's words for no value."""
     return "" if cell in ("(null)", "N/A", "None assigned", "Unknown") else cell
 
 
 def moment(cell: str) -> float | None:
-    """Seconds since the epoch; ``N/A`` and the like are ``None``."""
+    """Return seconds since the epoch; None for ``N/A`` and similar words."""
     return float(cell) if cell[:1].isdecimal() and re.fullmatch(r"\d+(\.\d+)?", cell) else None
 
 
 def number(cell: str) -> int:
-    """The number a cell begins with (``16+`` and ``4-8`` are ranges; ``1K`` is 1024)."""
+    """Return the number at the start of a cell. ``16+`` and ``4-8`` are ranges; ``1K`` is 1024."""
     if cell.isascii() and cell.isdecimal():
         return int(cell)
     match = re.match(r"(\d+)([KMG]?)", cell)
@@ -127,23 +128,23 @@ def number(cell: str) -> int:
 
 
 def joules(cell: str) -> int | None:
-    """The energy in a cell; None if none was measured: nothing, 0, or Slurm's number for no value."""
+    """Return the energy in a cell; None if it was not measured (empty, 0, or Slurm's number for no value)."""
     count = int(cell) if cell.isascii() and cell.isdecimal() else 0
     return count if 0 < count < 2**63 else None
 
 
 def exit_code(cell: str) -> int | None:
-    """``CODE:SIGNAL`` as a shell gives it: 128 and the signal's number for a signal."""
+    """Return ``CODE:SIGNAL`` as a shell's exit code: 128 plus the signal's number if a signal is set."""
     match = re.fullmatch(r"(\d+):(\d+)", cell)
     code, signal = map(int, match.groups()) if match else (None, 0)
     return 128 + signal if signal and not code else code
 
 
 def gpus(cell: str) -> int:
-    """The GPUs in a list of generic resources: ``gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`` has 6."""
+    """Return the number of GPUs in a resource list: ``gpu:a100:4(S:0-1),gpu:v100:2,nvme:1`` has 6."""
     plain = re.sub(r"\([^)]*\)", "", cell)
-    found = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
-    return sum(number(item[-1]) if len(item) > 1 else 1 for item in found)
+    gpu_fields = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
+    return sum(number(item[-1]) if len(item) > 1 else 1 for item in gpu_fields)
 
 
 JOBS = (
@@ -215,23 +216,27 @@ def read_nodes(out: str, mark: str) -> tuple[NodeRow, ...]:
 
 
 def jobs_argv(user: int, mark: str) -> tuple[str, ...]:
-    """``squeue`` for all jobs of ``user`` (a numeric id) that Slurm still remembers, ended ones too."""
+    """Return the ``squeue`` command for all remembered jobs of ``user`` (a numeric id), ended jobs
+    included.
+    """
     return ("squeue", "--noheader", f"--user={user}", "--states=all", f"--format={_format(JOBS, mark)}")
 
 
 def finished_argv(job_ids: Sequence[str], mark: str) -> tuple[str, ...]:
-    """``sacct`` for ``job_ids``: one row per job, no steps."""
+    """Return the ``sacct`` command for ``job_ids``: one row per job, no steps."""
     return (*_accounting(FINISHED, mark), f"--jobs={','.join(job_ids)}")
 
 
 def energy_argv(job_ids: Sequence[str], since: str, until: str, mark: str) -> tuple[str, ...]:
-    """``sacct`` for what ``job_ids`` consumed: a row for each time that Slurm started one of them."""
+    """Return the ``sacct`` command for the energy of ``job_ids``: one row for each start of a job."""
     times = (f"--starttime={since}", f"--endtime={until}")
     return (*_accounting(ENERGY, mark), "--duplicates", f"--jobs={','.join(job_ids)}", *times)
 
 
 def since_argv(user: int, since: str, mark: str) -> tuple[str, ...]:
-    """``sacct`` for every job of ``user`` since ``since`` (as Slurm reads times: ``now-1days``)."""
+    """Return the ``sacct`` command for all jobs of ``user`` since ``since`` (in Slurm's form:
+    ``now-1days``).
+    """
     return (*_accounting(FINISHED, mark), f"--user={user}", f"--starttime={since}")
 
 
@@ -246,38 +251,40 @@ def partitions_argv(mark: str) -> tuple[str, ...]:
 
 
 def read_jobs(out: str, mark: str) -> tuple[JobRow, ...]:
-    """The answer to ``jobs_argv``. Raises ``SchedulerError`` that shows what could not be read."""
+    """Parse the answer to ``jobs_argv``. Raises ``SchedulerError`` with the text that cannot be parsed."""
     return tuple(JobRow(**cells) for cells in _marked_rows(JOBS, out, mark))
 
 
 def read_finished(out: str, mark: str) -> tuple[JobRow, ...]:
-    """The answer to ``finished_argv``; a requeued job's newest row comes last."""
+    """Parse the answer to ``finished_argv``. The newest row of a requeued job comes last."""
     return tuple(JobRow(**cells) for cells in _counted_rows(FINISHED, out, mark))
 
 
 def read_energy(out: str, job_ids: Sequence[str], mark: str) -> int | None:
-    """The joules of all ``job_ids``, from the answer to ``energy_argv``; None if some are not known."""
+    """Return the joules of all ``job_ids`` from the answer to ``energy_argv``; None if any value is
+    missing.
+    """
     rows = list(_counted_rows(ENERGY, out, mark))
     measured: list[int | None] = [row["joules"] for row in rows]
-    known = [one for one in measured if one is not None]
-    whole = len(known) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
-    return sum(known) if whole else None
+    values = [joules for joules in measured if joules is not None]
+    whole = len(values) == len(rows) and {row["job_id"] for row in rows} == set(job_ids)
+    return sum(values) if whole else None
 
 
 def read_partitions(out: str, mark: str) -> tuple[PartitionOffer, ...]:
-    """The answer to ``partitions_argv``, one value per partition: nodes added up, the largest node kept."""
-    found: dict[str, PartitionOffer] = {}
+    """Return one value per partition: the sum of its nodes, and the size of its largest node."""
+    offers: dict[str, PartitionOffer] = {}
     for cells in _marked_rows(PARTITIONS, out, mark):
         row = PartitionOffer(**cells, kinds=((cells["gpus"], cells["cpus"]),))
-        if known := found.get(row.name):
-            most = {name: max(cells[name], getattr(known, name)) for name in ("cpus", "memory", "gpus")}
-            row = replace(known, nodes=known.nodes + row.nodes, kinds=known.kinds + row.kinds, **most)
-        found[row.name] = row
-    return tuple(found.values())
+        if earlier := offers.get(row.name):
+            most = {name: max(cells[name], getattr(earlier, name)) for name in ("cpus", "memory", "gpus")}
+            row = replace(earlier, nodes=earlier.nodes + row.nodes, kinds=earlier.kinds + row.kinds, **most)
+        offers[row.name] = row
+    return tuple(offers.values())
 
 
 def _format(fields: Sequence[Field], mark: str) -> str:
-    """Every row opens with a mark of its own: a cell may be empty, or hold line breaks."""
+    """Return the format option. A mark opens every row, since a cell may be empty or contain line breaks."""
     return f"[{mark}]" + mark.join(field.column for field in fields)
 
 
@@ -290,10 +297,10 @@ def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[
 
 
 def _counted_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
-    """Rows of ``sacct``, which cannot open a row with a mark: a row is read until it has all its cells.
+    """Yield the rows of ``sacct``, which cannot open a row with a mark. A row ends after all its cells.
 
-    Line breaks within free text are no end of a row: before the last cell because marks are
-    missing, after it because no mark follows, which nobody could have put there.
+    Free text may contain line breaks. Before the last cell marks are missing, so the row continues. After
+    the last cell no mark follows a line break in text, because nobody can know the mark.
     """
     rows: list[str] = []
     for line in out.splitlines(keepends=True):
@@ -312,5 +319,5 @@ def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str,
 
 
 def _unreadable(line: str, why: str) -> SchedulerError:
-    seen = f"Slurm's answer cannot be read ({why}): {line!r}"
-    return SchedulerError(seen, "report this line, with the output of: sinfo --version")
+    problem = f"Slurm's answer cannot be read ({why}): {line!r}"
+    return SchedulerError(problem, "report this line, with the output of: sinfo --version")

@@ -1,4 +1,4 @@
-"""Interprets error messages of Slurm's programs: what is known then, and what to do."""
+"""Interprets the error messages of Slurm's programs: what is certain about the job, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterrun.model.frozen import frozen
 
 
 class SbatchAnswer(enum.Enum):
-    """What is known of a job after ``sbatch`` has ended."""
+    """How certain it is, after ``sbatch`` has ended, that a job exists."""
 
     QUEUED = "the job is queued"
     REFUSED = "the controller, or the program itself, refused: nothing was queued"
@@ -19,7 +19,10 @@ class SbatchAnswer(enum.Enum):
 
 @frozen
 class Refusal:
-    """A known refusal by its words; ``offer``: the partition explains it; ``sure``: nothing is queued."""
+    """A refusal recognized by its text.
+
+    ``offer``: list the partition's limits with it. ``sure``: no job is queued.
+    """
 
     words: str
     remedy: str
@@ -27,6 +30,7 @@ class Refusal:
     sure: bool = True
 
 
+# Messages of a program that could not send anything.
 NEVER_REACHED = (
     "(connect failure)",
     "could not establish a configuration source",
@@ -35,8 +39,8 @@ NEVER_REACHED = (
     "unable to establish controller",
     "encode failed",
 )
-"""Said before anything was sent."""
 
+# Errors on the way to the controller or back, not from the controller.
 LEFT_OPEN = (
     "socket timed out",
     "unable to contact slurm controller",
@@ -56,10 +60,9 @@ LEFT_OPEN = (
     "host",
     "network",
 )
-"""Said by the way to the controller or back, not by the controller."""
 
+# Follows the text of a site's own rule (a job_submit plug-in) that refuses a job.
 BY_A_RULE = "unspecified error"
-"""Said after the words of a site's own rule (a job_submit plug-in) that refuses a job."""
 
 _OBEY = "a rule of this site refuses the job: do what its words ask for"
 REFUSALS = (
@@ -106,46 +109,50 @@ REFUSALS = (
     Refusal("munge", "munge does not work here: ask the site's staff"),
 )
 
+# Messages of ``scancel`` for a job that has already ended.
 ENDED_ALREADY = ("already completing or completed", "invalid job id")
-"""Said by ``scancel`` of a job that needs no cancelling any more."""
 
 _JOB_ID = r"(\d+)(?:;([^\s;]+))?"
 _PREFIX = r"^(?:sbatch|squeue|scancel|sinfo|sacct|scontrol|srun): ?(?:error: |fatal: )?"
 
 
 def job_id(out: str) -> str:
-    """The id in what ``sbatch --parsable`` said (``id`` or ``id;cluster``), after a wrapper's words."""
-    found = [match for line in out.splitlines() if (match := re.fullmatch(_JOB_ID, line.strip()))]
-    return found[-1].group(1) if found else ""
+    """Return the id in the output of ``sbatch --parsable`` (``id`` or ``id;cluster``). A wrapper may print
+    before it.
+    """
+    matches = [match for line in out.splitlines() if (match := re.fullmatch(_JOB_ID, line.strip()))]
+    return matches[-1].group(1) if matches else ""
 
 
 def kind(err: str) -> SbatchAnswer:
-    """What is known of a job whose ``sbatch`` failed with these words."""
-    said = err.lower()
-    if any(words in said for words in NEVER_REACHED):
+    """Return what is certain about a job whose ``sbatch`` failed with this message."""
+    message = err.lower()
+    if any(phrase in message for phrase in NEVER_REACHED):
         return SbatchAnswer.ABSENT
-    before, failed, why = said.partition("submission failed:")
+    before, failed, why = message.partition("submission failed:")
     if why.strip() == BY_A_RULE and _of_the_site(before):
         return SbatchAnswer.REFUSED
-    if failed and any(words in why for words in LEFT_OPEN):
+    if failed and any(phrase in why for phrase in LEFT_OPEN):
         return SbatchAnswer.OPEN
     return SbatchAnswer.REFUSED
 
 
 def _of_the_site(before: str) -> bool:
-    """Whether words of a rule stand before the failure; a rule may well speak of a host or the network."""
+    """Return whether a site's rule wrote text before the failure. Its text may mention a host or the
+    network.
+    """
     open_words = set(LEFT_OPEN) - {"host", "network"}
     *lines, _ = before.splitlines() or [""]
-    told = [line for line in lines if line.strip() and not line.startswith("sbatch: warning:")]
-    return bool(told) and not any(words in line for line in told for words in open_words)
+    messages = [line for line in lines if line.strip() and not line.startswith("sbatch: warning:")]
+    return bool(messages) and not any(phrase in line for line in messages for phrase in open_words)
 
 
 def refusal(err: str) -> Refusal | None:
-    said = err.lower()
-    return next((row for row in REFUSALS if row.words in said), None)
+    message = err.lower()
+    return next((row for row in REFUSALS if row.words in message), None)
 
 
 def words(err: str) -> str:
-    """Slurm's own words in one line, without the names of its programs and without repetition."""
+    """Return Slurm's messages in one line, without program names and repetitions."""
     lines = [re.sub(_PREFIX, "", line.strip()) for line in err.splitlines()]
     return "; ".join(dict.fromkeys(line for line in lines if line)) or "no reason given"
