@@ -1,7 +1,7 @@
-"""The batch script of a whole array: each task becomes the run whose place in the list is its number.
+"""Writes the batch script of a whole array. Each task becomes the run at its index in a list.
 
-A task that is queued again has the same number, so it continues with the same run. The script of a run is
-read from its run directory; Slurm keeps a copy of this one, list included.
+A requeued task keeps its index, so it continues with the same run. The script of a run is read from its run
+directory. Slurm keeps a copy of the array's script, list included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusterrun import shipped
 
 
 def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
-    """``head`` is the script of such a run: its first line and its options are those of the array."""
+    """Return the script of an array. Its shell and its options are those of ``head``, a script of one run."""
     whole = head.splitlines()
     lines = list(itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), whole))
     shell = lines[0].removeprefix("#!").strip() if lines and lines[0].startswith("#!") else "/bin/bash"
@@ -29,7 +29,7 @@ def array_script(head: str, runs: str, run_ids: Sequence[str]) -> str:
 _ABOUT = "# Each task of this array is the run whose place in this list is its number."
 _END = """)
 script={}/${{runs[$SLURM_ARRAY_TASK_ID]}}/script.sh
-# A file system that is in trouble for a moment is waited for.
+# Retry if the file system fails for a moment.
 for pause in 1 1 2 4 8 16; do
   [[ -r $script ]] && builtin break
   command sleep "$pause"

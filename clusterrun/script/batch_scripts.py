@@ -17,22 +17,20 @@ from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
 
 _SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+# Directives without use: clusterrun keeps the output itself, and exports the environment.
 _NEEDLESS = ("output", "error", "open-mode", "parsable", "export", "quiet", "verbose", "wait")
-"""Directives that clusterrun has no need of: it keeps the output by itself, and exports the environment."""
 _PYTHON_LINE = re.compile(r"\s*(?:python[\d.]*)\s+(?:-[uOBE]\s+)*(-m\s+\S+|\S+\.py)(.*)", re.ASCII)
 
 
 @frozen
 class BatchScript:
-    """A batch script.
+    """A batch script of the user."""
 
-    ``path``: as it was typed.
-    ``directives``: (long name, value) of each option on an ``#SBATCH`` line, in their order.
-    ``launch``: the last command in it that starts ranks, or the Python that it runs; None if there is none.
-    """
-
+    # Path as the user typed it.
     path: str
+    # (long name, value) of each option on an ``#SBATCH`` line, in their order.
     directives: tuple[tuple[str, str], ...]
+    # The last command that starts ranks, or the last Python command; None if there is none.
     launch: LaunchCommand | None
 
 
@@ -52,12 +50,12 @@ def batch_script(path: str, text: str) -> BatchScript | None:
 
 def _read_directive(text: str) -> list[tuple[str, str]]:
     try:
-        words = shlex.split(text, comments=True)
+        arguments = shlex.split(text, comments=True)
     except ValueError:
-        words = text.split()
+        arguments = text.split()
     options = []
-    while words:
-        word = words.pop(0)
+    while arguments:
+        word = arguments.pop(0)
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             option = OPTIONS.get(full_name(name))
@@ -66,8 +64,8 @@ def _read_directive(text: str) -> list[tuple[str, str]]:
             name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
         else:
             continue
-        if not equals and option is not None and option.takes == "required" and words:
-            value = words.pop(0)
+        if not equals and option is not None and option.takes == "required" and arguments:
+            value = arguments.pop(0)
         options.append((option.name if option else name, value))
     return options
 
@@ -84,19 +82,19 @@ def _python_line(text: str) -> LaunchCommand | None:
 
 def refuse(spec: JobSpec, script: BatchScript, verb: str = "submit") -> BadInput:
     """Return the refusal of a batch script as COMMAND, with the line to type instead."""
-    seen = f"{script.path!r} is a batch script: each rank would run it, and nobody reads its #SBATCH lines"
+    problem = f"{script.path!r} is a batch script: each rank would run it, and nobody reads its #SBATCH lines"
     line, notes = instead(spec, script, verb)
     remedy = f"clusterrun writes the batch script itself; give it the program and the options:\n  {line}\n"
     remedy += "other lines of the script (module load, source, export) go into --setup 'LINE'"
     remedy += "".join(f"\nnot in that line: {note}" for note in notes)
     remedy += f"\nor queue it as it is: sbatch {shlex.quote(script.path)}"
-    return BadInput(seen, remedy)
+    return BadInput(problem, remedy)
 
 
 def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[str]]:
-    """Return the submit line for ``script``, and what of it that line leaves out.
+    """Return the submit line for ``script``, and notes on the options that the line omits.
 
-    What was typed before COMMAND counts more than a directive.
+    Options before COMMAND take precedence over directives.
     """
     values = dict(script.directives)
     launch = script.launch or LaunchCommand("")
@@ -133,18 +131,18 @@ def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[st
         else:
             passed_on += ["--sbatch", f"{name}={value}" if value else name]
     plain = JobSpec(spec.command, spec.cwd)
-    words: list[str] = []
+    arguments: list[str] = []
     for name, value in options.items():
         field = CONFIGURABLE[name].field
         if getattr(spec, field) == getattr(plain, field):
-            words += [f"--{name}", value] if value else [f"--{name}"]
+            arguments += [f"--{name}", value] if value else [f"--{name}"]
     if launch.max_restarts and spec.max_restarts == UNSAID:
-        words += ["--max-restarts", str(launch.max_restarts)]
+        arguments += ["--max-restarts", str(launch.max_restarts)]
     command = [word for word in launch.command if word not in ("$@", "$*")] or ["COMMAND"]
     environment = (*spec.environment, *launch.environment)
     spec = replace(spec, command=("COMMAND",), per_node=False, environment=environment)
     typed = submit_again.line(spec, verb, with_values=True).removesuffix(" COMMAND")
-    return f"{typed} {shlex.join((*words, *passed_on, *command))}", notes
+    return f"{typed} {shlex.join((*arguments, *passed_on, *command))}", notes
 
 
 def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:
@@ -159,18 +157,24 @@ def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> i
 
 
 def _number(value: str) -> int:
-    """The number at the end of ``4``, ``a100:4`` or ``2-4``; 0 for anything else."""
+    """Return the number at the end of ``4``, ``a100:4`` or ``2-4``; 0 for anything else."""
     match = re.search(r"(?:^|[:-])(\d+)$", value)
     return int(match[1]) if match else 0
 
 
 def script_of(command: Sequence[str], shells: Sequence[str]) -> str:
-    """The file that a shell runs for ``command`` (``job.sh``, ``bash -x job.sh``); '' for ``-c``, ``-s``."""
+    """Return the file that a shell runs for ``command`` (``job.sh``, ``bash -x job.sh``); '' for
+    ``-c``, ``-s``.
+    """
     if os.path.basename(command[0]) not in shells:
         return command[0]
-    words = list(command[1:])
-    while words and words[0][:1] in ("-", "+"):
-        if set("cs") & set(words[0]) and not words[0].startswith("--"):
+    arguments = list(command[1:])
+    while arguments and arguments[0][:1] in ("-", "+"):
+        if set("cs") & set(arguments[0]) and not arguments[0].startswith("--"):
             return ""
-        words = words[2:] if words[0] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file") else words[1:]
-    return words[0] if words else ""
+        arguments = (
+            arguments[2:]
+            if arguments[0] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
+            else arguments[1:]
+        )
+    return arguments[0] if arguments else ""

@@ -1,4 +1,4 @@
-"""Faults of a plan that can be seen before it waits hours in a queue; looks at files, runs no user code."""
+"""Finds faults of a plan before it waits hours in a queue. Looks at files and runs no user code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clusterrun.script.plan import Plan
 def check(
     plan: Plan, run: Run = system.run, environ: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, ...]:
-    """Notices about what may go wrong on the nodes. Raises ``BadInput`` for what surely will."""
+    """Return notices about possible problems on the nodes. Raises ``BadInput`` for certain failures."""
     cwd = plan.spec.cwd
     if not os.path.isdir(cwd):
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
@@ -43,19 +43,21 @@ def check(
         return (f"{plan.spec.command[0]} is not here: it is expected where the --setup lines lead",)
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
-    said = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
+    notices = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
     if not contained:
-        return (*said, *_of_programs(plan.spec, script, run))
+        return (*notices, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
-    return (*said, *check_image(plan.spec, plan.orders, torch, environ, run))
+    return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
 
 
 def check_input(plan: Plan) -> None:
-    """Refuse a command that would read nothing, and an input file that cannot be read."""
+    """Refuse a command that would read from an empty standard input, and an unreadable input file."""
     spec = plan.spec
     if not spec.input and reads_input(spec.command):
-        seen = f"{shlex.join(spec.command)} would read from standard input, and ranks have none"
-        raise BadInput(seen, f"give it a script: {spec.command[0]} SCRIPT; or name its input: --input FILE")
+        problem = f"{shlex.join(spec.command)} would read from standard input, and ranks have none"
+        raise BadInput(
+            problem, f"give it a script: {spec.command[0]} SCRIPT; or name its input: --input FILE"
+        )
     is_own = spec.input == RunPaths(plan.run_dir).input
     if spec.input and not is_own and not (os.path.isfile(spec.input) and os.access(spec.input, os.R_OK)):
         raise BadInput(
@@ -64,21 +66,21 @@ def check_input(plan: Plan) -> None:
 
 
 def check_setup(setup: tuple[str, ...]) -> None:
-    """Refuse ``--setup`` lines that are no complete shell code: they would swallow the lines after them."""
+    """Refuse ``--setup`` lines that are incomplete shell code. They would swallow the lines after them."""
     bash = shutil.which("bash")
     if not setup or not bash:
         return
     for lines in (quoting.lines(setup), quoting.checked(setup)):
-        # In a group, so that a trailing backslash or an open here-document is an error too.
+        # The group makes a trailing backslash or an open here-document an error.
         code = f"{{\n:\n{lines}\n}}\n"
-        done = system.run((bash, "-n"), ANSWER_SECONDS, code, {"LC_ALL": "C"})
-        if done.code:
-            reason = re.sub(r"^\S+: line \d+: ", "", done.err.strip().partition("\n")[0])
-            seen = f"the --setup lines are no complete shell code: {reason}"
+        syntax_check = system.run((bash, "-n"), ANSWER_SECONDS, code, {"LC_ALL": "C"})
+        if syntax_check.code:
+            reason = re.sub(r"^\S+: line \d+: ", "", syntax_check.err.strip().partition("\n")[0])
+            problem = f"the --setup lines are no complete shell code: {reason}"
             remedy = (
                 "close what a line leaves open: a quote, a bracket, a here-document, a backslash at its end"
             )
-            raise BadInput(seen, remedy)
+            raise BadInput(problem, remedy)
 
 
 def _changes_directory(setup: tuple[str, ...]) -> bool:
@@ -103,13 +105,15 @@ def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
 
 
 def script_of(plan: Plan) -> str:
-    """The path of the Python script that ranks run; '' for a module or a program."""
+    """Return the path of the Python script that ranks run; '' for a module or a program."""
     first = plan.spec.command[0]
     return os.path.join(plan.spec.cwd, first) if first.endswith(".py") else ""
 
 
 def check_word(command: tuple[str, ...], cwd: str) -> None:
-    """Refuse a first word that is not a program anywhere: a folder, a notebook, a whole command line."""
+    """Refuse a first argument that is no program on any machine: a folder, a notebook, a whole
+    command line.
+    """
     first = command[0]
     path = os.path.join(cwd, first)
     parts = first.split()
@@ -127,22 +131,22 @@ def check_word(command: tuple[str, ...], cwd: str) -> None:
 
 
 def misplaced(command: tuple[str, ...], cwd: str, own: Iterable[str]) -> tuple[str, ...]:
-    """Options of ``submit`` (``own``) that stand after a script whose text does not name them."""
+    """Return options of ``submit`` (``own``) that follow a script whose text does not mention them."""
     if not command[0].endswith(".py"):
         return ()
     text = system.text_of(os.path.join(cwd, command[0]))
-    words = [word.partition("=")[0] for word in command[1:]]
+    arguments = [word.partition("=")[0] for word in command[1:]]
 
-    def known(option: str) -> bool:
-        """As it is typed, or as the variable that it becomes."""
-        words = "[-_]".join(map(re.escape, option.lstrip("-").split("-")))
-        return re.search(rf"\b{words}\b", text) is not None
+    def is_used(option: str) -> bool:
+        """Return whether the script's text contains the option or the variable that it becomes."""
+        spelling = "[-_]".join(map(re.escape, option.lstrip("-").split("-")))
+        return re.search(rf"\b{spelling}\b", text) is not None
 
-    return tuple(word for word in dict.fromkeys(words) if word in own and not known(word))
+    return tuple(word for word in dict.fromkeys(arguments) if word in own and not is_used(word))
 
 
 def check_script(path: str, cwd: str) -> None:
-    """The script must be a file that can be read, before hours in a queue."""
+    """Refuse a script that is not a readable file."""
     if not os.path.exists(path):
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
         raise BadInput(f"there is no script {path!r}", remedy)
@@ -153,7 +157,7 @@ def check_script(path: str, cwd: str) -> None:
 
 
 def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
-    """A program given by path must be there and be executable; one given by name may be elsewhere."""
+    """Refuse a program path that is missing or not executable. Warn of a program name that is not on PATH."""
     if "/" not in program:
         return _on_path(program, cwd, stays_here)
     path = os.path.normpath(os.path.join(cwd, program))
@@ -161,8 +165,8 @@ def check_program(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
         remedy = near_file(path, cwd) or "give its path relative to the current directory"
         raise BadInput(f"there is no program {path!r}", remedy)
     if not os.access(path, os.X_OK):
-        seen = f"{path!r} is not executable"
-        raise BadInput(seen, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
+        problem = f"{path!r} is not executable"
+        raise BadInput(problem, f"chmod u+x {shlex.quote(path)}, or run it by its interpreter")
     return ()
 
 
@@ -172,49 +176,49 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
     near = [name for name in (f"{program}.py", f"./{program}") if os.path.isfile(os.path.join(cwd, name))]
     if near or stays_here:
         meant = f"did you mean {near[0]}? " if near else "give its path, "
-        seen = f"there is no program {program!r} on PATH"
-        raise BadInput(seen, f"{meant}or add a --setup line that puts it on PATH")
+        problem = f"there is no program {program!r} on PATH"
+        raise BadInput(problem, f"{meant}or add a --setup line that puts it on PATH")
     return (f"{program!r} is not on PATH here: will it be on the nodes?",)
 
 
 def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
-    """The ranks' Python: there, new enough, and (a notice only) with torch where ``torch`` wants it."""
+    """Refuse a Python that is missing or too old. Warn if ``torch`` is needed and missing."""
     if python == sys.executable:
         return _without_torch(python) if torch and not _torch_beside_us() else ()
     try:
-        done = run((python, "-c", QUESTION), ANSWER_SECONDS)
+        completed = run((python, "-c", QUESTION), ANSWER_SECONDS)
     except (system.ProgramMissing, PermissionError) as error:
-        seen = f"there is no Python {python!r} here ({error})"
-        raise BadInput(seen, "name it by its whole path with --python") from error
+        problem = f"there is no Python {python!r} here ({error})"
+        raise BadInput(problem, "name it by its whole path with --python") from error
     except system.ProgramTimeout as error:
         return (f"the Python {python!r} could not be tried: {error.seen}",)
-    version, has_torch = answered(done)
+    version, has_torch = answered(completed)
     if not version:
-        said = done.err.strip()[-200:] or "it gives no version"
-        raise BadInput(f"{python!r} is not a Python: {said}", "name the ranks' interpreter with --python")
+        message = completed.err.strip()[-200:] or "it gives no version"
+        raise BadInput(f"{python!r} is not a Python: {message}", "name the ranks' interpreter with --python")
     if version < LEAST_PYTHON:
-        seen = f"{python!r} is Python {version[0]}.{version[1]}"
-        raise BadInput(seen, "ranks need Python 3.9 or newer: --python")
+        problem = f"{python!r} is Python {version[0]}.{version[1]}"
+        raise BadInput(problem, "ranks need Python 3.9 or newer: --python")
     return _without_torch(python) if torch and not has_torch else ()
 
 
 def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """The Python that ranks run in by default, why, and what to tell about it ('': nothing).
+    """Return the Python that ranks use by default, the reason, and a notice ('' if none).
 
-    It is that of the active virtual or conda environment, which ``python`` means in this shell, else our
-    own; that too where only ours has torch, for a base environment may be active by itself.
+    It is the Python of the active virtual or conda environment, else clusterrun's own. It is also
+    clusterrun's own if only that one has torch, because a base environment may be active by default.
     """
-    found = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
+    python = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = os.path.normpath(environ.get(name) or "/")
-        if os.path.dirname(found) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
+        if os.path.dirname(python) != os.path.join(prefix, "bin") or os.path.samefile(prefix, sys.prefix):
             continue
         if _torch_beside_us() and not glob.glob(os.path.join(prefix, "lib/python3*/site-packages/torch")):
             why = f"the active environment {prefix} ({name}) has no torch"
-            said = f"{why}: ranks use {sys.executable}; --python {found} takes the active one"
-            return sys.executable, f"the one clusterrun runs in: {why}", said
+            notice = f"{why}: ranks use {sys.executable}; --python {python} takes the active one"
+            return sys.executable, f"the one clusterrun runs in: {why}", notice
         why = f"of the active environment ({name})"
-        return found, why, f"ranks use {found}, {why}; --python takes another one"
+        return python, why, f"ranks use {python}, {why}; --python takes another one"
     return sys.executable, "the one clusterrun runs in", ""
 
 
@@ -223,7 +227,7 @@ def wants_torch(script: str) -> bool:
 
 
 def _torch_beside_us() -> bool:
-    """By looking for the folder: importing torch takes seconds."""
+    """Return whether torch is installed, by its folder. Importing torch takes seconds."""
     return any(os.path.isdir(os.path.join(place, "torch")) for place in sys.path)
 
 

@@ -1,7 +1,7 @@
 """Checks the words of COMMAND and the files that they name, before the run is queued; runs no user code.
 
-A mistake that fails on every machine is refused. What a ``--setup`` line, a container or another node may
-provide is only warned of.
+A mistake that fails on every machine is refused. A file that a ``--setup`` line, a container or another
+node may provide leads to a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 # Long options of Python whose value is the next word.
 _VALUED = ("--check-hash-based-pycs",)
 NEAR = 0.65
-# Bytes. A larger file is data, and takes long to compile.
+# Bytes. A larger file is probably data, and takes long to compile.
 MAX_SOURCE = 2 << 20
 _COMPILE = """import sys, warnings
 warnings.simplefilter("ignore")
@@ -66,9 +66,9 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
             line = submit_again.line(meant, verb, with_values=True)
             raise BadInput(f"{first!r} sets a variable: it is not a program", f"use --env: {line}")
         if _is_typographic(first) or any(space in first for space in _SPACES):
-            words = ("clusterrun", verb, *(_typed(word) for word in spec.command))
-            seen = f"{first!r} has a dash, quote or space that no keyboard types ({_names(first)})"
-            raise BadInput(seen, f"type it anew: {' '.join(words)}")
+            arguments = ("clusterrun", verb, *(_typed(word) for word in spec.command))
+            problem = f"{first!r} has a dash, quote or space that no keyboard types ({_names(first)})"
+            raise BadInput(problem, f"type it anew: {' '.join(arguments)}")
     sentences = []
     for word in (*spec.command[1:], *spec.setup):
         marks = _names(word)
@@ -88,7 +88,7 @@ def _is_typographic(word: str) -> bool:
 
 
 def _typed(word: str) -> str:
-    """``word`` as a keyboard types it. An editor makes one dash of the two before a long option."""
+    """Return ``word`` as a keyboard types it. Editors replace the two dashes of a long option by one."""
     bare = word.lstrip(_DASHES + "-")
     dashes = word[: len(word) - len(bare)]
     if any(dash in dashes for dash in _DASHES):
@@ -141,26 +141,28 @@ def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[
 
 
 def _python_argument(command: Sequence[str]) -> str:
-    """What Python runs: a path, ``-m MODULE``, or '' for ``-c``, for standard input, and for no argument."""
-    words = list(command[1:])
-    while words:
-        word = words.pop(0)
+    """Return the program that Python runs: a path, ``-m MODULE``, or '' for ``-c``, standard input,
+    or no argument.
+    """
+    arguments = list(command[1:])
+    while arguments:
+        word = arguments.pop(0)
         if not word.startswith("-"):
             return word
         if word == "-":
             return ""
         if word.startswith("--"):
-            words = words[1:] if word in _VALUED else words
+            arguments = arguments[1:] if word in _VALUED else arguments
             continue
-        # Letters may stand together (-um MODULE), and a value may follow its letter at once (-Xdev).
+        # Letters may be combined (-um MODULE), and a value may follow its letter directly (-Xdev).
         match = re.search("[cmWX]", word)
         if not match:
             continue
         value = word[match.end() :]
         if match[0] == "c":
             return ""
-        if not value and words:
-            value = words.pop(0)
+        if not value and arguments:
+            value = arguments.pop(0)
         if match[0] == "m":
             return f"-m {value}" if value else ""
     return ""
@@ -221,13 +223,13 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
     first = start.partition(b"\n")[0]
     has_dos_lines = start.count(b"\r\n") * 2 > start.count(b"\n")
     if (is_shell_argument and has_dos_lines) or (first.startswith(b"#!") and first.endswith(b"\r")):
-        seen = f"{name!r} has DOS line ends (CR LF): a shell takes the CR as a part of each last word"
-        raise BadInput(seen, f"convert it: sed -i 's/\\r$//' {shlex.quote(name)}")
+        problem = f"{name!r} has DOS line ends (CR LF): a shell takes the CR as a part of each last word"
+        raise BadInput(problem, f"convert it: sed -i 's/\\r$//' {shlex.quote(name)}")
     if is_shell_argument or not start:
         return ()
     if not start.startswith(b"#!"):
-        seen = f"{name!r} has no #! line: the kernel cannot start it"
-        raise BadInput(seen, f"write #!/bin/bash as its first line, or submit: bash {shlex.quote(name)}")
+        problem = f"{name!r} has no #! line: the kernel cannot start it"
+        raise BadInput(problem, f"write #!/bin/bash as its first line, or submit: bash {shlex.quote(name)}")
     interpreter = os.fsdecode(first[2:].split()[0]) if first[2:].split() else ""
     if interpreter and not os.path.exists(interpreter):
         named = f"{interpreter!r}, which the first line of {name} names"
@@ -236,10 +238,11 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
 
 
 def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) -> tuple[str, ...]:
-    """Refuse a script that the ranks' Python cannot compile; warn if that Python cannot be asked here.
+    """Refuse a script that the ranks' Python cannot compile. Warn if that Python cannot be run on this
+    machine.
 
-    Our own Python is asked first: it takes a few milliseconds. The ranks' one is asked if ours refuses, or if
-    the script needs a newer Python than the oldest that ranks may have.
+    clusterrun's own Python compiles it first, within a few milliseconds. The ranks' Python compiles it if
+    that fails, or if the script needs a newer Python than the oldest supported one.
     """
     with open(path, "rb") as file:
         source = file.read()
@@ -258,11 +261,11 @@ def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) ->
     if not is_sure:
         return (f"{name}, {mistake}: can the Python of the ranks compile it?",)
     try:
-        done = run((python, "-c", _COMPILE, path), ANSWER_SECONDS)
+        completed = run((python, "-c", _COMPILE, path), ANSWER_SECONDS)
     except (system.ProgramMissing, system.ProgramTimeout, PermissionError):
         return (f"{name}, {mistake}: can {python} compile it?",)
-    kind, _, mistake = done.out.strip().partition(": ")
+    kind, _, mistake = completed.out.strip().partition(": ")
     if not kind.endswith("Error"):
         return ()  # the ranks' Python knows more than ours
-    seen = f"{name} cannot be compiled by {python}: {mistake}"
-    raise BadInput(seen, f"correct {name}, or name another --python")
+    problem = f"{name} cannot be compiled by {python}: {mistake}"
+    raise BadInput(problem, f"correct {name}, or name another --python")

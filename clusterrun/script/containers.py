@@ -1,4 +1,4 @@
-"""The container of a run as it is planned: runtime, mounts, and what can be seen of the image here."""
+"""Plans the container of a run: runtime, mounts, and checks of the image on this machine."""
 
 from __future__ import annotations
 
@@ -28,79 +28,85 @@ Run = Callable[..., system.Completed]
 
 
 def runtimes_here(environ: Mapping[str, str], slurm: bool, run: Run = system.run) -> tuple[str, ...]:
-    """The runtimes that this machine has, in the order in which one is taken."""
+    """Return the runtimes of this machine, in order of preference."""
     path = environ.get("PATH", os.defpath)
-    found = [name for name in RUNTIMES if container_runtimes.program_of(name, path)]
+    runtimes = [name for name in RUNTIMES if container_runtimes.program_of(name, path)]
     with suppress(system.ProgramMissing, system.ProgramTimeout, PermissionError):
         if slurm and "--container-image" in run(("srun", "--help"), HELP_SECONDS).out:
-            return ("pyxis", *found)
-    return tuple(found)
+            return ("pyxis", *runtimes)
+    return tuple(runtimes)
 
 
-def container_of(spec: JobSpec, cluster: Cluster, here: Sequence[str], run_dir: str) -> Container:
-    """The container of the run, with its own mounts; ``here`` are the runtimes of this machine."""
+def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_dir: str) -> Container:
+    """Return the container of the run, with clusterrun's own mounts. ``runtimes`` are those of this
+    machine.
+    """
     if not spec.container:
         return Container()
     image = _whole(spec.container, spec.cwd)
     form = container_runtimes.form(image, os.path.isdir(image))
-    runtime = spec.container_runtime or next((name for name in here if form in TABLE[name].forms), "")
+    runtime = spec.container_runtime or next((name for name in runtimes if form in TABLE[name].forms), "")
     if not runtime:
-        seen = f"no container runtime for the {form} {image!r} was found here"
-        have = f"({', '.join(here) or 'none of any kind'} is here)"
+        problem = f"no container runtime for the {form} {image!r} was found here"
+        have = f"({', '.join(runtimes) or 'none of any kind'} is here)"
         remedy = f"name what the nodes have: --container-runtime {'|'.join(RUNTIMES)}"
-        raise BadInput(f"{seen} {have}", remedy)
+        raise BadInput(f"{problem} {have}", remedy)
     if TABLE[runtime].forms and form not in TABLE[runtime].forms:
-        known = ", ".join(TABLE[runtime].forms)
-        remedy = f"it starts these: {known}" + (f"; write docker://{image}" if runtime == "apptainer" else "")
+        forms = ", ".join(TABLE[runtime].forms)
+        remedy = f"use an image of one of these forms: {forms}"
+        if runtime == "apptainer":
+            remedy += f"; write docker://{image}"
         raise BadInput(f"{runtime} starts no image like {image!r}, which is a {form}", remedy)
     if cluster is Cluster.LOCAL and not TABLE[runtime].programs:
-        seen = f"the container runtime {runtime} is an option of srun, and the run stays on this machine"
-        raise BadInput(seen, "submit to Slurm, or name another one: --container-runtime")
-    own = tuple(mount(said) for said in spec.mount)
+        problem = f"the container runtime {runtime} is an option of srun, and the run stays on this machine"
+        raise BadInput(problem, "submit to Slurm, or name another one: --container-runtime")
+    own = tuple(mount(text) for text in spec.mount)
     if own and not TABLE[runtime].mounts:
         raise BadInput("--mount with Slurm's own containers", "write it into the bundle's config.json")
     needed = [] if runtime == "slurm" else list(dict.fromkeys((run_dir, spec.cwd)))
     outermost = [path for path in needed if not any(path.startswith(top.rstrip("/") + "/") for top in needed)]
-    there = {one.target for one in own}
-    mounts = (*(Mount(path, path) for path in outermost if path not in there), *own)
+    targets = {own_mount.target for own_mount in own}
+    mounts = (*(Mount(path, path) for path in outermost if path not in targets), *own)
     _check_mounts(runtime, mounts)
     return Container(image, runtime, mounts)
 
 
 def _whole(image: str, cwd: str) -> str:
-    """An image that is a file or a folder, by its whole path; a name of another kind as it is."""
+    """Return the absolute path of an image that is a file or folder; any other name unchanged."""
     expanded = os.path.expanduser(image) if image.startswith("~") else image
     path = os.path.normpath(os.path.join(cwd, expanded))
     return path if expanded.startswith(("/", "./", "../")) or os.path.exists(path) else image
 
 
 def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
-    for one in mounts:
-        for path in (one.source, one.target):
+    for bind in mounts:
+        for path in (bind.source, bind.target):
             wrong = next((character for character in path if character in TABLE[runtime].refused), "")
             if wrong or not path.isprintable():
                 why = f"{runtime} takes no {wrong or 'control character'!r} there"
                 remedy = "use a path without it (a symbolic link will do)"
                 raise BadInput(f"{path!r} cannot be mounted: {why}", remedy)
-        if one.read_only and not TABLE[runtime].read_only:
-            seen = f"--mount {one.source}:{one.target}:ro: {runtime} mounts nothing read-only"
-            raise BadInput(seen, "leave :ro out")
+        if bind.read_only and not TABLE[runtime].read_only:
+            problem = f"--mount {bind.source}:{bind.target}:ro: {runtime} mounts nothing read-only"
+            raise BadInput(problem, "leave :ro out")
 
 
 def description(container: Container) -> str:
     runtime = TABLE[container.runtime]
     how = "one container per node" if runtime.programs else "an option of srun, the agent runs inside"
-    places = [dict.fromkeys((one.source, one.target)) for one in container.mounts]
-    said = f"container {container.image}, started by {container.runtime} ({how})"
-    return said + (f"; mounted: {' '.join(map(':'.join, places))}" if places else "")
+    places = [dict.fromkeys((bind.source, bind.target)) for bind in container.mounts]
+    text = f"container {container.image}, started by {container.runtime} ({how})"
+    return text + (f"; mounted: {' '.join(map(':'.join, places))}" if places else "")
 
 
 def check_image(
     spec: JobSpec, orders: Orders, torch: bool, environ: Mapping[str, str], run: Run
 ) -> tuple[str, ...]:
-    """Notices about an image; ``torch``: ranks import it. A name is looked up on the nodes, not here."""
+    """Return notices about an image. ``torch``: ranks import it. Image names are resolved on the
+    nodes only.
+    """
     image = orders.container.image
-    sources = [mount(said).source for said in spec.mount]
+    sources = [mount(text).source for text in spec.mount]
     away = [path for path in sources if not os.path.exists(path)]
     absent = [f"--mount {path}: not on this machine: is it on the nodes?" for path in away]
     if image.startswith("/") and not os.path.exists(image):
@@ -113,39 +119,39 @@ def check_image(
 
 
 def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) -> list[str]:
-    """Ask the image's Python, without mounts: a folder for one may have to be made in the image first."""
+    """Run the image's Python, without mounts, because the image may lack their target folders."""
     container, python = orders.container, orders.interpreter.path or PYTHON
     question = (python, "-c", QUESTION)
     argv, environment = container_runtimes.in_container(replace(container, mounts=()), question, environ, ())
     try:
-        done = run(argv, ANSWER_SECONDS, env=environment)
+        completed = run(argv, ANSWER_SECONDS, env=environment)
     except (system.ProgramMissing, PermissionError):
         return [f"{container.runtime} is not on this machine: it must be on the nodes"]
     except system.ProgramTimeout as error:
         return [f"the image {container.image!r} could not be tried: {error.seen}"]
-    version, has_torch = answered(done)
+    version, has_torch = answered(completed)
     if not version:
-        return _not_answered(container, python, done)
+        return _not_answered(container, python, completed)
     if version < LEAST_PYTHON:
-        seen = f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}"
-        raise BadInput(seen, "ranks need Python 3.9 or newer: name another one in the image with --python")
+        problem = f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}"
+        raise BadInput(problem, "ranks need Python 3.9 or newer: name another one in the image with --python")
     if torch and not has_torch:
         return [f"{python!r} in the image {container.image!r} has no torch, and the script imports it"]
     return []
 
 
-def answered(done: system.Completed) -> tuple[tuple[int, ...], bool]:
-    """The version of a Python that was asked the ``QUESTION`` (empty: it is none); whether it has torch."""
-    found = re.fullmatch(r"(\d+) (\d+) (True|False)", done.out.strip())
-    return ((int(found[1]), int(found[2])), found[3] == "True") if found else ((), False)
+def answered(completed: system.Completed) -> tuple[tuple[int, ...], bool]:
+    """Return the version that a Python printed for ``QUESTION`` (empty if none), and whether it has torch."""
+    match = re.fullmatch(r"(\d+) (\d+) (True|False)", completed.out.strip())
+    return ((int(match[1]), int(match[2])), match[3] == "True") if match else ((), False)
 
 
-def _not_answered(container: Container, python: str, done: system.Completed) -> list[str]:
-    said = done.err.strip()[-300:]
-    mounted = tuple(one.target.rstrip("/") + "/" for one in container.mounts)
+def _not_answered(container: Container, python: str, completed: system.Completed) -> list[str]:
+    message = completed.err.strip()[-300:]
+    mounted = tuple(bind.target.rstrip("/") + "/" for bind in container.mounts)
     if python.startswith("/") and python.startswith(mounted):
         return []  # it comes with a mount
-    if _NO_PROGRAM.search(said):
+    if _NO_PROGRAM.search(message):
         remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
-        raise BadInput(f"the image {container.image!r} has no {python!r}: {said}", remedy)
-    return [f"the image {container.image!r} could not be tried here: {said or 'it said nothing'}"]
+        raise BadInput(f"the image {container.image!r} has no {python!r}: {message}", remedy)
+    return [f"the image {container.image!r} could not be tried here: {message or 'it printed nothing'}"]

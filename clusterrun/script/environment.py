@@ -1,4 +1,4 @@
-"""What a submission may inherit from the shell it comes from; knows names of variables only."""
+"""Filters the environment that a submission inherits from the user's shell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
 
+# Variables that set options of every sbatch of a user or site, with the option of clusterrun for each.
 _WISHES = {
     "SBATCH_PARTITION": "partition",
     "SBATCH_ACCOUNT": "account",
@@ -19,14 +20,14 @@ _WISHES = {
     "SBATCH_CONSTRAINT": "constraint",
     "SBATCH_TIMELIMIT": "time",
 }
-"""What sites and people set for every sbatch of theirs, and the option by which we are told it."""
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what would steer a run from behind: the variables of a job around us.
+    """Return ``environment`` without variables of an outer job, which would change the submission
+    unnoticed.
 
-    ``SBATCH_*`` silently beats the script's own directives, ``SLURM_*`` of an outer job misleads
-    sbatch, srun and frameworks, and ``PET_*`` is torchrun's command line.
+    ``SBATCH_*`` overrides the script's directives. ``SLURM_*`` of an outer job misleads sbatch, srun and
+    frameworks. ``PET_*`` holds torchrun's command line.
     """
     return {
         name: value
@@ -40,7 +41,9 @@ def dropped(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
-    """What the shell asks of sbatch and no option says, as a line for a refused job; '' for nothing."""
+    """Return a line with the sbatch variables of the shell that clusterrun ignores, for a refused
+    job; '' if none.
+    """
     from shlex import quote
 
     wishes = {
@@ -51,4 +54,5 @@ def not_obeyed(environment: Mapping[str, str], spec: JobSpec) -> str:
     if not wishes:
         return ""
     names = ", ".join(wishes.values())
-    return f"{names} of this shell {'is' if len(wishes) == 1 else 'are'} not used: {' '.join(wishes)}"
+    verb = "is" if len(wishes) == 1 else "are"
+    return f"{names} of this shell {verb} not used: {' '.join(wishes)}"

@@ -1,4 +1,4 @@
-"""Reads command lines that start ranks by themselves (torchrun, srun, mpirun, …): sizes and program; pure."""
+"""Parses command lines that start ranks (torchrun, srun, mpirun, …): sizes and program."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch", "salloc")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+# Words that may stand before a launcher.
 _WRAPPERS = (
     *("env", "time", "nohup", "nice", "numactl", "taskset", "stdbuf", "setsid", "exec", "command", "timeout"),
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv", "run"),
     *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
 )
-"""Words that may stand before a launcher."""
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _TIME = re.compile(r"\d+[smhd]?", re.ASCII)
@@ -35,31 +35,29 @@ _NODES = ("nnodes", "num-machines", "num-nodes", "nodes", "N")
 _GPUS_PER_NODE = ("nproc-per-node", "nproc", "num-gpus", "gpus-per-node", "gres")
 _PER_NODE = (*_GPUS_PER_NODE, "ntasks-per-node", "npernode", "ppn")
 _TOTAL = ("num-processes", "np", "n", "ntasks")
-# Their processes have no GPU unless their options say so.
+# Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
 
 
 @frozen
 class LaunchCommand:
-    """A command line of a launcher.
+    """A command line of a launcher. A number is 0 if an option is missing or not a number."""
 
-    ``program``: the launcher, as a message names it.
-    ``nodes``: how many it asks for; 0 if it does not say, or not with a number. The same holds for
-    ``per_node``: processes or GPUs on each node, ``total``: processes in all, and ``max_restarts``.
-    ``on_cpus``: it asks for CPU processes.
-    ``command``: what it starts on each; () if that cannot be seen.
-    ``environment``: variables that are set before it.
-    ``overlaps``: it is an srun that starts beside the step of the run.
-    """
-
+    # Launcher as a message names it.
     program: str
+    # Nodes that it requests.
     nodes: int = 0
+    # Processes or GPUs on each node.
     per_node: int = 0
-    total: int = 0
+    total: int = 0  # processes in all
     max_restarts: int = 0
+    # Whether it requests CPU processes.
     on_cpus: bool = False
+    # Command that it starts in each process; () if unknown.
     command: tuple[str, ...] = ()
+    # Variables that the line sets before the launcher.
     environment: tuple[tuple[str, str], ...] = ()
+    # Whether it is an srun that runs beside the step of the run.
     overlaps: bool = False
 
     @property
@@ -68,47 +66,53 @@ class LaunchCommand:
 
     @property
     def starts_one(self) -> bool:
-        """Whether it starts a single process, as far as it says."""
+        """Return whether it starts a single process, according to its options."""
         return max(self.nodes, self.per_node, self.total, 1) == 1
 
 
-def launch_in(words: Sequence[str]) -> LaunchCommand | None:
-    """Return the launcher that ``words`` start, also behind ``env`` and the like; None for other commands."""
+def launch_in(arguments: Sequence[str]) -> LaunchCommand | None:
+    """Return the launcher that ``arguments`` start, also behind ``env`` and the like; None for other
+    commands.
+    """
     environment: list[tuple[str, str]] = []
     place = 0
-    while place < len(words):
-        name = os.path.basename(words[place])
-        rest = words[place + 1 :]
-        module = _module(words[place:])
+    while place < len(arguments):
+        name = os.path.basename(arguments[place])
+        rest = arguments[place + 1 :]
+        module = _module(arguments[place:])
         if name in SCHEDULERS or (name in PROGRAMS and _SUBCOMMAND.get(name, "") in ("", *rest[:1])):
             launch = _launch(name, rest)
             return replace(launch, environment=(*environment, *launch.environment))
         if module in MODULES:
-            launch = _launch(f"python -m {module}", words[list(words).index(module) + 1 :])
+            launch = _launch(f"python -m {module}", arguments[list(arguments).index(module) + 1 :])
             return replace(launch, environment=(*environment, *launch.environment))
-        if _ASSIGNMENT.match(words[place]):
-            variable, _, value = words[place].partition("=")
+        if _ASSIGNMENT.match(arguments[place]):
+            variable, _, value = arguments[place].partition("=")
             environment.append((variable, value))
-        elif not (name in _WRAPPERS or words[place].startswith("-") or _TIME.fullmatch(words[place])):
-            is_value = place > 1 and words[place - 1].startswith("-")
+        elif not (name in _WRAPPERS or arguments[place].startswith("-") or _TIME.fullmatch(arguments[place])):
+            is_value = place > 1 and arguments[place - 1].startswith("-")
             if not is_value:
                 return None
         place += 1
     return None
 
 
-def _module(words: Sequence[str]) -> str:
-    """The module of ``python -u -m MODULE`` or ``-m MODULE``, at the beginning of ``words``; '' if none."""
-    rest = words[1:] if _PYTHON.fullmatch(os.path.basename(words[0])) else words
+def _module(arguments: Sequence[str]) -> str:
+    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, if ``arguments`` begin with it;
+    else ''.
+    """
+    rest = arguments[1:] if _PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         rest = rest[1:]
     return rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
 
 
-def _launch(program: str, words: Sequence[str]) -> LaunchCommand:
-    end = next((place for place, word in enumerate(words) if _REDIRECTION.fullmatch(word)), len(words))
-    place, command = _inner_command(program, words[:end])
-    options = words[:place]
+def _launch(program: str, arguments: Sequence[str]) -> LaunchCommand:
+    end = next(
+        (place for place, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
+    )
+    place, command = _inner_command(program, arguments[:end])
+    options = arguments[:place]
     nodes = per_node = total = max_restarts = 0
     has_gpus = program not in _OF_CPUS
     counts_per_node = program in ("mpirun", "mpiexec", "orterun")  # their -N
@@ -134,7 +138,7 @@ def _launch(program: str, words: Sequence[str]) -> LaunchCommand:
 
 
 def _joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
-    """``srun bash -c 'torchrun …'`` as one launcher."""
+    """Return ``srun bash -c 'torchrun …'`` as one launcher."""
     return replace(
         outer,
         nodes=max(outer.nodes, inner.nodes),
@@ -147,57 +151,58 @@ def _joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
     )
 
 
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each option in ``words``, with dashes for underscores, and what may be its value."""
-    for place, word in enumerate(words):
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option's name in ``arguments``, with dashes for underscores, and its possible value."""
+    for place, word in enumerate(arguments):
         if not word.startswith("-"):
             continue
         if glued := _GLUED.fullmatch(word):
             yield glued[1], glued[2]
             continue
         name, equals, value = word.lstrip("-").partition("=")
-        if not equals and place + 1 < len(words):
-            value = words[place + 1]
+        if not equals and place + 1 < len(arguments):
+            value = arguments[place + 1]
         yield name.replace("_", "-"), value
 
 
-def _inner_command(program: str, words: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """What the launcher starts, and where its own options end.
+def _inner_command(program: str, arguments: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """Return the command that the launcher starts, and the index where the launcher's own options end.
 
-    A script is found by its name, a module by ``-m``, and anything else by not being an option or a value.
+    A script is recognized by its name, a module by ``-m``. Any other program is the first argument that is
+    neither an option nor a value.
     """
     has_module = program not in SCHEDULERS
-    for place, word in enumerate(words):
+    for place, word in enumerate(arguments):
         name = os.path.basename(word)
         if word.endswith(".py"):
-            return place, tuple(words[place:])
+            return place, tuple(arguments[place:])
         if name in PROGRAMS:
             has_module = True
-        if has_module and word in ("-m", "--module") and place + 1 < len(words):
-            return place, ("-m", *words[place + 1 :])
+        if has_module and word in ("-m", "--module") and place + 1 < len(arguments):
+            return place, ("-m", *arguments[place + 1 :])
         if word == "--":
-            return place, tuple(words[place + 1 :])
+            return place, tuple(arguments[place + 1 :])
         if _PYTHON.fullmatch(name):
-            module = _module(words[place:])
+            module = _module(arguments[place:])
             if module in MODULES:
                 has_module = True
                 continue
             if module:
-                return place, ("-m", *words[list(words).index(module) :])
-            script = next((inner for inner in words[place + 1 :] if not inner.startswith("-")), "")
+                return place, ("-m", *arguments[list(arguments).index(module) :])
+            script = next((inner for inner in arguments[place + 1 :] if not inner.startswith("-")), "")
             if not script.endswith(".py"):
-                return place, tuple(words[place:])
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
+                return place, tuple(arguments[place:])
+    for place, word in enumerate(arguments):
+        before = arguments[place - 1] if place else ""
         is_value = before.startswith("-") and "=" not in before and not _GLUED.fullmatch(before)
         is_program = not word.startswith("-") and word not in _SUBCOMMAND.values()
         if is_program and (not is_value or "/" in word) and os.path.basename(word) not in PROGRAMS:
-            return place, tuple(words[place:])
-    return len(words), ()
+            return place, tuple(arguments[place:])
+    return len(arguments), ()
 
 
 def inline_text(command: Sequence[str]) -> str:
-    """The text of ``bash -c TEXT``; '' for other commands."""
+    """Return the text of ``bash -c TEXT``; '' for other commands."""
     if not command or os.path.basename(command[0]) not in SHELLS:
         return ""
     for option, word in zip(command[1:], command[2:]):
@@ -215,24 +220,24 @@ def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
         if joined.endswith("\\"):
             joined = joined[:-1] + " "
             continue
-        for words in _commands(joined):
-            if launch := launch_in(words):
+        for command in _commands(joined):
+            if launch := launch_in(command):
                 yield first, launch
                 break
         joined = ""
 
 
 def _commands(line: str) -> Iterator[list[str]]:
-    """The simple commands of one line of a shell script, as words."""
+    """Yield the simple commands of one line of a shell script."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()")
     lexer.whitespace_split = True
     lexer.commenters = "#"
     try:
-        words = list(lexer)
+        tokens = list(lexer)
     except ValueError:  # a quote that another line closes
-        words = line.split()
+        tokens = line.split()
     command: list[str] = []
-    for word in words:
+    for word in tokens:
         if word and set(word) <= set(";&|()"):
             yield command
             command = []
@@ -242,7 +247,7 @@ def _commands(line: str) -> Iterator[list[str]]:
 
 
 def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
-    """Return the line to type for ``launch`` as the command of ``spec``; '' if what it starts is unknown."""
+    """Return the line to type for ``launch`` as the command of ``spec``; '' if its program is unknown."""
     if not launch.command:
         return ""
     if spec.shapes:  # they say how many nodes and GPUs
@@ -264,13 +269,13 @@ def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadIn
     """Return the refusal of ``launch`` as COMMAND. ``many``: more than one process would start it."""
     name = launch.program
     if launch.is_scheduler:
-        seen = f"{name!r} as COMMAND asks Slurm for another job or step from inside the job of this run"
+        problem = f"{name!r} as COMMAND asks Slurm for another job or step from inside the job of this run"
     elif many:
-        seen = f"{name!r} as COMMAND: each rank would start it, and each {name} would train a copy"
+        problem = f"{name!r} as COMMAND: each rank would start it, and each {name} would train a copy"
     else:
-        seen = f"{name!r} as COMMAND starts several ranks, and this run has one"
+        problem = f"{name!r} as COMMAND starts several ranks, and this run has one"
     line = instead(spec, launch, verb)
     remedy = "clusterrun starts the ranks itself: " + (line or "name the program that it starts")
     if not launch.is_scheduler:
         remedy += "\nto keep the launcher, start it once per node: --per-node (clusterrun help frameworks)"
-    return BadInput(seen, remedy)
+    return BadInput(problem, remedy)

@@ -1,7 +1,8 @@
-"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script; runs nothing.
+"""Detects launchers inside the ranks: in COMMAND, in a shell script, in a Python script; runs no code of
+them.
 
-Every rank is started with the same command. A command that starts ranks by itself makes a world of its own in
-each of them, and a script that leaves if it sees too few GPUs does so in every rank.
+Every rank runs the same command. A command that starts ranks creates a separate world in each rank. A
+script that exits if it sees too few GPUs does so in every rank.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _batch_script(command: tuple[str, ...], cwd: str) -> batch_scripts.BatchScri
 
 
 def _text(name: str, cwd: str) -> str:
-    """The text of a script; '' for a file that is none, as a compiled program."""
+    """Return the text of a script; '' for other files, such as a compiled program."""
     path = os.path.join(cwd, name)
     if not os.path.isfile(path):
         return ""
@@ -111,20 +112,20 @@ def _of_call(call: ast.Call) -> Iterator[str]:
     if last in STARTERS and (last != "spawn" or _of_multiprocessing(name)):
         calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
         yield f"{calls}: call what it starts, or start the script once per node with --per-node"
-    words = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
-    program = next((os.path.basename(word.split()[0]) for word in words if word.strip()), "")
+    strings = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
+    program = next((os.path.basename(word.split()[0]) for word in strings if word.strip()), "")
     if program in PROGRAMS:
         yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
 
 
 def _of_multiprocessing(name: str) -> bool:
-    """``mp.spawn`` and ``torch.multiprocessing.spawn``, not the ``spawn`` of something else."""
+    """Return whether ``spawn`` is ``mp.spawn`` or ``torch.multiprocessing.spawn``."""
     before = name.rpartition(".")[0]
     return before in ("", "mp") or before.endswith(("multiprocessing", "xmp"))
 
 
 def _first_strings(items: list[ast.expr]) -> list[str]:
-    """The first argument, or the first item of it, where it is a text."""
+    """Return the first argument, or its first item, if it is a string."""
     if items and isinstance(items[0], (ast.List, ast.Tuple)):
         items = items[0].elts[:1]
     return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]

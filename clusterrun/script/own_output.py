@@ -8,30 +8,30 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.model.spec import JobSpec
 
-# gawk and mawk know these names themselves; for all other programs the kernel opens them.
+# gawk and mawk handle these names themselves. For all other programs the kernel opens the file.
 _NAMES = re.compile(r"/dev/std(?:out|err)\b|/dev/fd/[12]\b|/proc/(?:self|\$\$|\$\{?BASHPID\}?)/fd/[12]\b")
 _PATH = re.compile(r"[\w.+-]*[/.][\w./+-]*")
 _MAX_SIZE = 1024 * 1024
 _MAX_FILES = 64
-# Words that are looked up as files: a network file system may need a millisecond for each.
+# Limit on arguments that are looked up as files. A network file system may need a millisecond for each.
 _MAX_WORDS = 500
 
 
 def opens_own_output(spec: JobSpec) -> bool:
-    """Return whether the command names its own output, itself or in a script that it runs.
+    """Return whether the command or a script that it runs opens its own output by name.
 
-    Scripts that are named in a shell script are read too; modules that Python imports are not.
+    Scripts that a shell script names are read too. Modules that Python imports are not.
     """
     if _NAMES.search("\n".join(spec.command)):
         return True
     waiting = list(_command_files(spec.command))
-    seen: set[str] = set()
+    read_paths: set[str] = set()
     read = 0
-    while waiting and len(seen) < _MAX_WORDS and read < _MAX_FILES:
+    while waiting and len(read_paths) < _MAX_WORDS and read < _MAX_FILES:
         path = os.path.join(spec.cwd, waiting.pop())
-        if path in seen:
+        if path in read_paths:
             continue
-        seen.add(path)
+        read_paths.add(path)
         text = _text(path)
         read += bool(text)
         if _NAMES.search(text):
@@ -48,7 +48,7 @@ def _command_files(command: Sequence[str]) -> Iterator[str]:
             yield word.replace(".", "/") + ".py"
             yield word.replace(".", "/") + "/__main__.py"
         else:
-            # The words of one argument, as in ``bash -c './run.sh --lr 1'``.
+            # One argument may contain several words, as in ``bash -c './run.sh --lr 1'``.
             yield word
             yield from _PATH.findall(word)
 

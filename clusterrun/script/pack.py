@@ -1,9 +1,8 @@
-"""Packs the node-side program into one file; the packages that run on nodes.
+"""Packs the node-side program into one file: the packages that run on nodes.
 
-The file is an archive of every source with the bytecode of the packing interpreter in front of it:
-the same version starts at once, another one compiles the sources for itself. Bytecode is not
-compressed: 1,250 agents start at the same time, and each would have to unpack it; sources are, for
-few are ever read.
+The file is an archive of all sources, preceded by the bytecode of the packing interpreter. The same Python
+version starts at once. Another version compiles the sources itself. The bytecode is not compressed, because
+1,250 agents start at the same time and each would have to unpack it.
 """
 
 from __future__ import annotations
@@ -42,14 +41,17 @@ _PACKAGES = (
 _MAIN = "node/__main__.py"
 _START = "__main__.py"
 _FIRST = ("__init__", "model/__init__", "model/contract", "runtime/__init__", "runtime/zip_bytecode")
+# Modules that are loaded before the bytecode at the front. The archive contains their bytecode too.
 _BEFORE_ALL = tuple(f"clusterrun/{name}.py" for name in _FIRST)
-"""What is loaded before the bytecode in front can be: it lies in the archive as bytecode too."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 
 
 def agent_program(cache: str) -> Path:
-    """The packed program below ``cache``, made if need be; its name tells its content, for good."""
+    """Return the path of the packed program below ``cache``, and create it if it is missing.
+
+    Its name contains a hash of its content, so it never changes.
+    """
     sources = dict(_sources(Path(__file__).resolve().parents[1]))
     path = Path(cache) / f"agent-{_digest(sources)}.pyz"
     if not path.exists():
@@ -59,7 +61,7 @@ def agent_program(cache: str) -> Path:
 
 
 def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file of the program by its name inside it, in order."""
+    """Yield every source file of the program with its name in the archive, in order."""
     yield _START, (package / _MAIN).read_bytes()
     yield "clusterrun/__init__.py", (package / "__init__.py").read_bytes()
     for part in _PACKAGES:
@@ -76,7 +78,7 @@ def _digest(sources: dict[str, bytes]) -> str:
 
 
 def packed(sources: dict[str, bytes]) -> bytes:
-    """The program file: the same sources and interpreter give the same bytes."""
+    """Return the program file. The same sources and interpreter produce the same bytes."""
     import zipfile  # slow to load, and the program is packed once for each version
 
     content = io.BytesIO()
@@ -84,7 +86,7 @@ def packed(sources: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(content, "a", zipfile.ZIP_STORED) as archive:
         for name, source in sources.items():
             if name == _START or name in _BEFORE_ALL:
-                # zipimport looks for bytecode first and passes it over if it is another version's.
+                # zipimport looks for bytecode first and ignores bytecode of another version.
                 head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source)
                 archive.writestr(_entry(name + "c"), head + marshal.dumps(_code(name, source)))
             archive.writestr(_entry(name), source, zipfile.ZIP_DEFLATED)
@@ -92,7 +94,7 @@ def packed(sources: dict[str, bytes]) -> bytes:
 
 
 def _front(sources: dict[str, bytes]) -> bytes:
-    """What ``runtime/zip_bytecode.py`` reads, as it says there."""
+    """Return the bytecode section in the format that ``runtime/zip_bytecode.py`` defines."""
     index: dict[str, tuple[int, int, bool]] = {}
     codes = b""
     for name, source in sources.items():

@@ -21,72 +21,58 @@ from clusterrun.script import containers, quoting, requeue_options, sbatch_optio
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
 
 NAMED = "named by --python"
+# A tenth of Slurm's KillWait, within these bounds, remains to record the end and to hand the run over.
 LEAST_KILL_MARGIN_SECONDS, MOST_KILL_MARGIN_SECONDS = 2.0, 10.0
-"""A tenth of Slurm's KillWait within these bounds is kept to record the end and to hand the run over."""
 LEAST_KILL_WAIT_SECONDS = 1.0
+# Limit on agents and ranks of a run on this machine. A typing error must not overload it.
 MOST_PROCESSES_HERE = 5000
-"""Agents and ranks of a run that stays on this machine; a typing error must not bring it down."""
 
 
 @frozen
 class MachineFacts:
-    """What was found out about this machine before planning.
+    """Facts about this machine that planning depends on."""
 
-    ``why`` says why Slurm is not there, ``of_a_cluster`` what shows that others compute here all the same.
-    ``findings`` is the folder that keeps what was found out about nodes. ``python`` is what ranks run in by
-    default, ``why_python`` why, ``about_python`` what to tell of it then. ``cpus_per_gpu`` is what a rank on
-    a GPU gets by default (0: not known, one CPU). ``inside`` is the container of the ranks, whose Python is
-    ``python`` then. ``allocation`` is the job in which the run starts at once ('': one of its own is queued).
-    ``opens_own_output``: the command opens ``/dev/stdout`` or ``/dev/stderr`` by name.
-    ``kill_wait`` is the seconds from SIGTERM to SIGKILL when Slurm ends a job.
-    """
-
-    slurm: bool
-    python: str
-    why: str = ""
-    gpus: int = 0
+    slurm: bool  # whether Slurm can be used
+    python: str  # the Python that ranks use by default, inside a container its own
+    why: str = ""  # reason why Slurm cannot be used
+    gpus: int = 0  # GPUs of this machine
     cluster: str = ""
-    findings: str = ""
-    why_python: str = ""
-    about_python: str = ""
-    of_a_cluster: str = ""
-    cpus_per_gpu: int = 0
-    runtimes: tuple[str, ...] = ()
-    inside: Container = Container()
-    allocation: str = ""
-    opens_own_output: bool = False
-    kill_wait: float = contract.KILL_WAIT_SECONDS
+    findings: str = ""  # folder that keeps findings about nodes
+    why_python: str = ""  # reason for ``python``
+    about_python: str = ""  # notice about ``python``
+    of_a_cluster: str = ""  # evidence that this machine belongs to a cluster
+    cpus_per_gpu: int = 0  # default CPUs of a rank on a GPU; 0: unknown, one CPU
+    runtimes: tuple[str, ...] = ()  # container runtimes of this machine
+    inside: Container = Container()  # the container of the ranks
+    allocation: str = ""  # the user's job in which the run starts; '': a job is queued
+    opens_own_output: bool = False  # the command opens ``/dev/stdout`` or ``/dev/stderr`` by name
+    kill_wait: float = contract.KILL_WAIT_SECONDS  # seconds from SIGTERM to SIGKILL when Slurm ends a job
 
 
 @frozen
 class Plan:
-    """One submission, complete: ``submit`` sends it, ``--dry-run`` prints it.
-
-    ``spec`` is resolved: name, Python, cluster and GPUs are said. ``argv`` is what is run: sbatch, or on this
-    machine and in an ``allocation`` (its job id) the script itself. ``cpus`` says how many CPUs a rank gets,
-    and why. ``shape`` is which of several shapes of the run it is, -1 where there is but one.
-    """
+    """One complete submission. ``submit`` sends it, ``--dry-run`` prints it."""
 
     run_id: str
     token: str
     run_dir: str
-    spec: JobSpec
+    spec: JobSpec  # resolved: name, Python, cluster and GPUs are set
     script: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # command that submits: sbatch, or the script itself without a queue
     orders: Orders
     notices: tuple[str, ...] = ()
-    cpus: str = ""
-    allocation: str = ""
-    shape: int = -1
+    cpus: str = ""  # CPUs of a rank, with the reason, as text
+    allocation: str = ""  # job id of the user's allocation, if the run starts in one
+    shape: int = -1  # index of the shape; -1 if the run has only one
 
 
 def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
-    """The whole submission for ``spec``, in one of its shapes. ``spec.after`` holds Slurm job ids by now."""
+    """Return the submission for ``spec``, or for one of its shapes. ``spec.after`` holds Slurm job ids."""
     cluster = spec.cluster
     if cluster is Cluster.AUTO:
         cluster = Cluster.SLURM if site.slurm else Cluster.LOCAL
     off = spec.level is Level.OFF
-    asked = spec
+    submitted = spec
     inside = containers.container_of(spec, cluster, site.runtimes, run_dir)
     spec = requeue_options.settled(
         replace(
@@ -103,19 +89,19 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     )
     if spec.shapes and (site.allocation or cluster is Cluster.LOCAL):
         raise BadInput("--shapes is for Slurm's queue, and this run starts at once", "say --nodes and --gpus")
-    if asked.python and not inside.image:
+    if submitted.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
     if inside.image:
-        why = NAMED if asked.python else "the image's"
-        site = replace(site, inside=inside, python=asked.python or PYTHON, why_python=why)
+        why = NAMED if submitted.python else "the image's"
+        site = replace(site, inside=inside, python=submitted.python or PYTHON, why_python=why)
     if site.allocation:
-        made = _in_allocation(spec, run_id, token, run_dir, site)
+        planned = _in_allocation(spec, run_id, token, run_dir, site)
     elif cluster is Cluster.LOCAL:
-        made = _local(spec, run_id, token, run_dir, site)
+        planned = _local(spec, run_id, token, run_dir, site)
     else:
-        made = _slurm(spec, run_id, token, run_dir, site, shape)
-    said = (_idle(asked) if off else ()) + requeue_options.notices(asked, made.spec)
-    return replace(made, notices=made.notices + said)
+        planned = _slurm(spec, run_id, token, run_dir, site, shape)
+    notices = (_idle(submitted) if off else ()) + requeue_options.notices(submitted, planned.spec)
+    return replace(planned, notices=planned.notices + notices)
 
 
 def _idle(spec: JobSpec) -> tuple[str, ...]:
@@ -123,11 +109,14 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
     spares = ["--spares"] if spec.spares and not spec.restarts else []
     idle = [*spares, *(["--on-unfit"] if spec.on_unfit is OnUnfit.RESUBMIT else [])]
     idle += ["--check-command"] if spec.check_command else []
-    return requeue_options.ignored(idle, f"with --preflight off{' and no restarts' if spares else ''}")
+    condition = "with --preflight off and no restarts" if spares else "with --preflight off"
+    return requeue_options.ignored(idle, condition)
 
 
 def _whole_path(program: str, cwd: str) -> str:
-    """A program named by a path is the same from every directory; one named alone is looked for on PATH."""
+    """Return the absolute path of a program named by a path; a plain name unchanged, to be searched
+    on PATH.
+    """
     return os.path.normpath(os.path.join(cwd, program)) if "/" in program else program
 
 
@@ -147,7 +136,9 @@ def default_name(command: tuple[str, ...]) -> str:
 
 
 def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """The final argument list of a rank: scripts and modules get their Python, unbuffered."""
+    """Return the final argument list of a rank. Scripts and modules are run by the ranks' Python,
+    unbuffered.
+    """
     if command[0] == "-m":
         return (python, "-u", *command)
     if command[0].endswith(".py"):
@@ -157,14 +148,17 @@ def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:
 
 
 def interpreter(spec: JobSpec) -> str:
-    """The ranks' Python; empty if they are another program, which may bring its own."""
+    """Return the ranks' Python; '' if they run another program, which may bring its own."""
     first = rank_command(spec.command, spec.python)[0]
     named = re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(first))
     return spec.python if spec.alone else first if named or first == spec.python else ""
 
 
 def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
-    """The ranks' Python as it stands before the job; setup brings no other to a program that was named."""
+    """Return the ranks' Python before the job's setup lines.
+
+    The setup does not replace it if the user named a Python.
+    """
     path = interpreter(spec)
     ours = path == spec.python
     why = site.why_python if ours else "as the command says"
@@ -173,15 +167,15 @@ def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
     return Interpreter(path, why, set_up) if path else Interpreter()
 
 
-def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
-    """Notices: which Python ranks will use, where somebody may expect another one."""
-    python = made.orders.interpreter
-    if made.orders.container.image:
+def about_python(submission: Plan, site: MachineFacts) -> tuple[str, ...]:
+    """Return notices about the ranks' Python if users may expect another one."""
+    python = submission.orders.interpreter
+    if submission.orders.container.image:
         return ()
     if not python.by_setup:
         return (site.about_python,) if site.about_python else ()
     planned = Interpreter(python.path, python.why)
-    if contract.PATH_BEFORE_VARIABLE not in made.script:
+    if contract.PATH_BEFORE_VARIABLE not in submission.script:
         how = f"the template does not export {contract.PATH_BEFORE_VARIABLE}, see clusterrun help templates"
         return (f"ranks use {planned}, whatever Python the setup brings: {how}; --python names another one",)
     brought = f"ranks use the Python that the setup puts first on PATH, else {planned}"
@@ -189,59 +183,64 @@ def about_python(made: Plan, site: MachineFacts) -> tuple[str, ...]:
 
 
 def comment(run_id: str, token: str, shape: int = -1) -> str:
-    """What stands in the job's comment, so that a job whose id was never heard is found."""
+    """Return the comment of the job. It identifies a job whose id was lost."""
     return f"clusterrun:{run_id}:{marked(token, shape)}"
 
 
 def marked(token: str, shape: int = -1) -> str:
-    """What of the comment is that of one job alone, where the run has several shapes."""
+    """Return the part of the comment that identifies one job of a run with several shapes."""
     return f"{token} {SHAPE_MARK}{shape}" if shape >= 0 else token
 
 
 def sbatch_arguments(
     spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1
 ) -> list[str]:
-    said, paths = comment(run_id, token, shape), RunPaths(run_dir)
+    job_comment, paths = comment(run_id, token, shape), RunPaths(run_dir)
     ending = requeue_options.sbatch_words(spec)
-    wanted = sbatch_options.job_options(spec, said, paths, ending, site.cpus_per_gpu)
-    return [sbatch_options.word(option) for option in wanted]
+    options = sbatch_options.job_options(spec, job_comment, paths, ending, site.cpus_per_gpu)
+    return [sbatch_options.word(option) for option in options]
 
 
 def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int) -> Plan:
     paths = RunPaths(run_dir)
-    words = sbatch_arguments(spec, run_id, token, run_dir, site, shape)
+    arguments = sbatch_arguments(spec, run_id, token, run_dir, site, shape)
     own = paths.shape(shape) if shape >= 0 else paths
-    values = _values(spec, run_id, paths, [word for word in words if quoting.carries(word)])
+    values = _values(spec, run_id, paths, [word for word in arguments if quoting.carries(word)])
     values["run_dir"] = own.run_dir  # what the job begins as tells its shape
-    argv = ("sbatch", "--parsable", *(word for word in words if not quoting.carries(word)), own.script)
+    argv = ("sbatch", "--parsable", *(word for word in arguments if not quoting.carries(word)), own.script)
     script = _rendered(spec, values, token)
     orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
-    made = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
+    planned = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
     overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
     overridden += sbatch_options.overridden(spec.srun, "--srun")
     notices = (*sbatch_options.replaced(spec), *overridden, *_short_kill_wait(spec, site))
-    return replace(made, notices=notices, cpus=_cpus(spec, site))
+    return replace(planned, notices=notices, cpus=_cpus(spec, site))
 
 
 def _launch(
     spec: JobSpec, paths: RunPaths, site: MachineFacts, more: tuple[sbatch_options.Option, ...] = ()
 ) -> tuple[str, ...]:
-    asked = container_runtimes.srun_options(site.inside)
-    agents = replace(spec, python=site.python) if asked else spec  # inside there is the image's alone
-    return sbatch_options.launch_argv(agents, paths, (*asked, *more))
+    container_options = container_runtimes.srun_options(site.inside)
+    agents = (
+        replace(spec, python=site.python) if container_options else spec
+    )  # inside there is the image's alone
+    return sbatch_options.launch_argv(agents, paths, (*container_options, *more))
 
 
 def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
-    """A run in an allocation that is there: its script is run here, and nothing is queued."""
-    # The step of a terminal may hold all there is: where it does not share it, srun says so in the end.
+    """Return the plan of a run in an existing allocation. The script runs on this machine, and no job
+    is queued.
+    """
+    # The step of the user's terminal may hold all resources. srun reports it if that step does not share
+    # them.
     beside = (("overlap", ""), ("immediate", f"{HELD_SECONDS}"), ("nodelist", spec.nodelist))
     orders = _orders(spec, run_id, site, _launch(spec, RunPaths(run_dir), site, beside))
-    made = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
-    return replace(made, allocation=site.allocation)
+    planned = _started_here(spec, run_id, token, run_dir, replace(orders, in_allocation=True))
+    return replace(planned, allocation=site.allocation)
 
 
 def _started_here(spec: JobSpec, run_id: str, token: str, run_dir: str, orders: Orders) -> Plan:
-    """What no scheduler queues: its script is run as it stands."""
+    """Return the plan of a run without a queue: its script runs directly."""
     paths = RunPaths(run_dir)
     script = _rendered(replace(spec, template=""), _values(spec, run_id, paths, ()), "")
     return Plan(run_id, token, run_dir, spec, script, ("/bin/bash", paths.script), orders)
@@ -260,7 +259,7 @@ def _cpus(spec: JobSpec, site: MachineFacts) -> str:
 def _values(
     spec: JobSpec, run_id: str, paths: RunPaths, directives: Sequence[str]
 ) -> dict[str, quoting.Value]:
-    """The variables of a template: those of ``render.VARIABLES``."""
+    """Return the variables of a template, those of ``render.VARIABLES``."""
     own = ("setup", "python", "name", "cwd", "command", "nodes", "gpus")
     values = {name: getattr(spec, name) for name in own}
     values |= {name: getattr(paths, name) for name in ("agent", "run_dir", "job_output")}
@@ -270,7 +269,8 @@ def _values(
 def _rendered(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) -> str:
     """Render the user's template or the shipped one.
 
-    Raises ``BadInput`` for a user's template whose job would not be ours or not become the coordinator.
+    Raises ``BadInput`` if the script of the user's template lacks the token or does not start the
+    coordinator.
     """
     from clusterrun.script.render import render  # commands that submit nothing do without the template engine
 
@@ -279,13 +279,13 @@ def _rendered(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) ->
     script = render(values, os.path.join(spec.cwd, spec.template))
     lost = [name for name, text in {"directives": token, "agent": "agent.pyz"}.items() if text not in script]
     if lost:
-        seen = f"the template {spec.template!r} does not use {' and '.join(lost)}"
-        raise BadInput(seen, "start from the shipped one: clusterrun help templates shows how")
+        problem = f"the template {spec.template!r} does not use {' and '.join(lost)}"
+        raise BadInput(problem, "start from the shipped one: clusterrun help templates shows how")
     return script
 
 
 def _preflight(spec: JobSpec, site: MachineFacts, argv: tuple[str, ...] = ()) -> Preflight:
-    """The orders of the check; ``argv`` is what queued the run, where a scheduler did."""
+    """Return the orders of the check. ``argv`` queued the run, or is empty without a scheduler."""
     if spec.level is Level.OFF:
         return Preflight()
     return Preflight(
@@ -337,19 +337,22 @@ def _orders(
 
 
 def _kill_wait(spec: JobSpec, site: MachineFacts) -> float:
-    """Seconds from TERM to our KILL: before Slurm's own, so that the end is recorded and handed over."""
+    """Return the seconds from TERM to clusterrun's KILL.
+
+    It is shorter than Slurm's, so that the end is recorded and the run handed over.
+    """
     margin = min(MOST_KILL_MARGIN_SECONDS, max(LEAST_KILL_MARGIN_SECONDS, site.kill_wait / 10))
     most = max(LEAST_KILL_WAIT_SECONDS, site.kill_wait - margin)
     return min(float(spec.kill_wait), most) if spec.kill_wait else most
 
 
 def _short_kill_wait(spec: JobSpec, site: MachineFacts) -> tuple[str, ...]:
-    """A notice if Slurm gives less time than ``--kill-wait``."""
-    given = _kill_wait(spec, site)
-    if given >= spec.kill_wait:
+    """Return a notice if Slurm gives less time than ``--kill-wait``."""
+    granted = _kill_wait(spec, site)
+    if granted >= spec.kill_wait:
         return ()
-    seen = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
-    return (f"{seen}, so ranks get {given:g} s when Slurm ends the job",)
+    problem = f"--kill-wait {spec.kill_wait} s: Slurm kills {site.kill_wait:g} s after SIGTERM (KillWait)"
+    return (f"{problem}, so ranks get {granted:g} s when Slurm ends the job",)
 
 
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
@@ -368,8 +371,8 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     idle += sbatch_options.said_in_vain(spec, IGNORED, REFUSED)
     notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
-    made = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
-    return replace(made, notices=tuple(notices))
+    planned = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
+    return replace(planned, notices=tuple(notices))
 
 
 def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
@@ -377,28 +380,30 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
     if not site.why:
         return
     remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
-    if asked := sbatch_options.said_in_vain(spec, REFUSED):
-        raise BadInput(f"{', '.join(asked)} needs Slurm, which cannot be used here: {site.why}", remedy)
+    if options := sbatch_options.said_in_vain(spec, REFUSED):
+        raise BadInput(f"{', '.join(options)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:
-        seen = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
-        raise BadInput(seen, f"{remedy}, which starts CPU ranks in their place")
+        problem = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
+        raise BadInput(problem, f"{remedy}, which starts CPU ranks in their place")
     if site.of_a_cluster:
         alike = f"no ranks are started on a machine that looks like a login node ({site.of_a_cluster})"
         raise SchedulerError(f"Slurm cannot be used here: {site.why}; and {alike}", remedy)
 
 
-def _short_of(spec: JobSpec, there: int) -> str:
-    asked = spec.allocated * spec.gpus
-    have = {0: "none", 1: "only 1"}.get(there, f"only {there}")
-    return f"{asked} GPU{'s' if asked > 1 else ''} asked for, and this machine has {have}"
+def _short_of(spec: JobSpec, available: int) -> str:
+    needed = spec.allocated * spec.gpus
+    have = {0: "none", 1: "only 1"}.get(available, f"only {available}")
+    gpus = f"{needed} GPUs" if needed > 1 else f"{needed} GPU"
+    return f"{gpus} asked for, and this machine has {have}"
 
 
-def _no_gpus(spec: JobSpec, there: int) -> str:
-    said = _short_of(spec, there)
+def _no_gpus(spec: JobSpec, available: int) -> str:
+    notice = _short_of(spec, available)
     ranks = spec.ranks_per_node or spec.gpus
-    said += f": {ranks} CPU rank{'s' if ranks > 1 else ''} on each simulated node"
-    if there:
-        devices = ",".join(map(str, range(there)))
+    cpu_ranks = f"{ranks} CPU ranks" if ranks > 1 else f"{ranks} CPU rank"
+    notice += f": {cpu_ranks} on each simulated node"
+    if available:
+        devices = ",".join(map(str, range(available)))
         shared = f"--gpus 0 --ranks-per-node {ranks} --env CUDA_VISIBLE_DEVICES={devices}"
-        said += f"; {shared} shares the GPUs that are here"
-    return said
+        notice += f"; {shared} shares the GPUs that are here"
+    return notice

@@ -13,7 +13,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.script import quoting
 
 SHIPPED = "job.sbatch.j2"
-# What a template may use, with the text of the manual.
+# Variables of a template, with their text in the manual.
 VARIABLES = {
     "directives": "the options for sbatch, `--key=value` each; the filter `sbatch` makes lines of them",
     "setup": "the lines of `--setup`; the filter `checked` ends the job where one fails, `lines` does not",
@@ -33,21 +33,21 @@ _HELP = "clusterrun help templates lists the variables and filters that a templa
 
 
 class _Done(str):
-    """Text that a rule has made ready for the script."""
+    """Text that needs no more quoting."""
 
 
 def render(values: Mapping[str, quoting.Value], template: str = "") -> str:
-    """Return the script that ``template`` (a path; '': the shipped one) makes of ``values``.
+    """Return the script that ``template`` (a path; '': the shipped one) produces from ``values``.
 
-    Raises ``BadInput``, which names the line of an error.
+    Raises ``BadInput`` with the line of an error.
     """
     name = os.path.basename(template) or SHIPPED
     places = [os.path.dirname(template)] if template else []
     try:
         return _environment(places).get_template(name).render(values)
     except jinja2.TemplateNotFound as error:
-        seen = f"there is no template {error.name!r}"
-        raise BadInput(seen, "give its path relative to the current directory") from error
+        problem = f"there is no template {error.name!r}"
+        raise BadInput(problem, "give its path relative to the current directory") from error
     except jinja2.TemplateSyntaxError as error:
         raise BadInput(f"{error.filename or name}, line {error.lineno}: {error.message}", _HELP) from error
     except (jinja2.TemplateError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Which option of ours becomes which of sbatch and srun."""
+"""Maps clusterrun's options to options of sbatch and srun."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from clusterrun.model.visible import job_name
 from clusterrun.script import quoting
 from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, full_name
 
+# A key without dashes, and its value ('' for a flag).
 Option = tuple[str, str]
-"""A key without dashes, and its value ('' for a flag)."""
 
 
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
@@ -28,7 +28,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
     """Return the options in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``), each key once.
 
-    Values of a key that the table joins are joined. Of any other key the last value counts, as with sbatch
+    Values of a key that the table joins are joined. For any other key the last value counts, as with sbatch
     and srun. Raises ``BadInput`` for an entry that is not an option, or that clusterrun refuses.
     """
     values: dict[str, str] = {}
@@ -75,10 +75,10 @@ def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
 def job_options(
     spec: JobSpec, comment: str, paths: RunPaths, ending: Sequence[Option], cpus_per_gpu: int
 ) -> tuple[Option, ...]:
-    """Everything that sbatch is asked for, in the order of the script; the user's own options come last.
+    """Return all options of sbatch in the order of the script. The user's own options come last.
 
-    ``ending`` says what happens at the end of the job; ``cpus_per_gpu`` holds where ``shares_cpus``. A
-    key that the user passes on takes the place of ours; dependencies and comments are joined.
+    ``ending`` holds the options for the end of the job. ``cpus_per_gpu`` applies if ``shares_cpus``. A key
+    that the user passes on replaces clusterrun's. Dependencies and comments are joined.
     """
     own = dict(passed(spec.sbatch, "--sbatch"))
     shared = spec.gpus * cpus_per_gpu if shares_cpus(spec) else 0
@@ -88,7 +88,7 @@ def job_options(
         ("chdir", spec.cwd),
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
-        # Those that train and their spares, ``4`` or ``2-5``.
+        # Training nodes and their spares, ``4`` or ``2-5``.
         ("nodes", node_range.said(spec.allocated, spec.least_allocated if spec.min_nodes else 0)),
         *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),  # with it a range gets its least alone
         ("cpus-per-task", str(shared or least_cpus(spec))),
@@ -105,7 +105,7 @@ def job_options(
 
 
 def replaced(spec: JobSpec) -> tuple[str, ...]:
-    """Notices: our own options that an option of the user overrides."""
+    """Return notices for options of clusterrun that an option of the user overrides."""
     ours = {"job-name", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {"exclusive"} if spec.gpus_from_node else set()
@@ -119,10 +119,10 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
 
 
 def asked_by_name(spec: JobSpec) -> list[Option]:
-    """What was said of the options that sbatch knows by the same name, and the GPUs."""
+    """Return the options that sbatch knows by the same name, and the GPUs."""
     table = [option for option in CONFIGURABLE.values() if option.sbatch]
-    found = [(o.name, _as_sbatch_writes(o, value)) for o in table if (value := getattr(spec, o.field))]
-    return found + ([("gpus-per-node", spec.gpus_asked)] if spec.gpus and not spec.gpus_from_node else [])
+    options = [(o.name, _as_sbatch_writes(o, value)) for o in table if (value := getattr(spec, o.field))]
+    return options + ([("gpus-per-node", spec.gpus_asked)] if spec.gpus and not spec.gpus_from_node else [])
 
 
 def _as_sbatch_writes(option: option_table.Option, value: Any) -> str:
@@ -134,7 +134,7 @@ def _as_sbatch_writes(option: option_table.Option, value: Any) -> str:
 
 
 def _overridden_by(key: str, value: str) -> tuple[str, ...]:
-    """Our options that the user's ``key`` overrides; a gres other than GPUs overrides none."""
+    """Return the options of clusterrun that the user's ``key`` overrides; none for a gres without GPUs."""
     if key in _OF_ANYTHING and "gpu" not in value:
         return (key,)
     alike = {
@@ -167,19 +167,19 @@ _OF_ANYTHING = ("gres", "tres-per-node", "tres-per-task", "tres-per-job")
 
 
 def asks_for_gpus(spec: JobSpec) -> bool:
-    """Whether the job asks for GPUs, be it by ``--gpus`` or by an option that is passed on to Slurm."""
+    """Return whether the job requests GPUs by ``--gpus`` or by an option that is passed on to Slurm."""
     own = (*passed(spec.sbatch, "--sbatch"), *passed(spec.srun, "--srun"))
-    asked = (key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own)
-    return bool(spec.gpus) or any(asked)
+    requests = (key in _OF_GPUS or (key in _OF_ANYTHING and "gpu" in value) for key, value in own)
+    return bool(spec.gpus) or any(requests)
 
 
 def asks_for_cpus(spec: JobSpec) -> bool:
-    """Whether an option that is passed on to sbatch has a say in how many CPUs the job gets."""
+    """Return whether an option that is passed on to sbatch affects the number of CPUs."""
     return any(key in _OF_CPUS for key, _ in passed(spec.sbatch, "--sbatch"))
 
 
 def least_cpus(spec: JobSpec) -> int:
-    """CPUs of a node for its ranks, where each gets what was said, or one."""
+    """Return the CPUs that the ranks of a node need: the number set by the user, or one for each rank."""
     return spec.local_size * (spec.cpus_per_rank or 1)
 
 
@@ -192,33 +192,35 @@ def shares_cpus(spec: JobSpec) -> bool:
     return bool(spec.gpus) and not (has_whole_node or spec.cpus_per_rank or asks_for_cpus(spec))
 
 
-def said_in_vain(spec: JobSpec, *here: str) -> list[str]:
-    """The options that were said and of which one of ``here`` holds where no scheduler is asked."""
+def said_in_vain(spec: JobSpec, *effects: str) -> list[str]:
+    """Return the options that the user set and that have one of ``effects`` without a scheduler."""
     plain = JobSpec(spec.command, spec.cwd)
-    table = [option for option in CONFIGURABLE.values() if option.here in here]
-    return [f"--{one.name}" for one in table if getattr(spec, one.field) != getattr(plain, one.field)]
+    options = [option for option in CONFIGURABLE.values() if option.here in effects]
+    return [f"--{o.name}" for o in options if getattr(spec, o.field) != getattr(plain, o.field)]
 
 
 def resubmit_argv(spec: JobSpec, argv: Sequence[str]) -> tuple[str, ...]:
-    """``argv`` (sbatch and the script) once more, for the coordinator; ``{excluded}`` stands for unfit nodes.
+    """Return ``argv`` (sbatch and the script) for the coordinator; ``{excluded}`` stands for unfit nodes.
 
-    The job that it follows has begun, so what that one waited for is over: a scheduler forgets
-    jobs, and would take a dependency on one of them for an error.
+    Its dependencies are dropped, because they were satisfied when the first job started. Slurm forgets
+    jobs, and would treat a dependency on one of them as an error.
     """
     if spec.on_unfit is not OnUnfit.RESUBMIT:
         return ()
-    kept = excluding(spec, "--on-unfit resubmit")
+    exclude_option = excluding(spec, "--on-unfit resubmit")
     waits = any(key == "dependency" for key, _ in passed(spec.sbatch, "--sbatch")) or spec.after
-    return (*argv[:-1], kept, *(["--dependency="] if waits else []), argv[-1])
+    return (*argv[:-1], exclude_option, *(["--dependency="] if waits else []), argv[-1])
 
 
 def excluding(spec: JobSpec, option: str) -> str:
-    """The word that keeps the next job off bad nodes too. Raises ``BadInput`` as ``excluded`` does."""
+    """Return the option that also excludes bad nodes from the next job. Raises ``BadInput`` as
+    ``excluded`` does.
+    """
     return f"--exclude={','.join(filter(None, (fold(excluded(spec, option)), EXCLUDED_PLACE)))}"
 
 
 def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
-    """The nodes that ``spec`` excludes by itself. Raises ``BadInput`` if ``option`` cannot add to them."""
+    """Return the nodes that ``spec`` excludes. Raises ``BadInput`` if ``option`` cannot extend the list."""
     if any(key == "exclude" for key, _ in passed(spec.sbatch, "--sbatch")):
         raise BadInput(f"{option} cannot add to --sbatch exclude", "say --exclude instead")
     if "/" in spec.exclude:
@@ -227,7 +229,9 @@ def excluded(spec: JobSpec, option: str) -> tuple[str, ...]:
 
 
 def output_pattern(path: str) -> str:
-    """``path`` as a pattern of Slurm's, where a backslash has a meaning; nowhere, if that is impossible."""
+    """Return ``path`` as a file name pattern of Slurm, with escaped ``%``; /dev/null if no pattern
+    can hold it.
+    """
     pattern = path.replace("%", "%%")
     return pattern if "\\" not in path and quoting.carries(pattern) else "/dev/null"
 
@@ -237,11 +241,11 @@ def word(option: Option) -> str:
     return f"--{key}={value}" if value else f"--{key}"
 
 
-def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option]) -> tuple[str, ...]:
-    """The srun that starts one agent on each node, with the secret on its standard input.
+def launch_argv(spec: JobSpec, paths: RunPaths, more: Sequence[Option]) -> tuple[str, ...]:
+    """Return the srun command that starts one agent on each node, with the secret on its standard input.
 
-    The loss of one node or task is the coordinator's to judge. Nothing is said of CPUs, memory or GPUs: the
-    step has all that the job has on each node. ``asked`` are more options, as for a container.
+    The coordinator handles the loss of a node or task. No option limits CPUs, memory or GPUs: the step has
+    everything that the job has on each node. ``more`` are further options, for example of a container.
     """
     own = dict(passed(spec.srun, "--srun"))
     ours = {
@@ -257,7 +261,7 @@ def launch_argv(spec: JobSpec, paths: RunPaths, asked: Sequence[Option]) -> tupl
         "no-kill": "",
         "unbuffered": "",
         "quiet": "",
-        **dict(asked),
+        **dict(more),
     }
     options = [word(option) for option in {**ours, **own}.items()]
     return ("srun", *options, spec.python, "-I", "-S", paths.agent, "agent", paths.run_dir)

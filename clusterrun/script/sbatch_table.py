@@ -1,4 +1,6 @@
-"""The options of sbatch (Slurm 20.11 to 26.05): what clusterrun does with each, and what to type instead."""
+"""Lists the options of sbatch (Slurm 20.11 to 26.05): how clusterrun handles each, and the
+alternative to type.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,20 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class SbatchOption:
-    """One option of sbatch.
+    """One option of sbatch."""
 
-    ``name``: without dashes.
-    ``short``: its letter, '' if it has none.
-    ``takes``: 'none', 'optional' or 'required': whether it has a value.
-    ``refused``: why ``--sbatch NAME`` is refused, and what to do instead; '' if it is passed on.
-    ``instead``: what to type in place of ``--NAME`` among the options of submit, where ``--sbatch NAME`` is
-    not the best answer.
-    ``joined``: the separator with which the values of several ``--sbatch NAME`` become one. '': the last one
-    counts, as sbatch does it.
-    """
-
+    # Name without dashes.
     name: str
+    # One-letter name, '' if there is none.
     short: str = ""
+    # Whether it takes a value: 'none', 'optional' or 'required'.
     takes: str = "required"
+    # Reason why ``--sbatch NAME`` is refused, with the alternative; '' if it is passed on.
     refused: str = ""
+    # Replacement for ``--NAME`` among the options of submit, if ``--sbatch NAME`` is not the best one.
     instead: str = ""
+    # Separator that joins the values of several ``--sbatch NAME``; '' if the last value counts, as in
+    # sbatch.
     joined: str = ""
 
 
@@ -117,6 +116,7 @@ _ROWS = (
 OPTIONS = {option.name: option for option in _ROWS}
 _BY_LETTER = {option.short: option for option in _ROWS if option.short}
 
+# Options of srun that would break the launch of the agents, each with its alternative.
 SRUN_REFUSED = {
     **{
         name: OPTIONS[name].refused
@@ -132,7 +132,6 @@ SRUN_REFUSED = {
     "pty": "nobody is at the terminal of a batch job: use clusterrun shell",
     "wait": "the end of ranks is the coordinator's to judge: leave it out",
 }
-"""Options of srun that would break the launch of the agents, each with what to do instead."""
 _SRUN_ALONE = (
     *("accel-bind", "compress", "cpu-bind", "disable-status", "epilog", "exact", "het-group", "mpi"),
     *(

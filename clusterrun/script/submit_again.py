@@ -1,4 +1,4 @@
-"""The line that submits a recorded run once more: every option that differs from its default."""
+"""Writes the command line that submits a recorded run again: every option that differs from its default."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 
 def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
     """Return ``clusterrun submit …``, quoted for a shell. ``with_values``: with the values of ``--env``."""
-    words = ["clusterrun", "check" if spec.alone else verb]
+    arguments = ["clusterrun", "check" if spec.alone else verb]
     plain = JobSpec(spec.command, spec.cwd)
     for option in EVERY:
         if not _by_itself(option.name, spec):
-            words += _words(option, spec, plain, with_values)
+            arguments += _words(option, spec, plain, with_values)
     if spec.alone:
-        words += ["--level", spec.preflight] if spec.preflight == "quick" else []
-        words += ["--all-pairs"] if spec.all_pairs else []
+        arguments += ["--level", spec.preflight] if spec.preflight == "quick" else []
+        arguments += ["--all-pairs"] if spec.all_pairs else []
     else:
-        words += spec.command
-    there = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {shlex.quote(spec.cwd)} && "
-    return there + shlex.join(words)
+        arguments += spec.command
+    directory_change = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {shlex.quote(spec.cwd)} && "
+    return directory_change + shlex.join(arguments)
 
 
 def _by_itself(name: str, spec: JobSpec) -> bool:
-    """Whether an option of the record was not typed, or would be the same without it."""
+    """Return whether the user did not type the option, or whether omitting it has the same effect."""
     if name == "max-restarts":
         return spec.max_restarts in (UNSAID, replace(spec, max_restarts=UNSAID).restarts)
     return {
@@ -63,8 +63,8 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> 
     if option.kind == "switch":
         yield option_name
     elif option.kind == "list":
-        for one in value:
-            yield from (option_name, one if isinstance(one, str) else f"{one[0]}={one[1]:g}")
+        for element in value:
+            yield from (option_name, element if isinstance(element, str) else f"{element[0]}={element[1]:g}")
     elif option.kind in DURATIONS:
         yield from (option_name, _duration(value))
     else:
