@@ -1,1 +1,1 @@
-"""Values that the client and the nodes share; pure."""
+"""Values that the client and the nodes share. No module has side effects."""

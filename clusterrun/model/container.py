@@ -1,4 +1,4 @@
-"""The container that ranks run in, as a value: image, runtime, what is mounted; starts nothing."""
+"""Describes the container of the ranks: image, runtime and mounts. Starts nothing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
 RUNTIMES = ("pyxis", "apptainer", "charliecloud", "podman", "slurm")
+# Runtimes that are a prefix of a command. The others are options of srun, and the agent runs inside.
 PREFIXES = ("apptainer", "charliecloud", "podman")
-"""Programs that stand before a command; the others are options of srun, and the agent runs inside."""
+# The image's Python if the user names none.
 PYTHON = "python3"
-"""The image's Python where nobody names one."""
 
 
 @frozen
 class Mount:
-    """A folder or file of the host, at ``target`` in the container; both are absolute."""
+    """A folder or file of the host, and its path in the container. Both paths are absolute."""
 
     source: str
     target: str
@@ -23,23 +23,23 @@ class Mount:
 
 @frozen
 class Container:
-    """Empty ``image``: ranks run on the host itself. ``mounts`` holds those that clusterrun adds too."""
+    """The container of the ranks. ``mounts`` includes those that clusterrun adds."""
 
-    image: str = ""
+    image: str = ""  # empty if ranks run on the host itself
     runtime: str = ""
     mounts: tuple[Mount, ...] = ()
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the agent stays outside, and starts the container."""
+        """Return whether the agent runs outside and starts the container."""
         return self.runtime in PREFIXES
 
 
-def mount(said: str) -> Mount:
-    """The mount that ``SRC[:DST[:ro]]`` means. Raises ``BadInput``."""
-    source, *others = said.split(":")
+def mount(text: str) -> Mount:
+    """Return the mount of ``SRC[:DST[:ro]]``. Raises ``BadInput``."""
+    source, *others = text.split(":")
     target = others[0] if others else source
     absolute = source.startswith("/") and target.startswith("/")
-    if not absolute or ".." in target.split("/") or others[1:] not in ([], ["ro"], ["rw"]) or "\0" in said:
-        raise BadInput(f"--mount {said!r} is not a mount", "write absolute paths: --mount /data:/data:ro")
+    if not absolute or ".." in target.split("/") or others[1:] not in ([], ["ro"], ["rw"]) or "\0" in text:
+        raise BadInput(f"--mount {text!r} is not a mount", "write absolute paths: --mount /data:/data:ro")
     return Mount(source, target, others[1:] == ["ro"])

@@ -1,4 +1,7 @@
-"""Every name that two machines share: exit codes, environment, signals, limits; standard library only."""
+"""Defines the names that two machines share: exit codes, environment, signals, limits.
+
+It imports the standard library only.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ import sys
 
 VERSION = "0.1.0"
 
+# Version of every JSON document in a run directory. A newer one is refused.
 FORMAT = 1
-"""Version of every JSON document in a run directory; a newer one is refused, never guessed."""
 
 WIRE = 1
 
+# The Python that compiled the bytecode of the packed program. Only this exact version may run it.
 BYTECODE_TAG = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}".encode()
-"""The Python that compiled the bytecode of the packed program: exactly this version may run it."""
 
 
 class ExitCode(enum.IntEnum):
-    """What a clusterrun command exits with."""
+    """The exit codes of clusterrun commands."""
 
     DONE = 0
     FAILED = 1
@@ -30,10 +33,10 @@ class ExitCode(enum.IntEnum):
 
 
 HOME_VARIABLE = "CLUSTERRUN_HOME"
+# The cluster that commands use, as with ``--host``.
 HOST_VARIABLE = "CLUSTERRUN_HOST"
-"""Names the cluster that commands run on, as ``--host`` does."""
+# The user's name of this cluster, for a command that came over SSH.
 TYPED_AT_VARIABLE = "CLUSTERRUN_TYPED_AT"
-"""Set for a command that came over SSH: what its user calls this cluster."""
 LAB_HOME_VARIABLE = "CLUSTERRUN_LAB_HOME"
 OPTION_VARIABLE_PREFIX = "CLUSTERRUN_"
 
@@ -41,8 +44,8 @@ RUN_ID_VARIABLE = "CLUSTERRUN_RUN_ID"
 RUN_NAME_VARIABLE = "CLUSTERRUN_RUN_NAME"
 RUN_DIR_VARIABLE = "CLUSTERRUN_RUN_DIR"
 ATTEMPT_VARIABLE = "CLUSTERRUN_ATTEMPT"
-# Set for ranks that run in a copy of the code (--snapshot): the project and the copy of it; the commit, and
-# whether the files differ from it (0 or 1).
+# For ranks that run in a copy of the code (--snapshot): the project, its copy, the commit, and whether the
+# files differ from it (0 or 1).
 CODE_ORIGINAL_VARIABLE, CODE_COPY_VARIABLE = "CLUSTERRUN_CODE_ORIGINAL", "CLUSTERRUN_CODE_COPY"
 GIT_COMMIT_VARIABLE, GIT_DIRTY_VARIABLE = "CLUSTERRUN_GIT_COMMIT", "CLUSTERRUN_GIT_DIRTY"
 CODE_VARIABLES = (
@@ -51,86 +54,88 @@ CODE_VARIABLES = (
     GIT_COMMIT_VARIABLE,
     GIT_DIRTY_VARIABLE,
 )
+# The companions of an agent. Work that may hang runs in them, never in the agent itself.
 EXAMINER = "examiner"
 OBSERVER = "observer"
-"""The companions of an agent: what may hang is done in them, never in the agent itself."""
+# The name of an agent's companion process, in that process and its children.
 COMPANION_VARIABLE = "CLUSTERRUN_COMPANION"
-"""Set in an agent's companion process and all below it, to its name."""
 NODE_VARIABLE = "CLUSTERRUN_NODE"
+# Number and name of a simulated node, for its agent. The name stays in the environment of every rank.
 NODE_NAME_VARIABLE = "CLUSTERRUN_NODE_NAME"
-"""Number and name of a simulated node, for its agent; the name stays in the environment of every rank."""
+# Prefix of the name of a repeated question about every node's use.
 TOP_ASK = "top"
-"""How the name of a question begins that wants every node's use, often, for a while."""
+# Users set it to 1 if their ranks do not train together. It suppresses the warning.
 INDEPENDENT_VARIABLE = "CLUSTERRUN_INDEPENDENT"
-"""Set to 1 by users whose ranks are not meant to train together: nobody is warned that they do not."""
+# The process id of the rank beside which a command runs (`clusterrun exec`).
 RANK_PID_VARIABLE = "CLUSTERRUN_RANK_PID"
-"""The process id of the rank beside which a command runs (`clusterrun exec`)."""
+# The host list of the whole allocation, for agents of a step on some of its nodes. Such a step numbers only
+# its own nodes. The agent takes its node number from this list.
 NODES_VARIABLE = "CLUSTERRUN_NODES"
-"""The host list of the whole allocation, for agents of a step that does not stand on all of it: a step
-numbers its own nodes, and an agent its node by the place of its name here."""
+# PATH before the setup lines of the batch script. It shows whether they bring another Python.
 PATH_BEFORE_VARIABLE = "CLUSTERRUN_PATH_BEFORE_SETUP"
-"""PATH as the batch script found it: by it the Python is known that its setup lines bring."""
-# The directory to which the setup lines of the batch script changed; empty if they did not.
+# The directory to which the setup lines of the batch script changed; '' if they did not.
 SETUP_CWD_VARIABLE = "CLUSTERRUN_SETUP_CWD"
+# ``<run id>.<epoch>`` in every process of a run. It identifies processes that outlive their attempt.
 MARKER_VARIABLE = "CLUSTERRUN_STEP"
-"""Set in every process of a run to ``<run id>.<epoch>``: by it what was left behind is found."""
+# The plan of a rehearsed run, for its ranks.
 REHEARSAL_VARIABLE = "CLUSTERRUN_REHEARSAL"
-"""The plan of a run that is rehearsed, as its ranks read it."""
 
+# Inherited variables that would change a new submission. They are dropped before sbatch, with a notice.
 SCRUBBED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "PMIX_", "PMI_", "PET_", "TORCHELASTIC_")
-"""Inherited variables that would steer a new submission; dropped before sbatch, and said."""
 
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER")
 
 TERMINATE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# The notice of a time limit or a preemption that clusterrun requests from Slurm. NCCL's proxy uses USR1.
 NOTICE_SIGNAL = signal.SIGUSR2
-"""The notice of a time limit or a preemption that clusterrun asks Slurm for. NCCL's proxy takes USR1."""
+# Signals that users let Slurm send (``--sbatch signal=USR1@90``, ``scancel -s USR1``) to ranks that handle
+# them. They end no process of clusterrun.
 USERS_SIGNALS = (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
-"""Signals that users let Slurm send (``--sbatch signal=USR1@90``, ``scancel -s USR1``), for ranks that catch
-them; they end nothing."""
 
+# How a run continues in another job: Slurm requeues the same job, or the next job waits already.
 REQUEUE_WORDS = ("requeue", "chain")
-"""How a run goes on in another job: Slurm queues the same one again, or the next one waits already."""
 
 HEARTBEAT_SECONDS = 5.0
+# Counted from the sending of the last heartbeat that the coordinator acknowledged.
 LEASE_SECONDS = 20.0
-"""Counted from the sending of the last heartbeat that the coordinator acknowledged."""
+# Silence after which the coordinator marks a node as lost. The node counts as dead only after a lease.
 LOST_SECONDS = 12.0
-"""Silence after which the coordinator calls a node lost (but not yet dead: that takes a lease)."""
+# Upper bound on the kill after a lease expires. Lease and kill take far less than SlurmdTimeout and the
+# requeue delay.
 KILL_SECONDS = 3.0
-"""Upper bound on the kill after a lease ran out; lease + kill is far below SlurmdTimeout + requeue delay."""
+# A node that was stopped while its lease expired stops its ranks and asks for this long. Then it kills
+# them. The nodes of a suspended job are resumed one after the other.
 AWAKE_SECONDS = 10.0
-"""A node that stood still while its lease ran out stops its ranks and asks for so long; then it kills them.
-The nodes of a suspended job are woken one after the other."""
+# From TERM (and CONT) to KILL of the other ranks after a rank failed. They often hang in a collective, and
+# a restart waits for their end.
 GRACE_SECONDS = 8.0
-"""From TERM (and CONT) to KILL of the other ranks after a rank failed. They often hang in a collective, and a
-restart waits for their end."""
+# From TERM to KILL when a run is ended. It equals Slurm's default of ``KillWait``. Local runs use it too.
 KILL_WAIT_SECONDS = 30.0
-"""From TERM to KILL when a run is ended: Slurm's default of ``KillWait``, which local runs use too."""
-# How long processes may go on that ranks with exit code 0 left on a node. Then they get a TERM, and a KILL
-# after the kill wait. Uploads of results need it, and a daemon must not keep the nodes for longer.
+# Limit on processes that ranks with exit code 0 leave behind. Then they get a TERM, and a KILL after the
+# kill wait. Uploads of results need the time, and a daemon must not keep the nodes longer.
 FINISH_SECONDS = 60.0
-# How long filters of a failed rank's output (``exec > >(tee …)``) may go on; the pipe holds at most 64 KiB.
+# Limit on filters of a failed rank's output (``exec > >(tee …)``). The pipe holds at most 64 KiB.
 DRAIN_SECONDS = 5.0
+# Longest interval between two writes of the coordinator's state.
 STATE_SECONDS = 10.0
-"""The coordinator writes its state at least this often while it lives."""
+# Number of last lines of a failed rank that are sent with the report of its end.
 TAIL_LINES = 20
-"""How many of the last lines of a failed rank travel with the news of its end."""
+# From the launch of the agents until all must have joined.
 JOIN_SECONDS = 120.0
-"""From the launch of the agents until all must have joined."""
-# An overloaded machine gets at most so many times the limit more: 10 minutes with ``JOIN_SECONDS``.
+# Largest factor on a limit for an overloaded machine: 10 minutes with ``JOIN_SECONDS``.
 OVERLOAD_FACTOR = 5.0
+# Placeholders in the arguments that requeue a run: the bad nodes, and the job to wait for.
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
-"""In the arguments that queue a run once more: where its bad nodes go, and the job that it is to wait for."""
+# Precedes the index of the shape in the comment of a job of a run with several shapes.
 SHAPE_MARK = "shape="
-"""In the comment of a job of a run with several shapes: before the number of its own."""
+# Part of the reason of an end. The number of seconds follows.
 KILLED_WHILE_SAVING = "killed while saving: the handler of SIGTERM was still running after"
-"""In the reason of an end, which closes with it and the seconds."""
+# Limit on how often a run requeues itself without its unfit nodes.
 MOST_RESUBMITS = 3
-"""How often a run queues itself anew without its unfit nodes."""
+# Reason for a node that sent nothing to the program that starts the agents.
 NO_CONNECTION = "opened no connection"
-"""Said of a node from which nothing came to the program that starts the agents."""
+# Reason for a node that stopped sending without closing its connection.
 NO_HEARTBEAT = "no heartbeat for"
-"""Said of a node that fell silent, and did not close its connection."""
+# Reasons for a node whose agent was connected before. The check then looks for a common cause of several
+# such nodes.
 AGENT_LOST, NOT_BACK = "its agent was lost", "it was lost and did not come back"
-"""Said of a node whose agent was there before; the check then asks whether several such share a cause."""

@@ -1,4 +1,4 @@
-"""Frozen values to JSON and back, checked field by field; knows no file and no meaning."""
+"""Converts frozen values to JSON and back, with a check of every field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BadDocument(ClusterrunError):
-    """A document is damaged, from a newer version, or not what it should be."""
+    """A document is damaged, from a newer version, or of another kind."""
 
 
 MUST_UNDERSTAND = "must_understand"
@@ -26,12 +26,14 @@ _AS_IT_IS = frozenset((str, int, float, bool, type(None)))
 
 
 def encode(value: object) -> Any:
-    """``value`` as what ``json`` can write: objects for frozen values, lists for tuples, enums by value."""
+    """Return ``value`` for ``json``: objects for frozen values, lists for tuples, values for enum members."""
     return _encoded(value, fields)
 
 
 def encode_set(value: object) -> Any:
-    """As ``encode``, without fields that have their defaults: a version that lacks one can read the rest."""
+    """Return ``value`` as ``encode`` does, without default fields. A version without such a field can
+    read the rest.
+    """
     return _encoded(value, _set_fields)
 
 
@@ -60,23 +62,23 @@ def _encoded(value: object, chosen: Callable[[object], dict[str, Any]]) -> Any:
 
 
 class _Wrong(Exception):
-    """What is wrong with a part of a document, and where: the place grows on the way up."""
+    """A mistake in a part of a document. Each level above prepends its name to the place."""
 
-    def __init__(self, said: str, place: str = "") -> None:
-        super().__init__(said)
-        self.said = said
+    def __init__(self, problem: str, place: str = "") -> None:
+        super().__init__(problem)
+        self.said = problem
         self.place = place
 
 
+# For each class: the reader of each field, and the type whose values need no conversion. Computed once.
 _READERS: dict[type, dict[str, tuple[type | None, Reader]]] = {}
-"""How the fields of a class are read, and of which type a value needs no reading; found out once."""
 
 
 def decode(cls: type[T], data: Any, where: str = "") -> T:
-    """A ``cls`` from ``data``; absent fields take their defaults, unknown ones are ignored.
+    """Return a ``cls`` from ``data``. Absent fields take their defaults, unknown ones are ignored.
 
-    A newer version lists under ``must_understand`` the fields that change what the others mean; one of
-    them that is unknown here is refused. Raises ``BadDocument`` naming the field.
+    A newer version lists under ``must_understand`` the fields that change the meaning of others. An unknown
+    field in that list is refused. Raises ``BadDocument`` with the field's name.
     """
     try:
         return _object(cls, data)
@@ -103,8 +105,8 @@ def _object(cls: type[T], data: Any) -> T:
 
 
 def _check_ignorable(unknown: set[str], needed: Any) -> None:
-    known = needed if isinstance(needed, (list, tuple)) else [MUST_UNDERSTAND]
-    missing = [name for name in known if name in unknown]
+    needed_names = needed if isinstance(needed, (list, tuple)) else [MUST_UNDERSTAND]
+    missing = [name for name in needed_names if name in unknown]
     if missing:
         raise _Wrong(f"field {missing[0]!r} is of a newer clusterrun and changes what the others mean")
 
@@ -120,8 +122,8 @@ def _field(name: str, read: Reader, data: Any) -> Any:
 def _readers(cls: type) -> dict[str, tuple[type | None, Reader]]:
     kinds: dict[str, str] = cls.__dict__.get("__annotations__", {})
     plain = {kind: types[0] for kind, types in _PLAIN.items()}
-    found = {name: (plain.get(kind.split(" | ")[0]), _reader(kind, cls)) for name, kind in kinds.items()}
-    return _READERS.setdefault(cls, found)
+    readers = {name: (plain.get(kind.split(" | ")[0]), _reader(kind, cls)) for name, kind in kinds.items()}
+    return _READERS.setdefault(cls, readers)
 
 
 def _reader(kind: str, owner: type) -> Reader:
@@ -147,8 +149,8 @@ def _member(kind: type[enum.Enum], data: Any) -> enum.Enum:
 
 def _tuple_reader(inner: str, owner: type) -> Reader:
     if inner.endswith(", ..."):
-        one = _reader(inner[: -len(", ...")], owner)
-        return lambda data: tuple(_items(one, _list(data)) if data else _list(data))
+        read_item = _reader(inner[: -len(", ...")], owner)
+        return lambda data: tuple(_items(read_item, _list(data)) if data else _list(data))
     kinds = [_reader(kind, owner) for kind in inner.split(", ")]
 
     def read(data: Any) -> tuple[Any, ...]:
@@ -166,13 +168,13 @@ def _list(data: Any) -> list[Any]:
 
 
 def _items(read: Reader, data: list[Any]) -> list[Any]:
-    found: list[Any] = []
+    items: list[Any] = []
     try:
-        found.extend(map(read, data))  # keeps what was read before one that is wrong
+        items.extend(map(read, data))  # keeps what was read before one that is wrong
     except _Wrong as wrong:
-        wrong.place = f"[{len(found)}]{wrong.place}"
+        wrong.place = f"[{len(items)}]{wrong.place}"
         raise
-    return found
+    return items
 
 
 _PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,)}

@@ -1,4 +1,4 @@
-"""Times as people and Slurm write them, in seconds; asks no clock."""
+"""Parses and formats durations and times as users and Slurm write them. Reads no clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 
 from clusterrun.model.errors import BadInput
 
+# Ten years. A longer duration is a typing error.
 LONGEST = 10 * 366 * 86400
-"""Ten years: what is longer is a slip of the hand."""
 
 _PEOPLE = r"(?ai)(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?"
 _SLURM = r"(?a)(?:(?P<days>\d+)-)?(?P<fields>\d+(?::\d+){0,2})"
@@ -17,10 +17,11 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def parse(text: str, bare: int = 60) -> int:
-    """Seconds in ``text``: ``90m``, ``2h``, ``1d12h``, ``1w``, or Slurm's forms (``D-HH[:MM[:SS]]``, …).
+    """Return the seconds of ``text``: ``90m``, ``2h``, ``1d12h``, ``1w``, or Slurm's forms
+    (``D-HH[:MM[:SS]]``, …).
 
-    A bare number counts units of ``bare`` seconds: minutes, as in Slurm, unless said otherwise. Raises
-    ``BadInput``, also for nothing at all and for more than ten years.
+    A bare number counts units of ``bare`` seconds, by default minutes as in Slurm. Raises ``BadInput``,
+    also for an empty text and for more than ten years.
     """
     stripped = text.strip()
     number = stripped.isascii() and stripped.isdecimal()
@@ -31,29 +32,29 @@ def parse(text: str, bare: int = 60) -> int:
 
 
 def spoken(seconds: float) -> str:
-    """``seconds`` for people, its two largest units: ``1 d 12 h``, ``90 s`` is ``1 min 30 s``."""
+    """Return ``seconds`` in the two largest units: ``1 d 12 h``; ``1 min 30 s`` for 90."""
     rest = round(seconds)
-    words = []
+    parts = []
     for size, unit in _UNITS:
         count, rest = divmod(rest, size)
         if count:
-            words.append(f"{count} {unit}")
-    return " ".join(words[:2]) or "0 s"
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def moment(at: float) -> str:
-    """``at`` (seconds since the epoch) in this machine's zone, to the minute: ``2026-11-20 09:28``."""
+    """Return ``at`` (seconds since the epoch) in this machine's zone, to the minute: ``2026-11-20 09:28``."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def clock_time(at: float, now: float) -> str:
-    """``at`` in this machine's zone: the time alone where it lies on the same day as ``now``."""
+    """Return ``at`` in this machine's zone, without the date if it is on the same day as ``now``."""
     then, today = time.localtime(at), time.localtime(now)
     return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
 def slurm_form(seconds: int) -> str:
-    """``seconds`` as Slurm reads it without doubt: ``HH:MM:SS`` or ``D-HH:MM:SS``."""
+    """Return ``seconds`` in an unambiguous form of Slurm: ``HH:MM:SS`` or ``D-HH:MM:SS``."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

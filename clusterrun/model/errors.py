@@ -1,4 +1,4 @@
-"""Every error a user can meet: what was seen, what to do about it, and the exit code; knows no terminal."""
+"""Defines the errors that users can meet: the problem, the remedy, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from clusterrun.model.contract import ExitCode
 
 
 class ClusterrunError(Exception):
-    """Base of all errors that are the answer to a user, not a bug.
+    """Base of all errors that are an answer to the user, not a bug.
 
-    ``seen`` says what happened, ``remedy`` what to do about it (an exact command where there
-    is one); ``code`` is what the process exits with.
+    ``seen`` is the problem. ``remedy`` is the way out, with an exact command if possible. ``code`` is the
+    exit code of the process.
     """
 
     code = ExitCode.FAILED
@@ -24,7 +24,7 @@ class ClusterrunError(Exception):
 
 
 class BadInput(ClusterrunError):
-    """The command line, a configuration file or an argument cannot be meant (exit code 2)."""
+    """The command line, a configuration file or an argument is not valid (exit code 2)."""
 
     code = ExitCode.USAGE
 
@@ -36,10 +36,10 @@ class SchedulerError(ClusterrunError):
 
 
 class SchedulerUnreachable(SchedulerError):
-    """Slurm gave no answer: nothing is known about the question that was asked."""
+    """Slurm gave no answer, so the result of the query is unknown."""
 
 
 class NoSuchRun(ClusterrunError):
-    """No run goes by that id, job id or name (exit code 5)."""
+    """No run has this id, job id or name (exit code 5)."""
 
     code = ExitCode.NO_SUCH_RUN

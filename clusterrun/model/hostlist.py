@@ -1,4 +1,4 @@
-"""Host lists as Slurm writes them (``gpu[001-004,7]-ib``) to names and back; knows nothing but the text."""
+"""Converts Slurm's host lists (``gpu[001-004,7]-ib``) to names and back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 
+# Limit on the names of one list. ``n[0-999999999]`` must not fill the memory.
 LIMIT = 65536
-"""Names that one list may stand for: ``n[0-999999999]`` must not fill the memory."""
 
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
@@ -17,14 +17,14 @@ _NUMBERED = re.compile(r"(?s)(.*?)([0-9]{1,18})")
 
 
 def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
-    """The names that ``text`` stands for, in its order, duplicates kept, as ``scontrol show hostnames``.
+    """Return the names of ``text`` in its order, duplicates kept, as ``scontrol show hostnames`` does.
 
-    Several brackets multiply, the last one running fastest. Raises ``BadInput`` if the text
-    is not a host list or stands for more than ``limit`` names.
+    Several brackets multiply, the last one running fastest. Raises ``BadInput`` if the text is not a host
+    list or means more than ``limit`` names.
     """
     names: list[str] = []
     for part in _split(text):
-        # Literal text and bracket contents in turn: a[1-2]b is a, [1-2, b.
+        # Literal text and bracket contents alternate: a[1-2]b is a, [1-2, b.
         pieces = [_choices(piece, text, limit) for piece in re.split(r"(?=\[)|\]", part) if piece]
         size = 1
         for piece in pieces:
@@ -36,14 +36,14 @@ def expand(text: str, limit: int = LIMIT) -> tuple[str, ...]:
 
 
 def fold(names: Sequence[str]) -> str:
-    """``names`` as one short list: neighbours that differ in the number at their end share a bracket.
+    """Return ``names`` as one short list. Neighbours that differ in their last number share a bracket.
 
-    ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``. Names that go on after
-    their number (``gpu1-ib``) are not folded: before 23.11 Slurm reads no list with text after a bracket.
+    ``expand(fold(names)) == tuple(names)`` for names without ``,``, ``[`` and ``]``. Names with text after
+    their number (``gpu1-ib``) are not folded, because Slurm before 23.11 reads no text after a bracket.
     """
     parts: list[str] = []
     numbered = map(_numbered, names)
-    for (head, plain), group in itertools.groupby(numbered, key=lambda one: (one[0], not one[1])):
+    for (head, plain), group in itertools.groupby(numbered, key=lambda pair: (pair[0], not pair[1])):
         numbers = [number for _, number in group]
         if plain or len(numbers) == 1:
             parts += [head + number for number in numbers]
@@ -53,12 +53,12 @@ def fold(names: Sequence[str]) -> str:
 
 
 def _refusal(text: str, why: str) -> BadInput:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return BadInput(f"{shown!r} is not a host list: {why}", "write it as Slurm does: node[01-04,7],login1")
+    excerpt = text if len(text) <= 80 else text[:77] + "..."
+    return BadInput(f"{excerpt!r} is not a host list: {why}", "write it as Slurm does: node[01-04,7],login1")
 
 
 def _split(text: str) -> Iterator[str]:
-    """The comma-separated parts; a comma inside a bracket belongs to the bracket."""
+    """Return the comma-separated parts. A comma inside a bracket does not separate."""
     start = depth = 0
     for at, letter in enumerate(text + ","):
         if letter == "," and (depth == 0 or at == len(text)):
@@ -76,7 +76,7 @@ def _split(text: str) -> Iterator[str]:
 def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
     if not piece.startswith("["):
         return (piece,)
-    found: list[str] = []
+    names: list[str] = []
     for item in piece[1:].split(","):
         match = _RANGE.fullmatch(item)
         if not match:
@@ -86,8 +86,8 @@ def _choices(piece: str, text: str, limit: int) -> tuple[str, ...]:
             raise _refusal(text, f"the range {item!r} runs backwards")
         if int(high) - int(low) >= limit:
             raise _refusal(text, f"it is more than {limit} names")
-        found += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
-    return tuple(found)
+        names += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return tuple(names)
 
 
 def _numbered(name: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _numbered(name: str) -> tuple[str, str]:
 
 
 def _ranges(numbers: Sequence[str]) -> Iterator[str]:
-    """Runs of numbers that grow by one and would be written alike again."""
+    """Yield runs of consecutive numbers that a range reproduces exactly."""
     first = last = numbers[0]
     for number in [*numbers[1:], ""]:
         if number and number == str(int(last) + 1).zfill(len(first)):

@@ -1,4 +1,4 @@
-"""Every limit a user can set, by name, with its default and meaning; judges nothing."""
+"""Lists the limits that users can set, with name, default and meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Limit:
-    """One limit: ``unit`` is that of ``default``; a ``share`` is a part of one (0.1 is 10 %)."""
+    """One limit. ``unit`` is the unit of ``default``; a ``share`` is a fraction (0.1 is 10 %)."""
 
     name: str
     default: float
@@ -48,10 +48,10 @@ LIMITS = (
 BY_NAME = {limit.name: limit for limit in LIMITS}
 
 
-def chosen(given: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Every limit by name: the user's number where one is given, else the default. Raises ``ValueError``."""
+def chosen(overrides: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return every limit by name: the user's number if it is set, else the default. Raises ``ValueError``."""
     numbers = {limit.name: limit.default for limit in LIMITS}
-    for name, number in given:
+    for name, number in overrides:
         if name not in numbers:
             raise ValueError(f"no limit is named {name}; there are: {', '.join(numbers)}")
         if not 0 <= number < float("inf"):

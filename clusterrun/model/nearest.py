@@ -1,17 +1,19 @@
-"""What a wrong word may have meant; knows no words of its own."""
+"""Suggests names for a misspelt one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str], most: int = 1, alike: float = 0.6) -> list[str]:
-    """At most so many of ``known``, the most like ``word`` first; none where nothing is near."""
+def nearest(word: str, names: Iterable[str], most: int = 1, alike: float = 0.6) -> list[str]:
+    """Return at most ``most`` of ``names``, the most similar to ``word`` first; none if no name is
+    similar.
+    """
     import difflib  # for a wrong word alone: every TAB is a start
 
-    return difflib.get_close_matches(word, list(known), most, alike)
+    return difflib.get_close_matches(word, list(names), most, alike)
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    found = nearest(word, known)
-    return f"did you mean {found[0]!r}?" if found else otherwise
+def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
+    near = nearest(word, names)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""Nodes as people ask for them: a number, or the least and the most; knows no scheduler."""
+"""Parses node counts of users: a number, or the least and the most."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _WORDS = r"(?a)(?P<least>-?\d{1,18})(?:-(?P<most>\d{1,18}))?"
 
 
 def read(text: str, where: str = "--nodes") -> tuple[int, int]:
-    """The most nodes, and the least (0: exactly as many), in ``4`` or ``1-4``. Raises ``BadInput``."""
-    found = re.fullmatch(_WORDS, text.strip())
-    if found is None:
+    """Return the most nodes, and the least (0: exactly as many), in ``4`` or ``1-4``. Raises ``BadInput``."""
+    match = re.fullmatch(_WORDS, text.strip())
+    if match is None:
         remedy = "give how many, or the least and the most: --nodes 4, --nodes 1-4"
         raise BadInput(f"{where} {text!r}: not a number of nodes", remedy)
-    least, most = int(found["least"]), int(found["most"] or found["least"])
-    if found["most"] and not 0 < least <= most:
+    least, most = int(match["least"]), int(match["most"] or match["least"])
+    if match["most"] and not 0 < least <= most:
         raise BadInput(f"{where} {text!r}: the least comes first, and is 1 or more", "give --nodes 1-4")
     return most, least if least < most else 0
 

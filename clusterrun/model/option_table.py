@@ -1,4 +1,4 @@
-"""The table of options: names, kinds, help, what holds when nobody says, and what becomes of each where."""
+"""Lists all options: names, kinds, help, defaults, and their effect with and without Slurm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from clusterrun.model import contract
 from clusterrun.model.container import RUNTIMES
 from clusterrun.model.frozen import frozen, replace
 
+# The kinds of options that are durations, with the seconds that a bare number counts.
 DURATIONS = {"time": 60, "seconds": 1}
-"""The kinds of options that are durations, each with the seconds that a bare number counts."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,48 +26,38 @@ GROUPS = {
 }
 
 
+# Without Slurm it has no effect, and a notice says so.
 IGNORED = "ignored"
-"""Without Slurm it means nothing, and that is said."""
+# It requires Slurm. Without Slurm nothing is started on this machine.
 REFUSED = "refused"
-"""Nobody gives it without meaning a cluster: nothing starts on this machine instead."""
 
 
 @frozen
 class Option:
-    """One option: its name without dashes, what kind of value it takes, and what holds when nobody says.
+    """One option of a command."""
 
-    ``kind`` is ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), ``gpus`` (a
-    number, or TYPE:NUMBER), ``nodes`` (a number, or MIN-MAX), or one of ``DURATIONS``. ``otherwise`` says in
-    words what holds when nobody says, where ``default`` does not; ``least`` is the least of a number.
-    ``group`` is of ``GROUPS``; the ``common`` ones stand in ``--help``, the others in ``--help-all``.
-    ``short`` and ``also`` are other names that people know it by.
-
-    ``sbatch``: it is handed to sbatch, which knows it by the same name. ``queued``: only a job that is still
-    to be queued can have it, so ``run`` refuses it. ``shaped``: the shapes of a run may differ in it.
-    ``here`` says what becomes of it on this machine, without Slurm: '' (it holds), ``IGNORED`` or
-    ``REFUSED``.
-    """
-
-    name: str
+    name: str  # without dashes
+    # ``text``, ``number``, ``switch`` (on or off), ``list`` (of strings, repeatable), ``gpus`` (a number,
+    # or TYPE:NUMBER), ``nodes`` (a number, or MIN-MAX), or one of ``DURATIONS``
     kind: str
     help: str
     metavar: str = ""
     default: Value = ""
     choices: tuple[str, ...] = ()
-    group: str = "resources"
-    common: bool = False
-    otherwise: str = ""
-    short: str = ""
-    also: tuple[str, ...] = ()
-    least: int = 0
-    sbatch: bool = False
-    queued: bool = False
-    shaped: bool = False
-    here: str = ""
+    group: str = "resources"  # one of ``GROUPS``
+    common: bool = False  # listed in ``--help``; the others are listed in ``--help-all``
+    otherwise: str = ""  # the default as text, if ``default`` does not show it
+    short: str = ""  # one-letter alias
+    also: tuple[str, ...] = ()  # long aliases
+    least: int = 0  # the least value of a number
+    sbatch: bool = False  # passed to sbatch, which knows it by the same name
+    queued: bool = False  # only a job that is not queued yet can have it, so ``run`` refuses it
+    shaped: bool = False  # the shapes of a run may differ in it
+    here: str = ""  # its effect without Slurm: '' (unchanged), ``IGNORED`` or ``REFUSED``
 
     @property
     def field(self) -> str:
-        """Its name in Python: as a keyword, and as a field of a spec."""
+        """The option's name in Python: as a keyword, and as a field of a spec."""
         return self.name.replace("-", "_")
 
     @property
@@ -76,14 +66,17 @@ class Option:
 
     @property
     def holds(self) -> str:
-        """What holds when nobody says, in words; empty if that is nothing at all."""
+        """Return the default as text; '' if there is none."""
         return self.otherwise or ("" if self.default in ("", (), False) else str(self.default))
 
 
 def _option(names: str, kind: str, help_: str, metavar: str = "", default: Value = "", **more: Any) -> Option:
-    """``names``: its name, then the others by which people know it."""
+    """Return an option. ``names`` holds its name, then its aliases."""
     name, *others = names.split()
-    short, also = [one for one in others if len(one) == 2], [one for one in others if len(one) > 2]
+    short, also = (
+        [alias for alias in others if len(alias) == 2],
+        [alias for alias in others if len(alias) > 2],
+    )
     return Option(name, kind, help_, metavar, default, short="".join(short), also=tuple(also), **more)
 
 
@@ -100,9 +93,9 @@ def _choice(name: str, help_: str, choices: tuple[str, ...], default: str = "", 
 
 
 def _sbatch(name: str, help_: str, metavar: str, kind: str = "text", **more: Any) -> Option:
-    """What sbatch is asked of a job that is still to be queued."""
-    asked = {"sbatch": True, "queued": True, "shaped": True, "here": IGNORED, **more}
-    return _option(name, kind, help_, metavar, **asked)
+    """Return an option that is passed to sbatch for a job that is not queued yet."""
+    fields = {"sbatch": True, "queued": True, "shaped": True, "here": IGNORED, **more}
+    return _option(name, kind, help_, metavar, **fields)
 
 
 def _text(name: str, help_: str, metavar: str, **more: Any) -> Option:
@@ -117,8 +110,8 @@ def _seconds(name: str, help_: str, default: str, **more: Any) -> Option:
     return Option(name, "seconds", help_, "TIME", default, **more)
 
 
-def _of(group: str, *found: Option) -> tuple[Option, ...]:
-    return tuple(replace(option, group=group) for option in found)
+def _of(group: str, *options: Option) -> tuple[Option, ...]:
+    return tuple(replace(option, group=group) for option in options)
 
 
 _SIZE = (
@@ -220,6 +213,7 @@ _ENVIRONMENT = _of(
 )
 RESOURCES = (*_SIZE, *_SLURM, *_ENVIRONMENT)
 
+# Options of every command that starts with a pre-flight check.
 PREFLIGHT = _of(
     "check",
     _seconds("preflight-budget", "Time that the pre-flight check may take.", "60s"),
@@ -236,7 +230,6 @@ PREFLIGHT = _of(
     _switch("avoid-bad", "Exclude nodes that were lately found unfit.", queued=True, here=IGNORED),
     _seconds("bad-since", "How old a finding may be to count for --avoid-bad.", "7d", queued=True),
 )
-"""Options of every command that starts with a pre-flight check."""
 
 _FORM = (
     _text(
@@ -329,8 +322,8 @@ _OUTPUT = _of(
     _switch("wait", "Return when the run has ended, with its exit code."),
     _text("on-event", "Shell line that gets each event of the run as JSON on its stdin.", "CMD"),
 )
+# Options of ``submit`` alone that a configuration file may set.
 SUBMISSION = (*_FORM, *_CODE, *_CHECK, *_RESTARTS, *_OUTPUT)
-"""Options of ``submit`` alone that can stand in a configuration."""
 
 EVERY = (*RESOURCES, *PREFLIGHT, *SUBMISSION)
 
@@ -338,10 +331,10 @@ TRUST = _list(
     "trust", "Configuration files, or folders of them, to read though another user may write them.", "PATH"
 )
 
+# Settings of a site that are no option of a command.
 SITE = (
     TRUST,
     _number("slurm-every", "Seconds for which one answer of squeue serves all of a user's commands.", "S", 2),
 )
-"""What a site may set that is no option of a command."""
 
 CONFIGURABLE = {option.name: option for option in (*EVERY, *SITE)}

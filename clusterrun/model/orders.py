@@ -1,4 +1,4 @@
-"""What the client tells the nodes: the one document a queued run carries with it; knows no scheduler."""
+"""Defines the orders of the client to the nodes: the one document that a queued run carries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterrun.model.states import Word
 
 
 class Level(Word):
-    """How much is checked before ranks start, equal to its word."""
+    """The extent of the check before ranks start."""
 
     FULL = "full"
     QUICK = "quick"
@@ -18,37 +18,30 @@ class Level(Word):
 
 @frozen
 class Preflight:
-    """What is checked before ranks start, and what happens with unfit nodes.
-
-    ``budget`` is in seconds. ``alone``: no ranks follow (``check``). ``limits`` are numbers by name.
-    ``findings`` is the folder that keeps findings of this cluster (empty: none are kept), ``python``
-    the ranks' interpreter (empty: the ranks are no Python program). ``resubmit`` is the argument
-    list that queues this run once more, with ``{excluded}`` where the host list of unfit nodes goes;
-    empty: a run without enough fit nodes ends. ``check_commands`` are the user's own checks, for a shell.
-    """
+    """The check before ranks start, and the handling of unfit nodes."""
 
     level: Level = Level.OFF
-    budget: float = 60.0
-    alone: bool = False
+    budget: float = 60.0  # seconds
+    alone: bool = False  # no ranks follow (``check``)
     all_pairs: bool = False
     confirm: int = 3
-    limits: tuple[tuple[str, float], ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()  # numbers by name
     cluster: str = ""
-    findings: str = ""
-    python: str = ""
+    findings: str = ""  # folder that keeps findings of this cluster; '' if none are kept
+    python: str = ""  # the ranks' interpreter; '' if the ranks run another program
+    # Arguments that queue this run again; ``{excluded}`` is replaced by the host list of unfit nodes. If it
+    # is empty, a run without enough fit nodes ends.
     resubmit: tuple[str, ...] = ()
-    check_commands: tuple[str, ...] = ()
+    check_commands: tuple[str, ...] = ()  # the user's own checks, for a shell
 
 
 @frozen
 class Interpreter:
-    """The ranks' Python and why it is that one, in words; an empty ``path``: they are another program.
+    """The ranks' Python and the reason for it."""
 
-    ``by_setup``: nobody named it, so one that the setup of the job puts first on PATH takes its place.
-    """
-
-    path: str = ""
+    path: str = ""  # empty if the ranks run another program
     why: str = ""
+    # The user named no Python, so the first Python on PATH after the job's setup replaces it.
     by_setup: bool = False
 
     def __str__(self) -> str:
@@ -57,100 +50,80 @@ class Interpreter:
 
 @frozen
 class WatchOrders:
-    """How ranks are watched while they run.
+    """How ranks are watched while they run."""
 
-    ``on``: an observer stands beside them on every node. It samples every ``sample_seconds``; where
-    nothing moves for ``hang_seconds`` the run hangs, and ``on_hang`` (``report``, ``restart`` or
-    ``kill``) is what is done then.
-    """
-
-    on: bool = False
-    sample_seconds: float = 10.0
-    hang_seconds: float = 600.0
-    on_hang: str = "report"
+    on: bool = False  # an observer runs beside the ranks on every node
+    sample_seconds: float = 10.0  # interval of its samples
+    hang_seconds: float = 600.0  # seconds without progress after which the run hangs
+    on_hang: str = "report"  # ``report``, ``restart`` or ``kill``
 
 
 @frozen
 class Survival:
-    """How a run goes on after its job was ended from outside.
+    """How a run continues after its job was ended from outside."""
 
-    ``requeue`` is a word of ``contract.REQUEUE_WORDS``, empty where the run ends with its job.
-    ``resubmit`` is the argument list that queues the run once more: ``{excluded}`` in a word stands
-    for the host list of excluded nodes (the word is dropped where that is empty), and the word
-    ``{dependency}`` for ``--dependency=afterany:ID`` (dropped where nothing is waited for).
-    ``notice`` is how many seconds before its end a job hears of it. ``signal`` is the number of the signal
-    that the user lets Slurm send then (``--sbatch signal=…``, 0: none). The run goes on after at most
-    ``max_preemptions`` preemptions and ``max_time_limits`` time limits; it ends after ``no_progress``
-    attempts in a row that failed and got no further (0: never for that). ``on_event`` is a shell
-    line that hears of what happens to the run.
-    """
-
-    requeue: str = ""
+    requeue: str = ""  # one of ``contract.REQUEUE_WORDS``; '' if the run ends with its job
+    # Arguments that queue the run again. ``{excluded}`` is replaced by the host list of excluded nodes,
+    # ``{dependency}`` by ``--dependency=afterany:ID``. An argument whose placeholder has no value is
+    # dropped.
     resubmit: tuple[str, ...] = ()
-    notice: float = 120.0
-    max_preemptions: int = 0
-    max_time_limits: int = 0
-    no_progress: int = 3
-    on_event: str = ""
-    signal: int = 0
+    notice: float = 120.0  # seconds between the notice and the end of a job
+    max_preemptions: int = 0  # limit on preemptions that the run survives
+    max_time_limits: int = 0  # limit on time limits that the run survives
+    no_progress: int = 3  # failed attempts in a row without progress that end the run; 0: no limit
+    on_event: str = ""  # shell command that receives the events of the run
+    signal: int = 0  # number of the user's signal before the end of a job (``--sbatch signal=…``); 0: none
 
 
 @frozen
 class Orders:
-    """``orders.json``: everything coordinator and agents need beside the files next to it.
+    """``orders.json``: everything that coordinator and agents need besides the files next to it.
 
-    Strings are exact: bytes that are not UTF-8 travel as surrogate escapes. ``command`` is the
-    final argument list of a rank (``PYTHON -u script args``), ``environment`` what the user asked
-    for on top of what the job inherits.
-    ``launch`` is the argument list that starts one agent per node with the secret on its stdin
-    (an ``srun``); empty: the coordinator starts the agents itself, all on this machine.
-    ``hide_gpus``: nobody asked for GPUs, so neither the check nor ranks may see those of the machine.
-    ``node_gpus``: GPUs are those of the node, and Slurm gave none.
-    ``input`` is the file that each rank gets as standard input ('': none).
-    ``pipes_output``: ranks write to pipes, because they open ``/dev/stdout`` or ``/dev/stderr`` by name.
-    ``time_limit`` is in seconds, 0 where the scheduler keeps the time. ``nodes`` is how many train, at
-    most where ``min_nodes`` (0: exactly ``nodes``) may do, and ``elastic`` where attempts may differ in that;
-    ``spares`` more are allocated, for those that turn out to be unfit. ``in_allocation``: the job is
-    of the user's, which is there before and after the run: nobody gives it back. ``shape`` is which of
-    several shapes of the run this is, -1 where it has but one.
-    ``grace`` and ``kill_wait`` are the seconds from TERM to KILL: of the other ranks after a failure, and of
-    all ranks when the run is ended (cancel, time limit, preemption), a little less than Slurm gives.
+    Strings are exact: bytes that are not UTF-8 are kept as surrogate escapes.
     """
 
     run_id: str
     run_name: str
-    nodes: int
+    nodes: int  # nodes that train; the most if ``min_nodes`` is set
     ranks_per_node: int
     gpus_per_node: int
     cpus_per_rank: int
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # final argument list of a rank (``PYTHON -u script args``)
     cwd: str
+    # Variables that the user set, besides those that the job inherits
     environment: tuple[tuple[str, str], ...] = ()
+    # Arguments that start one agent per node with the secret on its stdin (``srun``). If it is empty, the
+    # coordinator starts the agents itself, all on this machine.
     launch: tuple[str, ...] = ()
     per_node: bool = False
     max_restarts: int = 0
-    time_limit: float = 0.0
-    spares: int = 0
-    min_nodes: int = 0
-    elastic: bool = False
+    time_limit: float = 0.0  # seconds; 0 if the scheduler enforces the limit
+    spares: int = 0  # further nodes that replace unfit ones
+    min_nodes: int = 0  # least number of training nodes; 0: exactly ``nodes``
+    elastic: bool = False  # attempts may differ in the number of nodes
     preflight: Preflight = Preflight()
     watch: WatchOrders = WatchOrders()
     survival: Survival = Survival()
-    grace: float = contract.GRACE_SECONDS
+    grace: float = contract.GRACE_SECONDS  # seconds from TERM to KILL of the other ranks after a failure
+    # Seconds from TERM to KILL of all ranks when the run is ended (cancel, time limit, preemption), a
+    # little less than Slurm gives
     kill_wait: float = contract.KILL_WAIT_SECONDS
+    # The user requested no GPUs, so check and ranks must not see those of the machine
     hide_gpus: bool = False
-    input: str = ""
+    input: str = ""  # file that each rank reads as standard input; '': none
+    # Ranks write to pipes, because they open ``/dev/stdout`` or ``/dev/stderr`` by name
     pipes_output: bool = False
-    node_gpus: bool = False
+    node_gpus: bool = False  # the ranks use the node's GPUs, without a GPU request to Slurm
     interpreter: Interpreter = Interpreter()
     container: Container = Container()
+    # The job is the user's own, and outlives the run; clusterrun never releases it
     in_allocation: bool = False
-    shape: int = -1
+    shape: int = -1  # index of the shape; -1 if the run has only one
     format: int = contract.FORMAT
 
     @property
     def allocated(self) -> int:
-        """How many nodes there are in all: those that train and the spares."""
+        """The number of nodes in all: those that train and the spares."""
         return self.nodes + self.spares
 
     def using(self, python: Interpreter, cwd: str = "") -> Orders:

@@ -1,43 +1,43 @@
-"""Every path of a run: who needs a file asks here; knows names only, touches no disk.
+"""Defines every path of a run. Touches no disk.
 
-Scripts rely on the layout; each file has one writer:
+Scripts of users rely on the layout. Each file has one writer:
 
-    record.json      what was asked, and what the scheduler answered   (the client, at submit)
-    orders.json      what the nodes are to do, 0600: it holds the environment   (the client, at submit)
+    record.json      the request, and the scheduler's answer   (the client, at submit)
+    orders.json      the orders for the nodes, 0600 because of the environment   (the client, at submit)
     script.sh        the batch script as submitted   (the client)
-    stdin            the standard input of each rank, if it was passed on   (the client)
+    stdin            the standard input of each rank, if it is a copy   (the client)
     agent.pyz        the node-side program, one file   (the client)
     shapes/0/        orders.json and script.sh of one of several shapes   (the client); the first that starts
                      makes orders.json above a link to its own
-    snapshot/        the code as it was, if asked for   (the client)
-    snapshot.txt     the commit it was at, and what differed from it   (the client)
-    checked.json     on what its pre-flight depends   (the client)
-    cancel           left by whoever cancelled the run   (the client)
-    state.json       how far the run is   (the coordinator)
+    snapshot/        a copy of the code, if requested   (the client)
+    snapshot.txt     its commit, and the differences from it   (the client)
+    checked.json     the facts that its pre-flight depends on   (the client)
+    cancel           requests the cancellation of the run   (the command that cancels)
+    state.json       the progress of the run   (the coordinator)
     reserve          room for the last state of a run that fills the disk   (the coordinator)
-    successor.json   the job in which the run goes on   (the coordinator)
-    next.json        the job that is queued and waits for the end of this one   (the coordinator)
-    left.json        what agents do whose coordinator is gone   (one of them)
-    save_now         touched by whoever wants a checkpoint at once   (the user)
-    prelude/         what the Python of ranks loads first, where they are watched   (the coordinator)
+    successor.json   the job in which the run continues   (the coordinator)
+    next.json        the queued job that waits for the end of this one   (the coordinator)
+    left.json        the actions of agents that lost their coordinator   (one of them)
+    save_now         requests a checkpoint at once   (the user)
+    prelude/         modules that the Python of watched ranks loads first   (the coordinator)
     asks/            questions to the coordinator of a live run   (the client)
-    ended.json       the last word on a run that was seen ended   (the client)
-    job.out          what the batch step itself printed, setup lines included
-    attempts/000/    one per start of the ranks; a number is taken once
+    ended.json       the final status of an ended run   (the client)
+    job.out          output of the batch step itself, setup lines included
+    attempts/000/    one per start of the ranks; a number is used once
         coordinator.log
-        00003.out 00003.err     what rank 3 printed
-        00003.error.json        the traceback of rank 3, where its program left one
-        preflight.json          what the pre-flight check found   (the coordinator)
-        notice.json             the job is to end soon: why, and when   (the coordinator)
-        progress.json           the newest step and checkpoint, where the script says them   (rank 0)
-        results.json            what the script reported   (rank 0)
-        hooks.log               what the commands of --on-event printed   (the coordinator)
-        node-0001.examiner.log  what the examiner of node 1 had to say; .observer.log: its observer;
-                                .container.log: what started the container of its ranks
-        node-0001.samples       what node 1 and its ranks used, a line of JSON each 10 s   (the observer)
-        node-0001.now           the same now, while somebody looks   (the observer)
-        node-0001.stacks        where the ranks of node 1 stood when they were told to end   (the agent)
-        node-0001.index         which byte of which file was there when, for merging by time
+        00003.out 00003.err     output of rank 3
+        00003.error.json        the traceback of rank 3, if its program wrote one
+        preflight.json          the result of the pre-flight check   (the coordinator)
+        notice.json             the reason and time of the job's coming end   (the coordinator)
+        progress.json           the newest step and checkpoint, if the script reports them   (rank 0)
+        results.json            results that the script reported   (rank 0)
+        hooks.log               output of the commands of --on-event   (the coordinator)
+        node-0001.examiner.log  output of the examiner of node 1; .observer.log: of its observer;
+                                .container.log: of the program that starts the container of its ranks
+        node-0001.samples       usage of node 1 and its ranks, a line of JSON each 10 s   (the observer)
+        node-0001.now           the current usage, while a command shows it   (the observer)
+        node-0001.stacks        stacks of the ranks of node 1 at the request to end   (the agent)
+        node-0001.index         sizes of the output files over time, for merging by time
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _SHAPES = "shapes"
 
 
 def of_shape(path: str) -> tuple[str, int]:
-    """The run directory that the folder of a shape is in, and which shape; ``path`` and -1 for any other."""
+    """Return the run directory and index of a shape's folder; ``path`` and -1 for any other folder."""
     above, number = os.path.split(path)
     run_dir, name = os.path.split(above)
     return (run_dir, int(number)) if name == _SHAPES and number.isdecimal() else (path, -1)
 
 
 class _Below:
-    """A file, or a folder, of this name in the folder that its owner's only field names."""
+    """A file or folder of this name, in the folder that the owner's only field holds."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -99,7 +99,7 @@ class RunPaths:
     attempts = _Below("attempts")
 
     def shape(self, number: int) -> RunPaths:
-        """The orders and the script of one of several shapes of the run."""
+        """Return the paths of one of several shapes of the run: its orders and its script."""
         return RunPaths(os.path.join(self.run_dir, _SHAPES, str(number)))
 
     def attempt(self, epoch: int) -> AttemptPaths:
@@ -107,7 +107,7 @@ class RunPaths:
 
 
 def _numbered(name: str) -> Callable[[AttemptPaths, int], str]:
-    """The file of a rank, or of a node, of that number."""
+    """Return a property for the file of a rank or node number."""
     return lambda attempt, number: os.path.join(attempt.folder, name.format(number))
 
 
@@ -131,7 +131,7 @@ class AttemptPaths:
     index = _numbered("node-{:04d}.index")
 
     def sidecar_log(self, node: int, companion: str) -> str:
-        """``node`` counts the nodes of the allocation."""
+        """Return the log of a companion. ``node`` is an index in the allocation."""
         return os.path.join(self.folder, f"node-{node:04d}.{companion}.log")
 
     def beside(self, name: str) -> str:

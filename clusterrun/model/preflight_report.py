@@ -1,4 +1,4 @@
-"""What a pre-flight check found, from one reading to the whole report; values only, judges nothing."""
+"""Defines the results of a pre-flight check, from one reading to the whole report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterrun.model.states import Word
 
 
 class Grade(Word):
-    """How fit something is, equal to its word; ``UNDETERMINED``: it could not be found out."""
+    """A verdict. ``UNDETERMINED`` means that the check could not decide."""
 
     PASS = "pass"
     WARN = "warn"
@@ -20,37 +20,37 @@ WORST_FIRST = (Grade.FAIL, Grade.UNDETERMINED, Grade.WARN, Grade.PASS)
 
 
 def worst(grades: tuple[Grade, ...]) -> Grade:
-    """The worst of ``grades``; ``PASS`` where there are none."""
+    """Return the worst of ``grades``; ``PASS`` if there are none."""
     return min(grades, key=WORST_FIRST.index, default=Grade.PASS)
 
 
 @frozen
 class Finding:
-    """What one check says of one node: what was seen with its number and limit, and what to do about it."""
+    """The result of one check on one node."""
 
     check: str
     verdict: Grade
-    said: str
+    said: str  # the problem, with its number and limit
     remedy: str = ""
 
 
 @frozen
 class NodeReport:
-    """One node of the allocation; ``role`` is ``rank`` (trains), ``spare`` or ``excluded``."""
+    """One node of the allocation."""
 
     node: str
     verdict: Grade
-    role: str
+    role: str  # ``rank`` (trains), ``spare`` or ``excluded``
     findings: tuple[Finding, ...] = ()
 
 
 @frozen
 class LinkReport:
-    """A link with a finding. ``direction`` is ``a->b``, ``b->a`` or ``both`` (of the fields' names)."""
+    """A link with a finding."""
 
     a: str
     b: str
-    direction: str
+    direction: str  # ``a->b``, ``b->a`` or ``both`` (of the fields' names)
     verdict: Grade
     said: str
     remedy: str = ""
@@ -58,48 +58,38 @@ class LinkReport:
 
 @frozen
 class Measurement:
-    """One test that was made, over two nodes or more; a number without its unit is not kept.
+    """One test over two nodes or more."""
 
-    ``test`` says what ("pair", "set", "half", "control", "product"), ``round`` when (from 0).
-    ``outcome`` is ``passed``, ``failed`` or ``void`` (told nothing: a partner was lost).
-    ``gigabytes_per_second`` is bus bandwidth, null where nothing was timed.
-    """
-
-    test: str
-    round: int
+    test: str  # "pair", "set", "half", "control" or "product"
+    round: int  # from 0
     nodes: tuple[str, ...]
-    outcome: str
+    outcome: str  # ``passed``, ``failed`` or ``void`` (undecided: a partner was lost)
     seconds: float
-    gigabytes_per_second: float | None = None
+    gigabytes_per_second: float | None = None  # bus bandwidth; null if nothing was timed
     said: str = ""
 
 
 @frozen
 class Report:
-    """``preflight.json``: the whole of one pre-flight; ``at`` is seconds since the epoch.
-
-    ``set_said`` is what is wrong with all nodes together where no node and no link is to blame.
-    ``world`` are the nodes that train, in rank order; ``excluded`` those found unfit.
-    ``environment`` is what was chosen for the ranks, where their user set nothing.
-    ``backend`` is ``nccl``, ``gloo`` or empty (no collective was run, and ``notices`` says why).
-    """
+    """``preflight.json``: the result of one pre-flight check."""
 
     run_id: str
     cluster: str
     level: str
     verdict: Grade
-    at: float
+    at: float  # seconds since the epoch
     seconds: float
     budget: float
     rounds: int
-    backend: str
-    world: tuple[str, ...]
+    backend: str  # ``nccl``, ``gloo`` or '' (no collective ran; ``notices`` gives the reason)
+    world: tuple[str, ...]  # nodes that train, in rank order
     spares: tuple[str, ...]
-    excluded: tuple[str, ...]
+    excluded: tuple[str, ...]  # nodes found unfit
     nodes: tuple[NodeReport, ...]
     links: tuple[LinkReport, ...] = ()
-    set_said: str = ""
+    set_said: str = ""  # A problem of all nodes together, if no node and no link is at fault
     tests: tuple[Measurement, ...] = ()
     notices: tuple[str, ...] = ()
+    # Defaults of the ranks for variables that the user did not set
     environment: tuple[tuple[str, str], ...] = ()
     format: int = contract.FORMAT

@@ -1,6 +1,6 @@
-"""What is remembered of a run; touches no disk.
+"""Defines the documents about a run.
 
-What was asked (``RunRecord``), how far it is (``RunState``), and what a user sees (``RunStatus``).
+``RunRecord`` is the request, ``RunState`` the progress, and ``RunStatus`` the summary for users.
 """
 
 from __future__ import annotations
@@ -13,116 +13,84 @@ from clusterrun.model.states import Phase, State
 
 @frozen
 class RunRecord:
-    """``record.json``: written before anything is queued, completed once the scheduler has answered.
-
-    ``token`` stands in the job's comment, so that a submission whose answer was lost is found
-    again; ``job_id`` is empty until the scheduler's answer is known. ``host`` is the machine that
-    submitted: a local run's process can be seen from there only. ``submitted_at`` is seconds since
-    the epoch. ``slurm`` is the cluster that holds the job, as ``NAME@CONTROLLER`` ('': not known):
-    homes are shared between clusters, and another one's Slurm knows nothing of this job. ``sweep`` is the
-    id of the sweep that the run is a point of, ``point`` the point in words, ``lr=0.1 seed=3``.
-
-    ``others`` are the jobs of its further shapes, where it has several.
-
-    ``in_allocation``: the run was started in an allocation of its user's, which is there before and after it:
-    ``job_id`` is that one's, and nobody who ends the run may end the job. ``process`` is then its
-    coordinator on ``host``, as ``PID.START`` ('': not started yet).
-    """
+    """``record.json``: written before anything is queued, completed once the scheduler has answered."""
 
     run_id: str
     name: str
     cluster: str
-    token: str
+    token: str  # in the job's comment, to recover a submission whose answer was lost
     spec: JobSpec
-    submitted_at: float
-    job_id: str = ""
-    host: str = ""
+    submitted_at: float  # seconds since the epoch
+    job_id: str = ""  # empty until the scheduler's answer is known
+    host: str = ""  # the machine that submitted. A local run's process is visible only from it
+    # Cluster of the job as ``NAME@CONTROLLER``; '' if unknown. Clusters may share home directories, but not
+    # jobs.
     slurm: str = ""
+    # ``job_id`` is an allocation of the user that outlives the run. Commands that end the run must not end
+    # that job.
     in_allocation: bool = False
-    process: str = ""
+    process: str = ""  # the coordinator of such a run on ``host``, as ``PID.START``; '' before its start
     must_understand: tuple[str, ...] = ()
-    sweep: str = ""
-    point: str = ""
-    others: tuple[str, ...] = ()
+    sweep: str = ""  # id of the run's sweep
+    point: str = ""  # the run's point as text, ``lr=0.1 seed=3``
+    others: tuple[str, ...] = ()  # jobs of the run's further shapes
     format: int = contract.FORMAT
 
     @property
     def coordinator(self) -> str:
-        """The coordinator's process on ``host``; '' where it is a job's."""
+        """The coordinator's process on ``host``; '' if it belongs to a job."""
         return self.process if self.in_allocation else self.job_id
 
 
 @frozen
 class Failure:
-    """The first failure of an attempt in time: who, where, how, with its last words.
+    """The first failure of an attempt in time."""
 
-    ``code`` is an exit code, negative for a signal. ``rank`` is -1 where a node failed rather
-    than a rank. ``at`` is seconds since the epoch on the coordinator's clock.
-
-    ``noticed``: its words are those of a rank that only noticed that another one had gone; ``ended``
-    are then the ranks that had ended with exit code 0 (folded, ``0-2,5``), ``peer`` the node whose
-    address those words name.
-    """
-
-    rank: int
+    rank: int  # -1 if a node failed
     node: str
-    code: int
-    at: float
+    code: int  # exit code, negative for a signal
+    at: float  # seconds since the epoch on the coordinator's clock
     why: str
     last_lines: tuple[str, ...] = ()
     traceback: str = ""
-    noticed: bool = False
-    ended: str = ""
-    peer: str = ""
+    noticed: bool = False  # the rank only reported that another one had disappeared
+    ended: str = ""  # then: ranks that had ended with exit code 0 (folded, ``0-2,5``)
+    peer: str = ""  # then: the node whose address the output names
 
 
 @frozen
 class Attempt:
-    """One start of the ranks; ``reason`` says why it was made, ``outcome`` how it ended ('' while alive).
-
-    ``cause`` is the same as one word of those in ``docs/schemas/status.json`` ('' where an older version
-    wrote it); ``job_id`` is the job it was made in. ``step`` and ``checkpoint`` are the highest that it
-    reported, -1 where it reported none. ``ranks_at`` is when all its ranks ran.
-    """
+    """One start of the ranks."""
 
     epoch: int
-    reason: str
+    reason: str  # why it was started
     nodes: tuple[str, ...]
     started_at: float
     ended_at: float | None = None
-    outcome: str = ""
+    outcome: str = ""  # how it ended; '' while it runs
     failure: Failure | None = None
-    cause: str = ""
-    job_id: str = ""
-    step: int = -1
-    checkpoint: int = -1
-    ranks_at: float | None = None
+    cause: str = ""  # the outcome as a word of ``docs/schemas/status.json``; '' from older versions
+    job_id: str = ""  # the job in which it ran
+    step: int = -1  # highest reported step; -1 if none
+    checkpoint: int = -1  # highest reported checkpoint; -1 if none
+    ranks_at: float | None = None  # when all its ranks ran
 
 
 @frozen
 class LeftBehind:
-    """``left.json``: the word of an agent whose coordinator is gone, on ``node``, at ``at`` (wall clock).
-
-    It waits to give the job back, or has ``done`` so; ``why`` says what it knows of the coordinator.
-    """
+    """``left.json``: the report of an agent without a coordinator."""
 
     job_id: str
     node: str
-    at: float
-    why: str = ""
-    done: bool = False
+    at: float  # wall clock
+    why: str = ""  # the agent's knowledge about the coordinator
+    done: bool = False  # whether it has released the job; otherwise it waits to do so
     format: int = contract.FORMAT
 
 
 @frozen
 class RunState:
-    """``state.json``: the coordinator's word on the run; times are seconds since the epoch.
-
-    ``updated_at`` moves at least every ``contract.STATE_SECONDS`` while the coordinator lives.
-    ``exit_code`` is what the job exits with, null until it has ended. ``warnings`` are for whoever
-    looks at the run while it lives; ``excluded`` are the nodes found unfit (in jobs before this one
-    too), ``spares`` those that idle. ``python`` is the ranks' interpreter, and why it is that one.
-    """
+    """``state.json``: the coordinator's report on the run. Times are seconds since the epoch."""
 
     run_id: str
     epoch: int
@@ -131,15 +99,15 @@ class RunState:
     reason: str
     host: str
     pid: int
-    updated_at: float
+    updated_at: float  # changes at least every ``contract.STATE_SECONDS`` while the coordinator lives
     attempts: tuple[Attempt, ...] = ()
     started_at: float | None = None
     ended_at: float | None = None
-    exit_code: int | None = None
-    warnings: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
-    spares: tuple[str, ...] = ()
-    python: str = ""
+    exit_code: int | None = None  # exit code of the job; null until it has ended
+    warnings: tuple[str, ...] = ()  # for users who look at the live run
+    excluded: tuple[str, ...] = ()  # nodes found unfit, also in earlier jobs
+    spares: tuple[str, ...] = ()  # idle spare nodes
+    python: str = ""  # the ranks' interpreter, with the reason for it
     format: int = contract.FORMAT
 
     @property
@@ -150,13 +118,9 @@ class RunState:
 
 @frozen
 class RunStatus:
-    """One run as ``status`` shows it; times in seconds since the epoch, or null.
+    """One run as ``status`` shows it. Times are seconds since the epoch, or null.
 
-    The fields are those of ``status --json``, but for ``failed_at``: when the first failure was seen
-    that ended it. ``step`` and ``checkpoint`` are the highest that any attempt reported (-1: none
-    did), ``heard_at`` is when the coordinator last wrote. ``hopeless``, which ``--json`` leaves to the
-    reason as well: it waits in the queue and can never start as it is. ``gpu_type`` is what was asked for
-    ('': any). ``sweep`` is the id of the sweep that it is a point of, and ``point`` the point in words.
+    The fields are those of ``status --json``, except ``failed_at`` and ``hopeless``.
     """
 
     run_id: str
@@ -176,11 +140,11 @@ class RunStatus:
     ended_at: float | None = None
     exit_code: int | None = None
     run_dir: str = ""
-    failed_at: float | None = None
-    step: int = -1
-    checkpoint: int = -1
-    heard_at: float | None = None
-    hopeless: bool = False
-    gpu_type: str = ""
-    sweep: str = ""
-    point: str = ""
+    failed_at: float | None = None  # time of the first failure, if it ended the run
+    step: int = -1  # highest step that any attempt reported; -1 if none
+    checkpoint: int = -1  # highest checkpoint that any attempt reported; -1 if none
+    heard_at: float | None = None  # last write of the coordinator
+    hopeless: bool = False  # the job waits and can never start as it is
+    gpu_type: str = ""  # requested type; '': any
+    sweep: str = ""  # id of the run's sweep
+    point: str = ""  # the run's point as text

@@ -1,4 +1,4 @@
-"""The words by which RUN on a command line means a run, other than the run's name."""
+"""Defines the forms of RUN on a command line other than the run's name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JOB_ID = re.compile(r"\d+([._]\d+)?", re.ASCII)
 
 
 def shadowed_by(name: str) -> str:
-    """Return what RUN means instead of a run of this name; '' if it means that run."""
+    """Return the meaning of RUN that hides a run of this name; '' if there is none."""
     if name == LAST:
         return "the newest run"
     if JOB_ID.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Several shapes of a run, of which the first that starts is kept: ``4x8 2x8,time=8h``."""
+"""Parses the shapes of a run: ``4x8 2x8,time=8h``. The first shape that starts is kept."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     Fields = tuple[tuple[str, Any], ...]
 
+# More jobs of one run would crowd out the user's other jobs.
 MOST = 9
-"""More jobs of one run would crowd out the user's own."""
 _MAY_DIFFER = {option.name: option for option in CONFIGURABLE.values() if option.shaped}
 _FORM = 'give --shapes "4x8 2x8,time=8h": nodes x GPUs, then what else differs, shapes apart by a blank'
 
 
 def read(text: str) -> tuple[tuple[str, Fields], ...]:
-    """Each shape as it was written, and the fields of a spec that it says. Raises ``BadInput``."""
-    words = text.split()
-    if words and not 1 < len(words) <= MOST:
-        raise BadInput(f"--shapes {text!r}: {len(words)} of them; a choice has 2 to {MOST}", _FORM)
-    if twice := [word for word in words if words.count(word) > 1]:
+    """Return each shape as it was written, with its fields of a spec. Raises ``BadInput``."""
+    shapes = text.split()
+    if shapes and not 1 < len(shapes) <= MOST:
+        raise BadInput(f"--shapes {text!r}: {len(shapes)} of them; a choice has 2 to {MOST}", _FORM)
+    if twice := [word for word in shapes if shapes.count(word) > 1]:
         raise BadInput(f"--shapes: {twice[0]} is given twice", "leave one of them out")
-    return tuple((word, _shape(word)) for word in words)
+    return tuple((word, _shape(word)) for word in shapes)
 
 
 def _shape(word: str) -> Fields:
@@ -35,16 +35,16 @@ def _shape(word: str) -> Fields:
     most, least = node_range.read(nodes, where)
     if most < 1:
         raise BadInput(f"{where} must be at least 1", _FORM)
-    found: dict[str, Any] = {"nodes": most, "min_nodes": least}
+    fields: dict[str, Any] = {"nodes": most, "min_nodes": least}
     if cross:
-        found["gpus"], found["gpu_type"] = gpu_request.read(gpus, f"--shapes {word!r}:")
+        fields["gpus"], fields["gpu_type"] = gpu_request.read(gpus, f"--shapes {word!r}:")
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not value or name not in _MAY_DIFFER:
-            known = ", ".join(_MAY_DIFFER)
-            raise BadInput(f"--shapes {word!r}: {option!r} is not one of {known}", _FORM)
-        found[_MAY_DIFFER[name].field] = _value(word, _MAY_DIFFER[name], value)
-    return tuple(found.items())
+            names = ", ".join(_MAY_DIFFER)
+            raise BadInput(f"--shapes {word!r}: {option!r} is not one of {names}", _FORM)
+        fields[_MAY_DIFFER[name].field] = _value(word, _MAY_DIFFER[name], value)
+    return tuple(fields.items())
 
 
 def _value(word: str, option: Option, value: str) -> Any:

@@ -1,4 +1,4 @@
-"""Amounts of memory and disk as people read and write them; measures nothing."""
+"""Parses and formats amounts of memory and disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def sized(count: float) -> str:
-    """``count`` bytes in the unit of 1024 that suits, three digits at most: ``9.7 GiB``, ``503 GiB``."""
+    """Return ``count`` bytes in a suitable unit of 1024, with at most three digits: ``9.7 GiB``,
+    ``503 GiB``.
+    """
     for unit in UNITS:
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
@@ -19,12 +21,12 @@ def sized(count: float) -> str:
 
 
 def gibibytes(count: float) -> str:
-    """``count`` bytes in GiB, so that two amounts can be compared digit by digit: ``1024.0 GiB``."""
+    """Return ``count`` bytes in GiB, so that two amounts can be compared digit by digit: ``1024.0 GiB``."""
     return f"{count / 2**30:.1f} GiB"
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``500M``, ``1.5G``, ``2TiB`` (units of 1024, as Slurm's). Raises ``BadInput``."""
+    """Return the bytes of ``500M``, ``1.5G``, ``2TiB`` (units of 1024, as in Slurm). Raises ``BadInput``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT])(?:i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
     if not match:
         raise BadInput(f"{text!r} is not a size", "write 500M, 10G or 1T")

@@ -1,4 +1,4 @@
-"""What a user asks for, validated; knows no scheduler's syntax, no disk and no defaults of a site."""
+"""Defines a validated submission as the user requested it, without defaults of a site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterrun.model.orders import Level
 
 
 class Cluster(enum.Enum):
-    """Where a run goes; ``AUTO`` is decided before anything is planned."""
+    """The place of a run. ``AUTO`` is resolved before planning."""
 
     AUTO = "auto"
     SLURM = "slurm"
@@ -21,59 +21,40 @@ class Cluster(enum.Enum):
 
 
 class OnUnfit(enum.Enum):
-    """What happens with too few fit nodes: the run ends, or is queued again without the unfit ones."""
+    """The reaction to too few fit nodes: end the run, or queue it again without the unfit ones."""
 
     FAIL = "fail"
     RESUBMIT = "resubmit"
 
 
+# ``max_restarts`` if the user did not set it: 0, or ``RESTARTS`` if the run can continue in another job.
 UNSAID = -1
-"""A ``max_restarts`` that nobody said: then it is 0, or ``RESTARTS`` where a run can survive more."""
 RESTARTS = 3
+# Seconds. sbatch accepts no longer time for ``--signal``.
 LONGEST_NOTICE = 65535
-"""Seconds; sbatch takes no longer time for ``--signal``."""
 
+# Name of a variable that every shell between the user and a rank passes on.
 _VARIABLE = r"(?a)[A-Za-z_][A-Za-z0-9_]*"
-"""A name that every shell on the way to a rank hands on."""
 
 
 @frozen
 class JobSpec:
-    """One submission, as asked. Empty strings and zeros mean "not said".
+    """One submission as requested. Empty strings and zeros mean "not set". Raises ``BadInput``."""
 
-    ``command`` is as typed (``train.py --lr 1``, ``-m pkg.mod``, ``./program``); ``cwd`` is
-    absolute. ``time`` is in seconds (0: the site's default; the duration as typed is not kept), and so is
-    ``time_min``: with less than ``time`` the job may start where it would not end in time (0: with no less).
-    ``nodes`` is the most that train, ``min_nodes`` the least (0: exactly ``nodes``). ``elastic``: attempts
-    may differ in how many. ``shapes`` are several sizes, of which the first that starts is kept.
-    ``gpus`` is per node, of ``gpu_type`` ('': any); Slurm is asked for them, or with ``gpus_from``
-    ``node`` they are those of whole nodes. With 0 of them ``ranks_per_node`` CPU ranks run on each
-    node.
-    ``environment`` pairs are exact strings (surrogate escapes for foreign bytes). ``sbatch`` and
-    ``srun`` are ``KEY`` or ``KEY=VALUE`` without dashes in front, ``setup`` shell lines.
-    ``input`` is the file that each rank gets as standard input ('': none, ``-``: what the command gets).
-    ``preflight`` is a ``Level``'s word; not said: full where more than one node trains, else quick.
-    ``preflight_budget`` and ``bad_since`` (how old a finding may be that counts) are in seconds,
-    ``preflight_limit`` numbers by name. ``hang_after`` is in seconds, 0: a hang is not looked for.
-    ``alone``: nothing but the pre-flight check is run. ``requeue_by`` is of ``contract.REQUEUE_WORDS``
-    and implies ``requeue``; ``notice`` is in seconds, ``on_event`` a shell line. ``kill_wait`` is the seconds
-    from SIGTERM to SIGKILL when the run is ended (0: not said).
-    Raises ``BadInput``.
-    """
-
-    command: tuple[str, ...]
-    cwd: str
+    command: tuple[str, ...]  # as typed: ``train.py --lr 1``, ``-m pkg.mod``, ``./program``
+    cwd: str  # absolute
     name: str = ""
-    nodes: int = 1
-    min_nodes: int = 0
-    elastic: bool = False
-    shapes: str = ""
-    gpus: int = 0
-    gpu_type: str = ""
-    gpus_from: str = "slurm"
-    ranks_per_node: int = 0
+    nodes: int = 1  # the most nodes that train
+    min_nodes: int = 0  # the least; 0: exactly ``nodes``
+    elastic: bool = False  # attempts may differ in the number of nodes
+    shapes: str = ""  # several sizes, of which the first that starts is kept
+    gpus: int = 0  # per node
+    gpu_type: str = ""  # '': any
+    gpus_from: str = "slurm"  # ``slurm``: requested from Slurm; ``node``: those of whole nodes
+    ranks_per_node: int = 0  # CPU ranks, if ``gpus`` is 0
     cpus_per_rank: int = 0
-    time: int = 0
+    time: int = 0  # seconds; 0: the site's default
+    # Least seconds with which the job may start, if ``time`` does not fit; 0: not less than ``time``
     time_min: int = 0
     partition: str = ""
     account: str = ""
@@ -83,10 +64,10 @@ class JobSpec:
     exclude: str = ""
     nodelist: str = ""
     mem: str = ""
-    sbatch: tuple[str, ...] = ()
-    srun: tuple[str, ...] = ()
-    setup: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    sbatch: tuple[str, ...] = ()  # ``KEY`` or ``KEY=VALUE``, without leading dashes
+    srun: tuple[str, ...] = ()  # the same
+    setup: tuple[str, ...] = ()  # shell lines
+    environment: tuple[tuple[str, str], ...] = ()  # exact strings, with surrogate escapes for foreign bytes
     python: str = ""
     container: str = ""
     mount: tuple[str, ...] = ()
@@ -94,30 +75,30 @@ class JobSpec:
     template: str = ""
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
-    input: str = ""
+    input: str = ""  # file that each rank reads as standard input; '': none, ``-``: the input of the command
     snapshot: bool = False
     snapshot_include: tuple[str, ...] = ()
     max_restarts: int = UNSAID
     requeue: bool = False
-    requeue_by: str = ""
+    requeue_by: str = ""  # one of ``contract.REQUEUE_WORDS``; implies ``requeue``
     max_preemptions: int = 20
     max_time_limits: int = 20
-    notice: int = 120
-    kill_wait: int = 0
+    notice: int = 120  # seconds
+    kill_wait: int = 0  # seconds from SIGTERM to SIGKILL when the run is ended
     no_progress: int = 3
-    on_event: str = ""
+    on_event: str = ""  # shell line
     after: tuple[str, ...] = ()
     spares: int = 0
-    preflight: str = ""
-    preflight_budget: int = 60
-    preflight_limit: tuple[tuple[str, float], ...] = ()
+    preflight: str = ""  # value of a ``Level``; '': full if several nodes train, else quick
+    preflight_budget: int = 60  # seconds
+    preflight_limit: tuple[tuple[str, float], ...] = ()  # numbers by name
     check_command: tuple[str, ...] = ()
     on_unfit: OnUnfit = OnUnfit.FAIL
     avoid_bad: bool = False
-    bad_since: int = 7 * 86400
-    hang_after: int = 600
+    bad_since: int = 7 * 86400  # greatest age of a finding that counts, in seconds
+    hang_after: int = 600  # seconds; 0: hangs are not detected
     on_hang: str = "report"
-    alone: bool = False
+    alone: bool = False  # only the pre-flight check runs
     all_pairs: bool = False
 
     def __post_init__(self) -> None:
@@ -127,17 +108,19 @@ class JobSpec:
             raise BadInput("-m needs a module", "say which: clusterrun submit -m package.module")
         self._check_table()
         if self.gpus and self.ranks_per_node not in (0, self.gpus) and not self.per_node:
-            seen = f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank"
-            raise BadInput(seen, "leave --ranks-per-node out, or use --gpus 0 for CPU ranks")
+            problem = (
+                f"--ranks-per-node {self.ranks_per_node} with --gpus {self.gpus}: every GPU has one rank"
+            )
+            raise BadInput(problem, "leave --ranks-per-node out, or use --gpus 0 for CPU ranks")
         if self.gpus_from_node and self.gpu_type:
-            seen = f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU"
+            problem = f"--gpus {self.gpus_asked} with --gpus-from node: Slurm is not asked for a type of GPU"
             remedy = f"name such nodes: --gpus {self.gpus} --constraint {self.gpu_type}, or --partition"
-            raise BadInput(seen, remedy)
+            raise BadInput(problem, remedy)
         for name, value in self.environment:
             if not re.fullmatch(_VARIABLE, name) or "\0" in value:
-                seen = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
+                problem = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
                 remedy = "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY"
-                raise BadInput(seen, remedy)
+                raise BadInput(problem, remedy)
         self._check_room()
         self._check_container()
         self._check_preflight()
@@ -147,8 +130,8 @@ class JobSpec:
         for field, option in _NUMBERS:
             value = getattr(self, field)
             if value < option.least and value != option.default:
-                seen = f"--{option.name} must be at least {option.least}, not {value}"
-                raise BadInput(seen, f"give --{option.name} {option.least} or more")
+                problem = f"--{option.name} must be at least {option.least}, not {value}"
+                raise BadInput(problem, f"give --{option.name} {option.least} or more")
         for field, option in _CHOICES:
             value = getattr(self, field)
             if value and getattr(value, "value", value) not in option.choices:
@@ -157,8 +140,8 @@ class JobSpec:
 
     def _check_room(self) -> None:
         if self.min_nodes > self.nodes:
-            seen = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
-            raise BadInput(seen, "give --nodes 1-4")
+            problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
+            raise BadInput(problem, "give --nodes 1-4")
         shapes.read(self.shapes)
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
@@ -169,8 +152,8 @@ class JobSpec:
             raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
         if self.container.startswith("-") or not self.container.isprintable():
             raise BadInput(f"--container {self.container!r} is not an image", "give a path, or a name")
-        for said in self.mount:
-            container.mount(said)
+        for text in self.mount:
+            container.mount(text)
 
     def _check_preflight(self) -> None:
         for command in self.check_command:
@@ -186,14 +169,14 @@ class JobSpec:
 
     def _check_survival(self) -> None:
         if self.notice > LONGEST_NOTICE:
-            seen = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
-            raise BadInput(seen, f"give --notice {LONGEST_NOTICE}s or less")
+            problem = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
+            raise BadInput(problem, f"give --notice {LONGEST_NOTICE}s or less")
         if "\0" in self.on_event:
             raise BadInput("--on-event has a NUL character in it", "leave it out")
 
     @property
     def goes_on(self) -> str:
-        """How the run goes on in another job, of ``contract.REQUEUE_WORDS``; '' where it does not."""
+        """How the run continues in another job, from ``contract.REQUEUE_WORDS``; '' if it does not."""
         return self.requeue_by or ("requeue" if self.requeue else "")
 
     @property
@@ -208,12 +191,12 @@ class JobSpec:
 
     @property
     def shape_words(self) -> tuple[str, ...]:
-        """Each shape as it was written; none where there is no choice."""
+        """The shapes as they were written; none if the user gave no choice."""
         return tuple(word for word, _ in shapes.read(self.shapes))
 
     @property
     def said_by_shapes(self) -> tuple[str, ...]:
-        return tuple({name: "" for _, said in shapes.read(self.shapes) for name, _ in said})
+        return tuple({name: "" for _, fields in shapes.read(self.shapes) for name, _ in fields})
 
     def shaped(self, shape: int) -> JobSpec:
         return replace(self, **dict(shapes.read(self.shapes)[shape][1]))
@@ -229,12 +212,12 @@ class JobSpec:
 
     @property
     def least_allocated(self) -> int:
-        """Nodes in all without which no job starts."""
+        """The least number of nodes, spares included, with which a job starts."""
         return (self.min_nodes or self.nodes) + self.spares
 
     @property
     def allocated(self) -> int:
-        """Nodes in all, at most: those that train and their spares."""
+        """The most nodes of a job: those that train and their spares."""
         return self.nodes + self.spares
 
     @property
@@ -243,7 +226,7 @@ class JobSpec:
 
     @property
     def gpus_from_node(self) -> bool:
-        """Whether the job takes whole nodes with their GPUs, of which Slurm is told nothing."""
+        """Whether the job takes whole nodes with their GPUs, without a GPU request to Slurm."""
         return bool(self.gpus) and self.gpus_from == "node"
 
     @property
@@ -255,6 +238,8 @@ class JobSpec:
         return self.nodes * self.local_size
 
 
-_FIELDS = [(one.field, one) for one in CONFIGURABLE.values() if one.field in JobSpec.__annotations__]
-_NUMBERS = [one for one in _FIELDS if one[1].kind in ("number", "gpus", "nodes", *DURATIONS)]
-_CHOICES = [one for one in _FIELDS if one[1].choices]
+_FIELDS = [
+    (option.field, option) for option in CONFIGURABLE.values() if option.field in JobSpec.__annotations__
+]
+_NUMBERS = [pair for pair in _FIELDS if pair[1].kind in ("number", "gpus", "nodes", *DURATIONS)]
+_CHOICES = [pair for pair in _FIELDS if pair[1].choices]

@@ -1,4 +1,4 @@
-"""What a run can be: its states and phases, and which of them are final; knows no scheduler's words."""
+"""Defines the states and phases of a run, and which of them are final."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Word(str, enum.Enum):
 
 
 class State(Word):
-    """The state of a run as users see it, equal to its word. ``UNKNOWN`` never means ended."""
+    """The state of a run as users see it. ``UNKNOWN`` never means ended."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -28,12 +28,12 @@ class State(Word):
 
     @property
     def ended(self) -> bool:
-        """Nothing further comes from a run in this state."""
+        """Return whether the run is over in this state."""
         return self not in (State.PENDING, State.RUNNING, State.UNKNOWN)
 
 
 class Phase(Word):
-    """How far a live run is, equal to its word."""
+    """How far a live run is."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -44,5 +44,7 @@ class Phase(Word):
 
     @property
     def before_ranks(self) -> bool:
-        """No rank runs yet: what is said of it is what is being done, and no cause of an end."""
+        """Return whether no rank runs yet. A reason then describes the current step, not the cause of
+        an end.
+        """
         return self in (Phase.STARTING, Phase.PREFLIGHT)

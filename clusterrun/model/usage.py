@@ -1,4 +1,4 @@
-"""What a node and its ranks use of their machine: one sample, and the mean of many; values only."""
+"""Describes how a node and its ranks use their machine: one sample, and the mean of several."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from clusterrun.model.frozen import frozen, replace
 
+# The GPU does not report it.
 UNKNOWN = -1.0
-"""Where a GPU does not say."""
 
 
 @frozen
 class RankUse:
-    """One rank with all that it has started: processor cores in use, bytes of memory of its own."""
+    """One rank with its child processes."""
 
     rank: int
-    cores: float
-    memory: int
+    cores: float  # processor cores in use
+    memory: int  # bytes of its own
 
 
 @frozen
 class GpuUse:
-    """One GPU: per cent of the time busy, bytes of memory, watts, degrees Celsius; -1: it does not say."""
+    """One GPU. A value is -1 if the GPU does not report it."""
 
     index: int
-    busy: float
-    memory: float
-    memory_total: float
+    busy: float  # per cent of the time
+    memory: float  # bytes
+    memory_total: float  # bytes
     watts: float
     celsius: float
     uuid: str = ""
@@ -34,51 +34,41 @@ class GpuUse:
 
 @frozen
 class UsageMean:
-    """Means since the ranks were started, ``seconds`` ago: cores of all ranks, per cent of all GPUs.
+    """Means since the ranks were started. A value is -1 if it was not measured."""
 
-    ``most_…`` are the highest of a sample: cores and bytes of memory of all ranks at once, per cent of
-    all GPUs, the fullest GPU's memory (of 1). ``idle`` is how many of ``gpus`` were never busy. ``joules``
-    are the GPUs', as far as they say what they draw. -1: not measured.
-    """
-
-    seconds: float
-    cores: float
-    busy: float
-    most_cores: float = UNKNOWN
-    most_memory: float = UNKNOWN
-    most_busy: float = UNKNOWN
-    most_gpu_memory: float = UNKNOWN
+    seconds: float  # seconds since the start of the ranks
+    cores: float  # of all ranks
+    busy: float  # per cent of all GPUs
+    most_cores: float = UNKNOWN  # highest sample of all ranks together
+    most_memory: float = UNKNOWN  # bytes, highest sample of all ranks together
+    most_busy: float = UNKNOWN  # per cent, highest sample of all GPUs together
+    most_gpu_memory: float = UNKNOWN  # highest share of a GPU's memory, 0 to 1
     gpus: int = 0
-    idle: int = -1
-    joules: float = UNKNOWN
+    idle: int = -1  # number of GPUs that were never busy
+    joules: float = UNKNOWN  # of the GPUs that report their power
 
 
 @frozen
 class NodeUse:
-    """One node over ``seconds`` until ``at`` (seconds since the epoch, its own clock).
-
-    ``cores`` of ``cores_total`` are busy with anything, ``memory`` bytes of ``memory_total`` taken;
-    ``received`` and ``sent`` are bytes per second over all networks. ``gpus_said`` is why there is
-    nothing in ``gpus`` on a node that should have some.
-    """
+    """One node over ``seconds`` until ``at``."""
 
     node: str
-    at: float
+    at: float  # seconds since the epoch on the node's clock
     seconds: float
-    cores: float
+    cores: float  # busy cores
     cores_total: int
-    memory: int
-    memory_total: int
-    received: float
-    sent: float
+    memory: int  # bytes in use
+    memory_total: int  # bytes
+    received: float  # bytes per second over all networks
+    sent: float  # bytes per second over all networks
     ranks: tuple[RankUse, ...] = ()
     gpus: tuple[GpuUse, ...] = ()
-    gpus_said: str = ""
-    whole: UsageMean | None = None
+    gpus_said: str = ""  # why ``gpus`` is empty on a node with GPUs
+    whole: UsageMean | None = None  # means since the start of the ranks
 
 
 def merged(uses: Sequence[NodeUse]) -> NodeUse:
-    """Samples of one node as one: rates are means over time, memory is the most that was seen."""
+    """Combine samples of one node: rates are means over time, memory is the maximum."""
     last, seconds = uses[-1], sum(use.seconds for use in uses)
     if len(uses) == 1 or seconds <= 0:
         return last
@@ -100,21 +90,23 @@ def merged(uses: Sequence[NodeUse]) -> NodeUse:
 
 
 def _rank(number: int, uses: Sequence[NodeUse], weights: Sequence[float]) -> RankUse:
-    seen = [(weight, one) for weight, use in zip(weights, uses) for one in use.ranks if one.rank == number]
-    whole = sum(weight for weight, _ in seen)
-    cores = sum(weight * one.cores for weight, one in seen) / whole
-    return RankUse(number, round(cores, 3), max(one.memory for _, one in seen))
+    samples = [
+        (weight, rank) for weight, use in zip(weights, uses) for rank in use.ranks if rank.rank == number
+    ]
+    whole = sum(weight for weight, _ in samples)
+    cores = sum(weight * rank.cores for weight, rank in samples) / whole
+    return RankUse(number, round(cores, 3), max(rank.memory for _, rank in samples))
 
 
 def _gpu(last: GpuUse, uses: Sequence[NodeUse], weights: Sequence[float]) -> GpuUse:
-    seen = [
-        (weight, one) for weight, use in zip(weights, uses) for one in use.gpus if one.index == last.index
+    samples = [
+        (weight, gpu) for weight, use in zip(weights, uses) for gpu in use.gpus if gpu.index == last.index
     ]
 
     def mean(field: str) -> float:
-        known = [(weight, getattr(one, field)) for weight, one in seen if getattr(one, field) >= 0]
-        whole = sum(weight for weight, _ in known)
-        return round(sum(weight * value for weight, value in known) / whole, 1) if whole else UNKNOWN
+        values = [(weight, getattr(gpu, field)) for weight, gpu in samples if getattr(gpu, field) >= 0]
+        whole = sum(weight for weight, _ in values)
+        return round(sum(weight * value for weight, value in values) / whole, 1) if whole else UNKNOWN
 
-    memory = max(one.memory for _, one in seen)
+    memory = max(gpu.memory for _, gpu in samples)
     return replace(last, busy=mean("busy"), watts=mean("watts"), celsius=mean("celsius"), memory=memory)

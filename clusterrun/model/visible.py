@@ -1,4 +1,4 @@
-"""How foreign text is shown: no byte of it may drive a terminal or forge a line; knows no terminal."""
+"""Makes foreign text safe to print: no byte of it can control a terminal or forge a line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from re import Match
 
+# Compiled at first use, because that takes 4 ms and most text needs no check.
 _HARMFUL = (
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1 (NEL among them)
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
@@ -15,27 +16,25 @@ _HARMFUL = (
     "\ud800-\udfff"  # undecodable bytes, and halves of pairs
     "\ufff9-\ufffb\U000e0000-\U000e007f]"  # invisible annotations and tags
 )
-"""Compiled when first needed: that takes 4 ms, and most text needs no second look."""
 _COLOUR = "\x1b\\[[0-9;:]{0,40}m"
 _RESET = "\x1b\\[0{0,4}m"
 
 
 def visible(text: str, colours: bool = False) -> str:
-    """One line of foreign text with everything harmful in it written out (``\\x1b``, ``\\u2028``).
+    """Return one line of foreign text with harmful characters written out (``\\x1b``, ``\\u2028``).
 
-    ``text`` is decoded with ``surrogateescape``: bytes that are no UTF-8 are shown as ``\\xff``.
-    Tabs become spaces. Colour sequences are dropped, or kept with ``colours`` where the line
-    itself ends them.
+    ``text`` is decoded with ``surrogateescape``: invalid bytes are shown as ``\\xff``. Tabs become spaces.
+    Colour sequences are dropped, or kept with ``colours`` if the line resets them at its end.
     """
     if text.isprintable():
         return text
     if "\x1b" not in text:
         return _written_out(text)
-    found = list(re.finditer(_COLOUR, text))
-    keep = colours and bool(found) and re.fullmatch(_RESET, found[-1].group()) is not None
+    colour_codes = list(re.finditer(_COLOUR, text))
+    keep = colours and bool(colour_codes) and re.fullmatch(_RESET, colour_codes[-1].group()) is not None
     if not keep:
         return _written_out(re.sub(_COLOUR, "", text))
-    return _between(text, found)
+    return _between(text, colour_codes)
 
 
 def _between(text: str, colours: list[Match[str]]) -> str:
@@ -62,5 +61,5 @@ def _escape(match: Match[str]) -> str:
 
 
 def job_name(name: str) -> str:
-    """``name`` as Slurm may have it: what other people's tools show must not move their cursor."""
+    """Return ``name`` for Slurm, without characters that move the cursor in the tools of other people."""
     return "".join(letter if letter.isprintable() else "_" for letter in name)[:200]

@@ -1,4 +1,4 @@
-"""GPUs as the variables name them that narrow what a process sees; opens no device."""
+"""Reads and writes the variables that limit the GPUs of a process. Opens no device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ VISIBLE_VARIABLES = (
     "GPU_DEVICE_ORDINAL",
     "ZE_AFFINITY_MASK",
 )
+# Slurm before 21.08 gives NoDevFiles to a job without GPUs.
 _NONE = ("", "-1", "NoDevFiles")
-"""Slurm before 21.08 says NoDevFiles to a job without GPUs."""
 
 
 def named(value: str) -> list[str]:
-    """The devices in such a list, in its order; what says that there is none names none."""
+    """Return the devices of a list in its order; none if the list says that there are none."""
     return [word for word in (part.strip() for part in value.split(",")) if word not in _NONE]
 
 
@@ -25,19 +25,21 @@ def instances(value: str) -> list[str]:
 
 
 def instance_of(value: str, ranks: int, local: str) -> dict[str, str]:
-    """What gives a node's rank number ``local`` of several its own instance; nothing if there are too few.
+    """Return variables that give rank ``local`` of a node its own instance; none if there are too few.
 
-    CUDA opens the first of a list of instances and no other: the rank's device is number 0, as with
-    torchrun --virtual-local-rank.
+    CUDA opens only the first instance of a list. The rank's device is therefore number 0, as with torchrun
+    --virtual-local-rank.
     """
-    found = instances(value)
-    if ranks < 2 or len(found) < ranks:
+    devices = instances(value)
+    if ranks < 2 or len(devices) < ranks:
         return {}
-    return {"CUDA_VISIBLE_DEVICES": found[int(local)], "LOCAL_RANK": "0"}
+    return {"CUDA_VISIBLE_DEVICES": devices[int(local)], "LOCAL_RANK": "0"}
 
 
 def with_node_gpus(environment: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """``environment`` without lists of fewer than ``gpus`` devices: a submitter's own, or Slurm's of none."""
+    """Return ``environment`` without lists of fewer than ``gpus`` devices, from the submitter or from
+    Slurm.
+    """
     return {
         name: value
         for name, value in environment.items()

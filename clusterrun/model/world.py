@@ -1,7 +1,7 @@
-"""Which rank is where, and the environment each rank finds; pure, knows no process and no scheduler.
+"""Computes the place of each rank and its environment.
 
-Names and values are those torchrun gives, with the aliases that Lightning, Accelerate, DeepSpeed,
-the HF Trainer and Composer read (see the rank environment in the README).
+Names and values are those of torchrun, with the aliases that Lightning, Accelerate, DeepSpeed, the HF
+Trainer and Composer read (see the rank environment in the README).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class World:
 
 @frozen
 class Meeting:
-    """Where the ranks of one epoch meet: rank 0's address and port."""
+    """The meeting point of the ranks of one epoch: rank 0's address and port."""
 
     address: str
     port: int
@@ -46,10 +46,10 @@ class Meeting:
 
 @frozen
 class Lineage:
-    """Which run and which start of its ranks this is.
+    """A run and one start of its ranks.
 
-    ``epoch`` is the number of the attempt, from 0: every start of the ranks has its own, and the
-    highest one seen is the only one obeyed. ``last_epoch`` is the last that may follow, if all fail.
+    ``epoch`` is the number of the attempt, from 0. Every start of the ranks has its own, and processes obey
+    only the highest one. ``last_epoch`` is the number of the last attempt, if all fail.
     """
 
     run_id: str
@@ -60,12 +60,12 @@ class Lineage:
 
     @property
     def marker(self) -> str:
-        """What every process of this epoch carries in ``contract.MARKER_VARIABLE``."""
+        """The value of ``contract.MARKER_VARIABLE`` in every process of this epoch."""
         return f"{self.run_id}.{self.epoch}"
 
 
 def run_environment(lineage: Lineage) -> dict[str, str]:
-    """What every process of an epoch carries, whatever its rank."""
+    """Return the variables of every process of an epoch."""
     return {
         contract.RUN_ID_VARIABLE: lineage.run_id,
         contract.RUN_NAME_VARIABLE: lineage.run_name,
@@ -78,10 +78,9 @@ def run_environment(lineage: Lineage) -> dict[str, str]:
 def rank_environment(
     world: World, rank: int, meeting: Meeting, lineage: Lineage, error_file: str
 ) -> dict[str, str]:
-    """The whole environment that ``rank`` gets from us; it overwrites what was inherited.
+    """Return all variables that clusterrun sets for ``rank``. They overwrite inherited ones.
 
-    An image's entry point may have put wrong values for the same names (enroot's PyTorch hook
-    does), hence overwrite, never setdefault.
+    The entry point of an image may set wrong values for the same names, as enroot's PyTorch hook does.
     """
     node, local = divmod(rank, world.ranks_per_node)
     return {
@@ -93,19 +92,19 @@ def rank_environment(
         "LOCAL_RANK": str(local),
         "CROSS_RANK": str(node),
         "ROLE_NAME": "default",
-        # As torchrun's: their difference is how many restarts are left. Over all jobs of a run, and with
-        # a budget that is full again after progress, it is the second one that has to follow.
+        # Equal to torchrun's: their difference is the number of remaining restarts. The second one is
+        # computed, because the budget covers all jobs of a run and is full again after progress.
         "TORCHELASTIC_RESTART_COUNT": str(lineage.epoch),
         "TORCHELASTIC_MAX_RESTARTS": str(lineage.last_epoch),
         "TORCHELASTIC_RUN_ID": f"{lineage.run_id}.{lineage.epoch}",
-        # Only "True" makes every rank a client of a store that somebody else holds; nobody does.
+        # "True" makes every rank a client of a store that another process holds. There is none.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": error_file,
     }
 
 
 def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage) -> dict[str, str]:
-    """What a launcher started once per node (``--per-node``) needs to start the ranks by itself."""
+    """Return the variables of a launcher that starts the ranks of a node itself (``--per-node``)."""
     return {
         **run_environment(lineage),
         "NNODES": str(len(world.nodes)),
@@ -118,10 +117,10 @@ def node_environment(world: World, node: int, meeting: Meeting, lineage: Lineage
 
 
 def slurm_environment(world: World, task: int, tasks_per_node: int) -> dict[str, str]:
-    """What ``srun`` would set for ``task`` of a step whose tasks are the processes that we start.
+    """Return the variables that ``srun`` would set for ``task`` of a step with the ranks as its tasks.
 
-    Our own step has one task on each allocated node, spares included. Scripts and wrappers that are written
-    for srun form their world from these names.
+    clusterrun's own step has one task on each allocated node, spares included. Scripts for srun form their
+    world from these names.
     """
     node, local = divmod(task, tasks_per_node)
     nodes, tasks, first = len(world.nodes), len(world.nodes) * tasks_per_node, node * tasks_per_node
@@ -140,9 +139,10 @@ def slurm_environment(world: World, task: int, tasks_per_node: int) -> dict[str,
 
 
 def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str) -> dict[str, str]:
-    """What a rank gets where its user has set nothing: threads, error handling, interfaces, no buffering.
+    """Return the defaults of a rank for variables that its user did not set.
 
-    torch 2.6 and 2.7.0 use NCCL without blocking where ``device_id`` is given, and hang (pytorch#153960).
+    They set threads, error handling, interfaces and unbuffered output. torch 2.6 and 2.7.0 use NCCL without
+    blocking if ``device_id`` is set, and hang (pytorch#153960).
     """
     chosen = {
         "PYTHONUNBUFFERED": "1",
@@ -158,15 +158,15 @@ def default_environment(ranks_per_node: int, cpus_per_rank: int, interface: str)
 
 
 def exactly(interface: str) -> str:
-    """An interface as NCCL is told of it: a name without ``=`` also means all that begin with it."""
+    """Return an interface in NCCL's exact form. A name without ``=`` also matches longer names."""
     return f"={interface}"
 
 
 def framework_environment(world: World, gpus_per_node: int) -> dict[str, str]:
-    """What frameworks that torchrun leaves alone need to join one world; where the user set nothing.
+    """Return variables that let further frameworks join one world, if the user did not set them.
 
-    Without it a bare Lightning ``Trainer()``, Fabric, or Accelerate and the HF Trainer on CPU ranks
-    train one copy per rank, each alone, and exit 0 (under torchrun they do): see the page frameworks.
+    Without them Lightning's ``Trainer()``, Fabric, or Accelerate and the HF Trainer on CPU ranks train one
+    copy per rank, and exit 0. They do so under torchrun too: see the page frameworks.
     """
     nodes, devices = str(len(world.nodes)), str(world.ranks_per_node)
     lightning = {"NUM_NODES": nodes, "DEVICES": devices}
