@@ -1,10 +1,10 @@
-"""Decides whether a configuration file can only have been written by this user or by root.
+"""Decides whether only this user or root can have written a configuration file.
 
-A configuration file can name a program that runs as whoever reads it, and it is found by looking upwards
-from the working directory: another user's file in a shared folder must not count.
+A configuration file can name a program that its reader runs. It is searched upwards from the working
+directory, so another user's file in a shared folder must not count.
 
-The folders above the one that holds the file do not matter: who may write there can replace that folder,
-but cannot put a file of this user's into the new one.
+The folders above the one with the file do not matter. Whoever may write to them can replace that folder,
+but cannot put a file of this user into the new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = 0
 
 @frozen
 class Entry:
-    """One file, link or folder, and what ``stat`` says of it."""
+    """One file, link or folder, with its ``stat`` values."""
 
     path: str
     mode: int
@@ -31,10 +31,11 @@ class Entry:
 
 
 def objection(entries: Iterable[Entry], user: int, private: Callable[[int], bool]) -> tuple[str, str]:
-    """What is wrong with the first bad one of ``entries``, and the command that mends it; '' for none.
+    """Return the problem of the first bad entry, and the command that repairs it; '' if there is none.
 
     ``entries`` are the file, the link that leads to it, and the folders that hold them. ``private`` tells
-    whether a group has no member but ``user``: many systems make one per user, and let it write by default.
+    whether a group has only the member ``user``. Many systems create one group per user, and let it write
+    by default.
     """
     for entry in entries:
         if entry.uid not in (user, ROOT):
@@ -48,7 +49,7 @@ def objection(entries: Iterable[Entry], user: int, private: Callable[[int], bool
 
 
 def check(path: str, handle: int) -> None:
-    """Refuse the file ``path``, open as ``handle``, that others may have written. Raises ``BadInput``."""
+    """Refuse the file ``path``, open as ``handle``, if others may have written it. Raises ``BadInput``."""
     real = os.path.realpath(path)
     folders = dict.fromkeys((os.path.dirname(real), os.path.dirname(path)))
     entries = [_entry(real, os.fstat(handle))]
@@ -74,7 +75,7 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 def _private(gid: int) -> bool:
-    """Whether the group carries this user's name and has no other member."""
+    """Return whether the group has this user's name and no other member."""
     import grp
     import pwd
 

@@ -1,9 +1,9 @@
-"""Configuration files: where they lie, and the options in their tables.
+"""Finds the configuration files, and reads the options in their tables.
 
-``clusterrun.toml`` (the nearest one from the working directory upwards) and
-``~/.config/clusterrun/config.toml``, each with ``[defaults]``, ``[profile.NAME]`` and ``[host.NAME]``.
-A file that another user may have written is refused, unless ``trust`` in the user's own file or
-environment names it.
+They are ``clusterrun.toml`` (the nearest one from the working directory upwards) and
+``~/.config/clusterrun/config.toml``, each with ``[defaults]``, ``[profile.NAME]`` and ``[host.NAME]``. A
+file that another user may have written is refused, unless ``trust`` in the user's own file or environment
+names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ KEYS = (*TEXTS, "options")
 
 @frozen
 class HostEntry:
-    """A cluster as `--host` names it: what ssh is given, the client's Python and folder there, ``ssh -o``."""
+    """A cluster that `--host` names: the address for ssh, the client's Python and folder on it, ``ssh
+    -o`` options.
+    """
 
     name: str
     host: str
@@ -48,7 +50,7 @@ def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
 
 
 def checked(entry: HostEntry) -> HostEntry:
-    """``found``, whose host can be no option of ssh's. Raises ``BadInput``."""
+    """Return the entry. Raises ``BadInput`` if its host is not a name that ssh can take."""
     if entry.host.startswith("-") or not entry.host.isprintable() or " " in entry.host or not entry.host:
         problem = f"{entry.host!r} is not a host name for ssh"
         raise BadInput(problem, "clusterrun --host NAME, as you type it after ssh")
@@ -60,7 +62,7 @@ PROJECT_FILE = "clusterrun.toml"
 
 @frozen
 class Configuration:
-    """One file: its defaults, its profiles by name and its hosts, checked."""
+    """One checked file: its defaults, its profiles by name, and its hosts."""
 
     path: str
     defaults: Source
@@ -69,12 +71,14 @@ class Configuration:
 
 
 def files(cwd: str, environ: Mapping[str, str]) -> list[str]:
-    """The configuration files there are, strongest first: the project's, then the user's."""
+    """Return the existing configuration files, strongest first: the project's, then the user's."""
     return [path for path in (_upwards(cwd), _user_file(environ)) if path and os.path.isfile(path)]
 
 
 def load(cwd: str, environ: Mapping[str, str]) -> list[Configuration]:
-    """All configuration files, read, strongest first. Raises ``BadInput`` as ``read`` does."""
+    """Return the content of all configuration files, strongest first. Raises ``BadInput`` as ``read``
+    does.
+    """
     variable = read_value(TRUST, environ.get(TRUST.variable, ""), TRUST.variable)
     trusted = variable if isinstance(variable, tuple) else ()
     project, user = _upwards(cwd), _user_file(environ)
@@ -93,7 +97,7 @@ def load(cwd: str, environ: Mapping[str, str]) -> list[Configuration]:
 
 
 def _refuse_trust(sources: Iterable[Source], user: str) -> None:
-    """A file must not vouch for itself, and a profile is chosen after the files are read."""
+    """Refuse ``trust`` in a file that needs trust itself, and in a profile, which is chosen after reading."""
     for source in sources:
         if TRUST.name in dict(source.values):
             problem = f"{source.origin}: trust does not count here"
@@ -115,7 +119,9 @@ def _upwards(folder: str) -> str:
 
 
 def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
-    """The configuration in ``path``, which only we may have written unless it is below ``trusted``."""
+    """Return the configuration in ``path``. Only this user may have written it, unless it is below
+    ``trusted``.
+    """
     data = _toml(path, trusted)
     _refuse_unknown(data, ("defaults", "profile", "host"), path, "table")
     profiles, reached = _table(data, "profile", path), _table(data, "host", path)
@@ -128,13 +134,13 @@ def read(path: str, trusted: Sequence[str] = ()) -> Configuration:
 
 
 def host(configurations: Iterable[Configuration], name: str) -> HostEntry:
-    """The host of that name, of the strongest file that has it; else ``name`` as ssh knows it."""
+    """Return the host of that name from the strongest file that has it; else ``name`` as ssh resolves it."""
     matches = [entry for c in configurations for entry in c.hosts if entry.name == name]
     return matches[0] if matches else checked(HostEntry(name, name))
 
 
 def toml(content: bytes, where: str) -> dict[str, Any]:
-    """The tables in ``content``. Raises ``BadInput``."""
+    """Return the tables in ``content``. Raises ``BadInput``."""
     try:
         import tomllib
     except ImportError:  # Python 3.10
@@ -184,7 +190,7 @@ def _refuse_unknown(names: Iterable[str], allowed: tuple[str, ...], where: str, 
 
 
 def sources(configurations: Iterable[Configuration], profile: str) -> list[Source]:
-    """The profile (in whichever files), then the defaults of each file. Raises ``BadInput``."""
+    """Return the sources of values: the profile, then the defaults of each file. Raises ``BadInput``."""
     configured = list(configurations)
     chosen = [source for c in configured for name, source in c.profiles if name == profile]
     if profile and not chosen:

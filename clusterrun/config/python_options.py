@@ -1,4 +1,4 @@
-"""The options of the Python functions, from the one table: names, signatures, help, and the stub."""
+"""Gives the Python functions their options from the option table: names, signatures, help, and the stub."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _OF_A_TERMINAL = ("follow", "wait")
 SUBMIT = (*(option for option in EVERY if option.name not in _OF_A_TERMINAL), AFTER)
 CHECK = (*RESOURCES, *PREFLIGHT, CONFIGURABLE["preflight"], ALL_PAIRS)
 
+# Replacements for names that users try.
 INSTEAD = {
     "follow": "for line in submit(...).logs(follow=True): print(line)",
     "wait": "submit(...).wait()",
@@ -28,7 +29,6 @@ INSTEAD = {
     "gpus_per_node": "gpus=8",
     "cpus_per_task": "cpus_per_rank=4",
 }
-"""What to write for a name that people try."""
 
 
 def check(function: str, keywords: Mapping[str, object], options: Iterable[Option]) -> None:
@@ -41,7 +41,9 @@ def check(function: str, keywords: Mapping[str, object], options: Iterable[Optio
 
 
 def annotation(option: Option) -> str:
-    """The type of its values, for a reader and an editor; None stands for an option that is not given."""
+    """Return the type of an option's values for readers and editors. None means that the option is
+    not set.
+    """
     kinds = {
         "number": "int",
         "switch": "bool",
@@ -62,7 +64,7 @@ def annotation(option: Option) -> str:
 
 
 def with_options(options: tuple[Option, ...]) -> Callable[[F], F]:
-    """A decorator: ``help``, ``inspect.signature`` and completion see every option of a function."""
+    """Return a decorator that shows every option in ``help``, ``inspect.signature`` and completion."""
 
     def decorate(function: F) -> F:
         plain = inspect.signature(function)
@@ -88,7 +90,7 @@ def _quoted(values: Iterable[str]) -> list[str]:
 
 
 def described(options: Iterable[Option]) -> str:
-    """A line for each option."""
+    """Return one line for each option."""
     lines = []
     for option in options:
         choices = f" One of {', '.join(_quoted(option.choices))}." if option.choices else ""
@@ -124,7 +126,7 @@ COMMON = ("context: _Context | None = None", "tell: Callable[[str], None] = ..."
 
 
 def stub(submit: Callable[..., object], check: Callable[..., object]) -> str:
-    """The text of the stub; ``submit`` and ``check`` are the functions, for what they say of themselves."""
+    """Return the text of the stub. ``submit`` and ``check`` are the functions with their docstrings."""
     arguments = ("*command: str | PathLike[str]", "cwd: str | PathLike[str] = ...", *COMMON)
     texts = [_function("submit", arguments, SUBMIT, submit), _function("check", (*COMMON, "*"), CHECK, check)]
     return HEAD + "".join(texts)

@@ -1,4 +1,4 @@
-"""Where the value of each option comes from, and which place wins."""
+"""Determines the value of each option from several sources, and which source wins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.nearest import nearest
 from clusterrun.model.option_table import CONFIGURABLE, Option, Value
 
+# The origin of a value that no source sets.
 DEFAULT = "default"
-"""The origin of a value that nobody gave."""
 
 
 @frozen
@@ -25,21 +25,25 @@ class Setting:
 
 @frozen
 class Source:
-    """One place where values come from: what to call it, and its values by option name."""
+    """One source of values: its name for messages, and its values by option name."""
 
     origin: str
     values: tuple[tuple[str, Value], ...]
 
 
 def settle(sources: Iterable[Source]) -> dict[str, Setting]:
-    """Every option with its value and origin; ``sources`` strongest first. Lists add up, weakest first."""
+    """Return every option with its value and origin. ``sources`` are strongest first; lists add up,
+    weakest first.
+    """
     strongest = list(sources)
     settings = {option.name: _settled(option, strongest) for option in CONFIGURABLE.values()}
     return {**settings, **_requeue_implied(settings, [source.origin for source in strongest])}
 
 
 def _requeue_implied(settings: Mapping[str, Setting], origins: list[str]) -> dict[str, Setting]:
-    """``requeue-by`` implies ``requeue``, unless a stronger source says no. Raises ``BadInput`` for both."""
+    """Let ``requeue-by`` imply ``requeue``, unless a stronger source says no. Raises ``BadInput`` for
+    both.
+    """
     whether, how = settings["requeue"], settings["requeue-by"]
     if not how.value or whether.value:
         return {}
@@ -64,13 +68,15 @@ def _settled(option: Option, sources: list[Source]) -> Setting:
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Source]:
-    """A source for each option that ``CLUSTERRUN_*`` variables set; lists have one item per line."""
+    """Return a source for each option in ``CLUSTERRUN_*`` variables. Lists have one item per line."""
     options = [o for o in CONFIGURABLE.values() if environ.get(o.variable)]
     return [Source(o.variable, ((o.name, read_value(o, environ[o.variable], o.variable)),)) for o in options]
 
 
 def read_value(option: Option, raw_value: Any, where: str) -> Value:
-    """``given`` (text, or what TOML held) as a value of ``option``. Raises ``BadInput`` naming ``where``."""
+    """Return ``given`` (text, or a value from TOML) as a value of ``option``. Raises ``BadInput``
+    naming ``where``.
+    """
     readers = {"list": _list, "switch": _switch, "number": _number}
     value = readers.get(option.kind, _text)(raw_value)
     if value is not None and option.kind in ("gpus", "nodes"):
@@ -118,7 +124,7 @@ def _list(raw_value: Any) -> tuple[str, ...] | None:
 
 
 def misspelt(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each ``CLUSTERRUN_*`` variable that is none of ours but looks much like one."""
+    """Return a sentence for each ``CLUSTERRUN_*`` variable that looks like a misspelt one."""
     ours = {option.variable for option in CONFIGURABLE.values()} | {contract.HOME_VARIABLE, PROFILE_VARIABLE}
     candidates = {*ours, contract.LAB_HOME_VARIABLE, contract.HOST_VARIABLE}
     of_a_run = {contract.NODE_VARIABLE} if contract.RUN_ID_VARIABLE in environ else set()
@@ -131,6 +137,7 @@ def misspelt(environ: Mapping[str, str]) -> list[str]:
 
 
 PROFILE_VARIABLE = contract.OPTION_VARIABLE_PREFIX + "PROFILE"
+# Variables that clusterrun sets in the processes of a run, or that users set for scripts and labs.
 RESERVED = {
     *contract.CODE_VARIABLES,
     contract.RUN_ID_VARIABLE,
@@ -144,9 +151,8 @@ RESERVED = {
     contract.LAB_HOME_VARIABLE,
     contract.HOST_VARIABLE,
 }
-"""What clusterrun itself sets in the processes of a run, and what users set for scripts and labs."""
 
 
 def home(environ: Mapping[str, str]) -> str:
-    """``$CLUSTERRUN_HOME``, or ``~/.clusterrun``, as an absolute path."""
+    """Return ``$CLUSTERRUN_HOME``, or ``~/.clusterrun``, as an absolute path."""
     return os.path.abspath(os.path.expanduser(environ.get(contract.HOME_VARIABLE) or "~/.clusterrun"))

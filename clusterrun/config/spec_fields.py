@@ -1,4 +1,4 @@
-"""From options as they are written to the fields of a spec; a wrong value is `BadInput` naming the option."""
+"""Converts written options to the fields of a spec. A wrong value is `BadInput` with the option's name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS, Option
 from clusterrun.model.spec import Cluster, OnUnfit
 
+# Fields that hold a member of an enumeration.
 WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}
-"""Fields that hold a member of an enumeration."""
 
 
 def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a spec that ``options`` mean; variables without a value have that of ``environ``."""
+    """Return the fields of a spec for ``options``. Variables without a value take it from ``environ``."""
     values: dict[str, Any] = {}
     for name, value in options.items():
         option = CONFIGURABLE.get(name.replace("_", "-"))
@@ -41,7 +41,7 @@ def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
 
 
 def command(arguments: Iterable[Any]) -> tuple[str, ...]:
-    """The words of a command; paths as texts. Raises ``BadInput``."""
+    """Return the arguments of a command, with paths as texts. Raises ``BadInput``."""
     texts = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in arguments)
     wrong = [word for word in texts if not isinstance(word, str)]
     if wrong:
@@ -64,7 +64,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _primitive(value: Any) -> Any:
-    """Paths as texts, and the whole numbers of other libraries as our own."""
+    """Return paths as texts, and integers of other libraries as int."""
     if isinstance(value, (bool, str)):
         return value
     if isinstance(value, os.PathLike):
@@ -98,14 +98,16 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _text(item: Any) -> Any:
-    """A path as text, a run as its id."""
+    """Return a path as text, a run as its id."""
     return os.fspath(item) if isinstance(item, os.PathLike) else getattr(item, "run_id", item)
 
 
 def _pairs(
     value: Any, name: str, form: str, read: Callable[[str, Any], tuple[str, Any]]
 ) -> tuple[tuple[str, Any], ...]:
-    """Pairs from a mapping, from texts like ``form``, or from pairs; the later one of a name counts."""
+    """Return pairs from a mapping, from texts like ``form``, or from pairs. The last value of a name
+    counts.
+    """
     items = value.items() if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     if not isinstance(items, Iterable) or isinstance(items, bytes):
         raise BadInput(f"{name}: {value!r} is not a mapping", f"give {name}={{…: …}}, or a list of {form}")

@@ -1,6 +1,6 @@
-"""The points of a sweep, from ``--set`` and from files, and what they make of a command.
+"""Computes the points of a sweep from ``--set`` and from files, and applies them to a command.
 
-A point gives each name a text, for which ``{name}`` stands in words of the command and values of ``--env``.
+A point gives each name a text. It replaces ``{name}`` in the command and in values of ``--env``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 
+# Each point is a run with files of its own.
 MOST_POINTS = 10_000
-"""Each is a run with files of its own."""
 EACH = "each point is a run with files of its own: sweep over parts of them in turn"
 Point = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
@@ -30,7 +30,7 @@ _RANGE = re.compile(rf"range\({_NUMBER}(?:,{_NUMBER})?(?:,{_NUMBER})?\)", re.ASC
 
 
 def points(sets: Sequence[str], file: str = "") -> tuple[Point, ...]:
-    """Every combination of what is said, the last name running fastest. Raises ``BadInput``."""
+    """Return every combination of the values, the last name running fastest. Raises ``BadInput``."""
     axes = [_axis(text) for text in sets]
     listed = _read(file) if file else [{}]
     return combined(listed, axes, f"--points {file}" if file else "--set")
@@ -39,7 +39,9 @@ def points(sets: Sequence[str], file: str = "") -> tuple[Point, ...]:
 def combined(
     listed: Sequence[Mapping[str, Any]], axes: Sequence[tuple[str, Sequence[Any]]], where: str
 ) -> tuple[Point, ...]:
-    """Each point of ``listed`` with every combination of the values of ``axes``. Raises ``BadInput``."""
+    """Return each point of ``listed`` with every combination of the values of ``axes``. Raises
+    ``BadInput``.
+    """
     count = len(listed) * math.prod(len(values) for _, values in axes)
     if count > MOST_POINTS:
         problem = f"{where}: {count:,} points are more than {MOST_POINTS:,}"
@@ -77,7 +79,9 @@ def _distinct(points: list[Point], where: str) -> tuple[Point, ...]:
 
 @frozen
 class Axis:
-    """A name to search over: between two numbers (``uniform``, ``log``, ``int``) or ``any`` of several."""
+    """A name to search over: between two numbers (``uniform``, ``log``, ``int``), or ``any`` of
+    several values.
+    """
 
     name: str
     kind: str
@@ -85,7 +89,7 @@ class Axis:
 
 
 def search_space(sets: Sequence[str]) -> tuple[Axis, ...]:
-    """What `--set` says where points are asked for: `lr=log(1e-5,0.1)`, or values. Raises ``BadInput``."""
+    """Return the axes of `--set` for a search: `lr=log(1e-5,0.1)`, or values. Raises ``BadInput``."""
     axes = []
     for text in sets:
         name, _, listed = text.partition("=")
@@ -112,7 +116,7 @@ def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
 
 
 def point_text(point: Iterable[tuple[str, str]]) -> str:
-    """A point in words: ``lr=0.1 seed=3``."""
+    """Return a point as text: ``lr=0.1 seed=3``."""
     return " ".join(f"{name}={value}" for name, value in point)
 
 
@@ -152,7 +156,9 @@ def _axis(text: str) -> tuple[str, list[str]]:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-    """The points of a file: ``.csv`` with names in its first line, or ``.toml`` with tables ``[[point]]``."""
+    """Return the points of a file: ``.csv`` with names in its first line, or ``.toml`` with tables
+    ``[[point]]``.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read().decode("utf-8-sig")
@@ -214,7 +220,7 @@ def at(spec: JobSpec, point: Iterable[tuple[str, str]], name: str) -> JobSpec:
 
 
 def check_places(spec: JobSpec, point: Point) -> None:
-    """Refuse a name that stands nowhere, and a place that nearly has a name. Raises ``BadInput``."""
+    """Refuse a name without a place in the command, and a place with a misspelt name. Raises ``BadInput``."""
     texts = (*spec.command, *(value for _, value in spec.environment))
     places = {match for text in texts for match in _PLACE.findall(text)}
     names = [name for name, _ in point]

@@ -1,4 +1,4 @@
-"""The log files of one attempt: which there are, and their content in portions; never holds one open."""
+"""Lists the log files of an attempt, and reads them in portions. Keeps no file open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ STREAMS = ("out", "err")
 
 @frozen
 class LogSelection:
-    """``ranks`` None: all of them. ``streams`` are of ``STREAMS``, ``begin`` is seconds since the epoch."""
+    """The requested logs. ``ranks`` None: all. ``streams`` are from ``STREAMS``, ``begin`` is seconds
+    since the epoch.
+    """
 
     ranks: frozenset[int] | None = None
     streams: tuple[str, ...] = STREAMS
@@ -29,7 +31,9 @@ class LogSelection:
 
 
 def numbers(text: str, below: int, what: str) -> frozenset[int]:
-    """The numbers in ``0,3-5``. Raises ``BadInput`` for anything else, or one not below ``below``."""
+    """Return the numbers in ``0,3-5``. Raises ``BadInput`` for any other text, or a number not below
+    ``below``.
+    """
     selected: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -44,13 +48,13 @@ def numbers(text: str, below: int, what: str) -> frozenset[int]:
 
 _LOG = re.compile(r"(\d{5,})\.(out|err)")
 _INDEX = re.compile(r"node-\d+\.index")
+# Limit on the bytes of logs in memory, for all ranks together.
 MEMORY = 32 << 20
-"""Bytes of logs that are held at once, however many ranks."""
 CHUNK_BYTES = 1 << 18
 
 
 class Unreadable(ClusterrunError):
-    """A folder or a file of logs that whoever asks may not read."""
+    """A folder or file of logs that this user may not read."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is not readable", f"as its owner: chmod u+rwX {shlex.quote(path)}")
@@ -63,7 +67,7 @@ class LogFile(NamedTuple):
 
 
 def log_files(folder: str, selection: LogSelection) -> list[LogFile]:
-    """The wanted files of an attempt, by rank; none where the folder is not there yet."""
+    """Return the selected files of an attempt by rank; none if its folder does not exist yet."""
     files = []
     for name in _names(folder):
         match = _LOG.fullmatch(name)
@@ -73,12 +77,12 @@ def log_files(folder: str, selection: LogSelection) -> list[LogFile]:
 
 
 def attempts(folder: str) -> list[int]:
-    """The numbers of the attempts there are, oldest first."""
+    """Return the numbers of the attempts, oldest first."""
     return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
 def readable(*folders: str) -> None:
-    """Raises ``Unreadable`` for the first of ``folders`` that is there and may not be looked into."""
+    """Raise ``Unreadable`` for the first existing folder of ``folders`` that this user may not read."""
     for folder in folders:
         if os.path.lexists(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise Unreadable(folder)
@@ -94,25 +98,27 @@ def _names(folder: str) -> list[str]:
 
 
 class LogReading:
-    """One file on its way through the merge: how far it was read, and the line it has begun."""
+    """The progress of merging one file: the offset, and the unfinished line."""
 
     __slots__ = ("end", "exact", "file", "looked", "position", "rest")
 
     def __init__(self, file: LogFile, start: int, end: int, exact: bool = False) -> None:
-        """With ``exact`` no byte is left out, not even of a bar's older states."""
+        """With ``exact`` no byte is dropped, not even older states of a progress bar."""
         self.file, self.position, self.end, self.exact = file, start, end, exact
         self.rest = b""
         self.looked: float | None = None
 
     def take(self, until: int) -> bytes:
-        """The bytes from where it was read to, up to the offset ``until``."""
+        """Return the bytes from the current offset to ``until``."""
         size = min(until, self.end) - self.position
         data = read_at(self.file.path, self.position, size) if size > 0 else b""
         self.position += len(data)
         return data
 
     def pieces(self, data: bytes, since: float, wall: float) -> list[Piece]:
-        """``data``, which came between two moments, as pieces; a line without end is kept back a while."""
+        """Return ``data`` as pieces, which arrived between two times. An unfinished line is held back
+        for a while.
+        """
         timed_lines, self.rest = spread(self.rest + data, len(self.rest), since, wall)
         if len(self.rest) > LINE_LIMIT and not self.exact:
             self.rest = standing(self.rest)
@@ -123,14 +129,16 @@ class LogReading:
 
 
 def standing(line: bytes) -> bytes:
-    """Of an unfinished line what has not been written over: the newest state of a progress bar."""
+    """Return the visible part of an unfinished line: the newest state of a progress bar."""
     return line[max(0, line.rstrip(b"\r").rfind(b"\r")) :]
 
 
 def in_order(
     folder: str, files: list[LogFile], spans: list[tuple[int, int]], exact: bool = False
 ) -> Iterator[Piece]:
-    """What ``files`` hold within ``spans``, by time as indexes tell; what none covers comes last."""
+    """Yield the content of ``files`` within ``spans`` by the time in the indexes. Content without a
+    time comes last.
+    """
     readings = {(f.rank, f.stream): LogReading(f, *span, exact) for f, span in zip(files, spans)}
     indexes = sorted(name for name in _names(folder) if _INDEX.fullmatch(name)) if readings else []
     share = max(1 << 16, MEMORY // max(len(indexes), 1))
@@ -149,7 +157,7 @@ def _of_node(index: str, readings: dict[Key, LogReading], share: int) -> Iterato
 
 
 def _lines(path: str) -> Iterator[str]:
-    """The lines of a long file; it is open only while a portion of it is read."""
+    """Yield the lines of a long file. It is open only while a portion is read."""
     rest, offset = b"", 0
     while data := read_at(path, offset, 1 << 12):
         offset += len(data)
@@ -158,7 +166,7 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> Iterator[Piece]:
-    """What one look found, in parts small enough for the memory where it is much."""
+    """Yield the content of one look, in parts if it exceeds the memory limit."""
     total = sum(max(0, min(size, reading.end) - reading.position) for reading, size in grown)
     parts = total // share + 1
     starts = [(reading, reading.position, size, began(wall, reading.looked)) for reading, size in grown]
@@ -173,7 +181,7 @@ def _of_look(grown: list[tuple[LogReading, int]], wall: float, share: int) -> It
 
 
 def opened(path: str) -> int | None:
-    """A handle for reading a file; None if it is gone. Raises ``Unreadable``."""
+    """Return a handle for reading a file; None if it is missing. Raises ``Unreadable``."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -183,7 +191,7 @@ def opened(path: str) -> int | None:
 
 
 def read_at(path: str, offset: int, size: int) -> bytes:
-    """At most ``size`` bytes from ``offset``; nothing if the file is gone. Raises ``Unreadable``."""
+    """Return at most ``size`` bytes from ``offset``; none if the file is missing. Raises ``Unreadable``."""
     if (handle := opened(path)) is None:
         return b""
     try:
@@ -193,7 +201,7 @@ def read_at(path: str, offset: int, size: int) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """The size of a file as its server knows it now (opening asks the server, a bare stat may not)."""
+    """Return the current size of a file. Opening it asks the file server; a plain stat may use a cache."""
     if (handle := opened(path)) is None:
         return 0
     try:
@@ -203,7 +211,7 @@ def size_of(path: str) -> int:
 
 
 def written_at(path: str) -> float:
-    """When something was last written to a file, in seconds since the epoch; 0 if it is gone."""
+    """Return the time of the last write to a file, in seconds since the epoch; 0 if it is missing."""
     try:
         return os.stat(path).st_mtime
     except OSError:
@@ -211,7 +219,7 @@ def written_at(path: str) -> float:
 
 
 def end_of_lines(path: str, size: int) -> int:
-    """The offset after the last end of line within ``size`` bytes; ``size`` where a line is endless."""
+    """Return the offset after the last end of line within ``size`` bytes; ``size`` if there is none."""
     start = max(0, size - (1 << 16))
     place = read_at(path, start, size - start).rfind(b"\n")
     if place >= 0:
@@ -220,7 +228,7 @@ def end_of_lines(path: str, size: int) -> int:
 
 
 def tail_start(path: str, size: int, lines: int) -> int:
-    """The offset from which the last ``lines`` lines of the first ``size`` bytes begin."""
+    """Return the offset of the last ``lines`` lines within the first ``size`` bytes."""
     if lines == 0:
         return size
     start, missing_lines, first = size, lines, True

@@ -1,4 +1,4 @@
-"""The same line from many ranks as one, with the ranks; pure."""
+"""Prints a line that many ranks wrote only once, with the ranks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from clusterrun.logs.format import Headings, lines
 from clusterrun.logs.merge import Piece
 
+# Seconds after a line's first rank in which other ranks join it.
 WINDOW = 1.0
-"""Seconds from a line's first rank within which others join it."""
+# Limit on lines that wait at once.
 MOST = 10_000
-"""Lines that wait at once."""
 
 
 class _Shared:
-    """One line, once: since when, and which ranks wrote it."""
+    """One line, with the time of its first rank and its ranks."""
 
     __slots__ = ("at", "key", "ranks")
 
@@ -26,7 +26,9 @@ class _Shared:
 
 
 class _Repeated:
-    """The times that a line has been written and is not shown yet: a rank's second joins others' second."""
+    """Copies of one line that are not printed yet. The second copy of one rank joins the second
+    copies of others.
+    """
 
     __slots__ = ("shown", "times", "written")
 
@@ -36,14 +38,16 @@ class _Repeated:
         self.written: dict[int, int] = {}
 
     def next_of(self, rank: int) -> int:
-        """Which of ``times`` the rank writes now; their number for a new one."""
+        """Return which of ``times`` the rank writes now; their count for a new one."""
         number = max(self.written.get(rank, 0), self.shown)
         self.written[rank] = number + 1
         return number - self.shown
 
 
 def folding(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
-    """Lines headed and ended; one that different ranks write within ``WINDOW`` once, with the ranks."""
+    """Yield lines with heading and end. A line that several ranks wrote within ``WINDOW`` comes once,
+    with the ranks.
+    """
     waiting: deque[_Shared] = deque()
     repeated_by_key: dict[tuple[str, str], _Repeated] = {}
     for piece in pieces:

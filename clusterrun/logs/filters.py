@@ -1,6 +1,6 @@
-"""Selects lines of the ranks: those since a moment, those that match, the last state of a progress bar.
+"""Selects lines of the ranks: those since a time, matching lines, the last state of a progress bar.
 
-Pure; a piece without data says only that time has passed, and always passes.
+A piece without data only marks the passing of time, and always passes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from clusterrun.logs.merge import Piece
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
+# One line up. A progress bar below another one prints it after each state.
 UP = b"\x1b[A"
-"""One line up: what a progress bar below another one prints after each of its states."""
+# Seconds after which the current state of a moving bar is shown.
 SHOW_EVERY = 3.0
-"""Seconds after which a bar that moves is shown as it is."""
 
 
 class Grep:
-    """Lines in which a pattern is found, and how many were looked at. Raises ``BadInput``."""
+    """Lines that match a pattern, and the number of searched lines. Raises ``BadInput``."""
 
     def __init__(self, pattern: str, plain: Callable[[bytes], str]) -> None:
-        """``plain`` gives a line as it is shown, without colours."""
+        """``plain`` returns a line without colours, as it is shown."""
         try:
             self._find = re.compile(pattern).search
         except re.error as error:
@@ -32,7 +32,7 @@ class Grep:
         self.seen = self.found = 0
 
     def __call__(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Each piece with those of its lines that match; one where none does is left out."""
+        """Yield each piece with its matching lines. A piece without any is dropped."""
         for piece in pieces:
             if not piece.data:
                 yield piece
@@ -46,7 +46,9 @@ class Grep:
 
 @frozen
 class LineFilter:
-    """Which lines are wanted: since ``begin``, matching ``grep``; ``as_is``: older states of bars too."""
+    """A filter of lines: since ``begin``, matching ``grep``. ``as_is`` keeps older states of progress
+    bars.
+    """
 
     begin: float = 0.0
     grep: Grep | None = None
@@ -54,11 +56,11 @@ class LineFilter:
 
     @property
     def exact(self) -> bool:
-        """Whether lines may be shown in parts, as they come."""
+        """Return whether parts of lines may be shown as they arrive."""
         return self.as_is and self.grep is None
 
     def __call__(self, pieces: Iterable[Piece]) -> Iterable[Piece]:
-        """What is let through; what no index dates yet is new."""
+        """Yield the selected pieces. A piece without a time in an index counts as new."""
         if self.begin:
             pieces = (piece for piece in pieces if not piece.at or piece.at >= self.begin)
         through = pieces if self.as_is else moving(pieces)
@@ -66,7 +68,7 @@ class LineFilter:
 
     @property
     def in_vain(self) -> str:
-        """A sentence where no line matched; '' otherwise, and where there were none."""
+        """Return a sentence if lines were searched and none matched; else ''."""
         if self.grep is None or self.grep.found or not self.grep.seen:
             return ""
         lines = "the one line there is" if self.grep.seen == 1 else f"any of {self.grep.seen:,} lines"
@@ -74,7 +76,9 @@ class LineFilter:
 
 
 def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Of a bar below another one (each state ends with a step up) the last state, and one now and then."""
+    """Yield the last state of a lower progress bar (each state ends with a step up), and one every
+    few seconds.
+    """
     held: dict[tuple[int, str], Piece] = {}
     for piece in pieces:
         if not piece.data:
@@ -89,7 +93,9 @@ def moving(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _over(held: dict[tuple[int, str], Piece], key: tuple[int, str], piece: Piece) -> Iterator[Piece]:
-    """The lines of ``piece`` that nothing was written over; the state that may yet be is held back."""
+    """Return the lines of ``piece`` that were not overwritten. The last state is held back, because
+    it may be yet.
+    """
     before = held.pop(key, None)
     state, since_ = (before.data, before.at) if before else (b"", piece.at)
     finished_lines = b""

@@ -1,4 +1,4 @@
-"""Pieces of rank output as text to print: headed, folded, made harmless."""
+"""Formats rank output for a terminal: with headings, folded, and without harmful characters."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from clusterrun.diagnosis.verdict import folded
 from clusterrun.logs.merge import Piece
 from clusterrun.model.visible import visible
 
+# Bytes that are shown unchanged.
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
-"""Bytes that are shown as they are."""
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+# Shortest interval in seconds between two queries for unknown node names.
 ASK_EVERY = 0.5
-"""Seconds between two questions for the names of nodes that are still not known, at most."""
+# Up, down, erase the line, to a column, hide and show the cursor: sequences of progress bars between
+# states.
 _BAR = rb"\x1b\[(?:\d{0,4}[ABKG]|\?25[hl])"
-"""Up, down, erase the line, to a column, hide and show the cursor: what progress bars do between states."""
 
 
 class Headings:
@@ -29,7 +30,7 @@ class Headings:
         world_size: int,
         colours: bool = False,
     ) -> None:
-        """``names`` are those of the nodes as far as they are known by then."""
+        """``names`` returns the names of the nodes that are known so far."""
         self.colours = colours
         self._ask = names
         self._names = [visible(name) for name in names()]
@@ -57,7 +58,9 @@ class Headings:
         return head
 
     def _ask_for_names(self, now: float) -> None:
-        """At once, then less and less often: lines by the thousand may come before they are known."""
+        """Query the names at once, then at growing intervals. Thousands of lines may arrive before
+        they are known.
+        """
         if now >= self._ask_again:
             self._names = [visible(name) for name in self._ask()]
             self._width = max(map(len, self._names), default=0)
@@ -88,18 +91,18 @@ def headed(pieces: Iterable[Piece], headings: Headings) -> Iterator[bytes]:
 
 
 def lines(data: bytes, colours: bool = False) -> list[str]:
-    """The lines in ``data``, each as a terminal would have left it, made harmless."""
+    """Return the lines in ``data`` as a terminal shows them in the end, without harmful characters."""
     ended = data[:-1] if data.endswith(b"\n") else data
     return [shown(line, colours) for line in ended.split(b"\n")]
 
 
 def shown(line: bytes, colours: bool = False) -> str:
-    """One line as a terminal would have left it, made harmless."""
+    """Return one line as a terminal shows it in the end, without harmful characters."""
     return visible(_left_over(line).decode("utf-8", "surrogateescape"), colours)
 
 
 def _left_over(line: bytes) -> bytes:
-    """What was not overwritten: progress bars begin each state with a return, and erase and climb after."""
+    """Return the part of a line that was not overwritten. Progress bars start each state with a return."""
     if b"\x1b[" in line:
         line = re.sub(_BAR, b"", line)
     if b"\r" not in line:
@@ -108,7 +111,7 @@ def _left_over(line: bytes) -> bytes:
 
 
 def plain(line: bytes) -> str:
-    """One line, its end too, as it is shown without colours."""
+    """Return one line without its end and without colours."""
     return shown(line.removesuffix(b"\n"))
 
 

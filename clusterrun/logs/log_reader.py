@@ -1,4 +1,4 @@
-"""What the ranks of a run printed: one attempt as it is, or its growing files until the run is over."""
+"""Reads the output of the ranks: one complete attempt, or growing files until the run ends."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clusterrun.system import Clock
 
 CHUNK_BYTES = 1 << 20
 LOOK_EVERY = 0.2
+# Longest interval in seconds between polls of a silent file, if there are thousands of files.
 LONGEST_WAIT = 3.0
-"""Seconds between polls of a file that does not grow, where there are thousands."""
+# Up to this number all files are polled each time. Among more files, silent ones are polled less often.
 FEW = 256
-"""Up to this many files are all polled each time; of more, silent ones less and less often."""
+# Seconds after which an unfinished line or a moving progress bar is shown.
 PARTIAL_SECONDS = 3.0
-"""How long an unfinished line may lie unchanged, or a progress bar move, before it is shown as it is."""
 
 
 class Growing:
-    """One file being followed: how far it was shown, and the line it has begun."""
+    """One growing file: the offset that was shown, and the unfinished line."""
 
     def __init__(self, file: LogFile, offset: int, exact: bool = False) -> None:
-        """With ``exact`` every byte is shown as it comes, else whole lines."""
+        """With ``exact`` every byte is shown as it arrives, else whole lines."""
         self.file, self._exact, self._offset = file, exact, offset
         self._inode = 0
         self._rest = self._early = b""
@@ -37,7 +37,7 @@ class Growing:
         return now >= self._due
 
     def new(self, now: float, longest: float = 0.0) -> bytes:
-        """The lines that came since; a silent file is ``due`` ever later, at most ``longest`` seconds."""
+        """Return the new lines. A silent file is polled at growing intervals, at most ``longest`` seconds."""
         data = self._read()
         self._wait = 0.0 if data or self._rest else min(longest, self._wait * 1.5 + LOOK_EVERY)
         self._due = now + self._wait
@@ -50,7 +50,7 @@ class Growing:
         return whole + (self._bar(now) if b"\r" in self._rest else self._half_line(now))
 
     def last(self) -> bytes:
-        """What is left at the end: a line that was never finished."""
+        """Return the unfinished line that remains at the end."""
         rest, self._rest = self._rest, b""
         return rest if rest != self._early else b""
 
@@ -88,7 +88,7 @@ class Follower:
         self._list_at = 0.0
 
     def so_far(self, tail: int | None) -> Iterator[Piece]:
-        """What is there already, merged by time; following continues behind it."""
+        """Yield the existing content, merged by time. Following continues behind it."""
         files = log_files(self._folder, self._selection)
         sizes = [size_of(file.path) for file in files]
         ends = [attempt_logs.end_of_lines(file.path, size) for file, size in zip(files, sizes)]
@@ -98,7 +98,7 @@ class Follower:
         return in_order(self._folder, files, ranges, self._exact)
 
     def new(self, all_: bool = False) -> list[Piece]:
-        """What came since last time, by rank; with ``all_`` also of files that were silent for long."""
+        """Return the new content by rank, with ``all_`` also of files that are polled less often."""
         now = self._clock.monotonic()
         if all_ or now >= self._list_at:
             self._list(now)
@@ -107,7 +107,7 @@ class Follower:
         return self._pieces(due, lambda growing: growing.new(now, longest))
 
     def _list(self, now: float) -> None:
-        """New files appear as ranks start: where there are thousands, listing them all takes its time."""
+        """Search for files of ranks that have started. Listing thousands of files takes time."""
         for file in log_files(self._folder, self._selection):
             if file.path not in self._files:
                 self._files[file.path] = Growing(file, 0, self._exact)
@@ -115,7 +115,7 @@ class Follower:
         self._list_at = now + min(LONGEST_WAIT, 20 * took)
 
     def last(self) -> list[Piece]:
-        """All that is left once nobody writes any more."""
+        """Return the remaining content after all writers have ended."""
         pieces = self.new(all_=True)
         while more := self.new(all_=True):
             pieces += more
@@ -130,7 +130,9 @@ class Follower:
 def spans(
     files: list[LogFile], ends: list[int], tail: int | None, begin: float = 0.0
 ) -> list[tuple[int, int]]:
-    """What to show of each file: all, or ``tail`` lines; nothing if it did not grow since ``begin``."""
+    """Return the part of each file to show: all, or ``tail`` lines; none if it did not grow since
+    ``begin``.
+    """
 
     def start(path: str, end: int) -> int:
         if attempt_logs.written_at(path) < begin:
@@ -141,7 +143,7 @@ def spans(
 
 
 def newest_attempt(paths: RunPaths, attempt: int | None) -> int | None:
-    """The attempt to show: ``wanted``, else the newest; None before the first. Raises ``BadInput``."""
+    """Return the attempt to show: ``wanted``, else the newest; None before the first. Raises ``BadInput``."""
     numbers = attempts(paths.attempts)
     if attempt is None:
         return numbers[-1] if numbers else None
@@ -154,7 +156,7 @@ def newest_attempt(paths: RunPaths, attempt: int | None) -> int | None:
 def so_far(
     paths: RunPaths, attempt: int, selection: LogSelection, tail: int | None, exact: bool = False
 ) -> Iterator[Piece]:
-    """What the ranks of one attempt have printed, by time; ``tail`` lines of each stream at most."""
+    """Yield the output of the ranks of one attempt by time, at most ``tail`` lines of each stream."""
     folder = paths.attempt(attempt).folder
     files = log_files(folder, selection)
     ends = [size_of(file.path) for file in files]
@@ -170,7 +172,9 @@ def following(
     began: Callable[[int], None],
     exact: bool = False,
 ) -> Iterator[Piece]:
-    """What ranks print, through every new attempt, until ``over``; without data: time has passed."""
+    """Yield the output of ranks through every new attempt, until ``over``. A piece without data marks
+    time.
+    """
     epoch: int | None = None
     follower: Follower | None = None
     while True:

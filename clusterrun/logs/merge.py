@@ -1,8 +1,8 @@
-"""The lines of many ranks as one stream in time order, as far as the index of their node tells; pure.
+"""Merges the lines of many ranks by time, as far as the index of their node tells.
 
-An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. What came
-since the line before is taken to have come evenly; after a silence, within the last second before
-it was seen, for an agent looks at least once a second.
+An index line ``WALL RANK STREAM SIZE`` says that at WALL (seconds) the file had SIZE bytes. Bytes between
+two index lines are assumed to arrive evenly. After a silence they arrived within the last second, because
+an agent looks at least once a second.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import NamedTuple
 
+# A longer line is shown in parts. A rank may write gigabytes without an end of line.
 LINE_LIMIT = 1 << 16
-"""A line longer than this is shown in parts: a rank may write gigabytes without an end of line."""
 
 
 class Piece(NamedTuple):
-    """Lines that one rank wrote at about one time; the last may lack its end. Sorts by time, rank, stream."""
+    """Lines that one rank wrote at about one time. The last may lack its end. Sorted by time, rank,
+    stream.
+    """
 
     at: float
     rank: int
@@ -25,22 +27,24 @@ class Piece(NamedTuple):
 
 
 def whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """``data`` up to its last end of line, and what follows."""
+    """Return ``data`` up to its last end of line, and the rest."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
 
 
 LOOKS_EVERY = 1.0
+# Seconds within which lines of one rank stay together. The index is no finer.
 TICK = 0.1
-"""Lines of one rank within this many seconds stay together: finer than the index can know."""
 
+# A rank, and ``out`` or ``err``.
 Key = tuple[int, str]
-"""A rank, and ``out`` or ``err``."""
 _STREAMS = {"o": "out", "e": "err"}
 
 
 def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
-    """Each look of an agent: when, and how large the files were that had grown. Times never go back."""
+    """Yield the looks of an agent: the time, and the sizes of the files that had grown. Times never
+    decrease.
+    """
     wall, sizes = 0.0, dict[Key, int]()
     for line in lines:
         try:
@@ -58,17 +62,19 @@ def looks(lines: Iterable[str]) -> Iterator[tuple[float, dict[Key, int]]]:
 
 
 def began(wall: float, before: float | None) -> float:
-    """Since when bytes came that were seen at ``wall``, where the look that found any was at ``before``."""
+    """Return the earliest time of bytes that were seen at ``wall``, if the last look with bytes was
+    at ``before``.
+    """
     if before is None or wall - before > 1.5 * LOOKS_EVERY:
         return wall - LOOKS_EVERY
     return before
 
 
 def spread(data: bytes, carried: int, since: float, wall: float) -> tuple[list[tuple[float, bytes]], bytes]:
-    """The whole lines in ``data`` with their times, in ticks, and the unfinished rest.
+    """Return the whole lines in ``data`` with their times, in ticks, and the unfinished rest.
 
-    Of ``data`` the first ``carried`` bytes were there at ``since``, the rest came evenly until
-    ``wall``. The time of a line is that of its end.
+    The first ``carried`` bytes of ``data`` existed at ``since``. The rest arrived evenly until ``wall``. A
+    line's time is the time of its end.
     """
     parts = max(1, ceil((wall - since) / TICK - 1e-6))
     timed_lines, start, new = [], 0, len(data) - carried

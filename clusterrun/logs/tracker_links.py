@@ -1,4 +1,4 @@
-"""Finds the links that experiment trackers print in what ranks said, in a bounded part of their logs."""
+"""Finds the links that experiment trackers print, in a limited part of the logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.paths import RunPaths
 
+# Bytes of a file that are searched. Trackers print their link at their start, some also at their end.
 BEGINNING, END = 256 << 10, 64 << 10
-"""Bytes of a file that are looked at: trackers print their link when they start, some again when they end."""
+# Number of ranks. Usually rank 0 has the link. If every rank has its own, some are enough.
 RANKS = 8
-"""Mostly rank 0 has it; where every rank opens a run of its own, some are enough."""
+# Newest attempts that are searched. The latest one may not have printed its link yet.
 ATTEMPTS = 3
-"""The newest ones: one that has just begun has not printed its link yet."""
 MOST_LINKS = 8
 LONGEST_LINE = 4096
 _COLOURS = re.compile(r"\x1b\[[0-9;:]{0,40}m")
@@ -39,7 +39,7 @@ _LOGIN = re.compile(r"^(https?://)[^/@]*@")
 
 @frozen
 class TrackerLink:
-    """A link that a tracker printed, and the rank in whose log it stood. The text is foreign."""
+    """A link that a tracker printed, and the rank in whose log it is. The text is foreign."""
 
     tool: str
     url: str
@@ -47,7 +47,7 @@ class TrackerLink:
 
 
 def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
-    """The links of the newest attempt that has some, each once; () where nothing can be read."""
+    """Return the distinct links of the newest attempt that has any; () if no log can be read."""
     try:
         for epoch in reversed(attempts(paths.attempts)[-ATTEMPTS:]):
             if links := _of_attempt(paths.attempt(epoch).folder):
@@ -69,7 +69,7 @@ def _of_attempt(folder: str) -> tuple[TrackerLink, ...]:
 
 
 def links_in(data: bytes) -> Iterator[tuple[str, str]]:
-    """The tool and the URL of every link in ``data``; without the login that a URL may carry."""
+    """Return the tool and the URL of every link in ``data``, without a login in the URL."""
     of_aim = False
     for line in re.split(rb"[\r\n]+", data):
         text = _COLOURS.sub("", line[:LONGEST_LINE].decode("utf-8", "surrogateescape")).strip()
@@ -89,7 +89,7 @@ def _in_line(text: str, of_aim: bool) -> Iterator[tuple[str, str]]:
 
 
 def _ends(file: LogFile) -> bytes:
-    """The beginning and the end of a log; what is not a plain file has neither."""
+    """Return the beginning and the end of a log; none if it is not a plain file."""
     end, start = end_of(file.path, END)
     beginning = read_at(file.path, 0, min(start, BEGINNING)) if start else b""
     return beginning + (b"\n" if start > BEGINNING else b"") + end

@@ -1,6 +1,6 @@
-"""Recognizes that a launcher could not reach Slurm's controller, and decides when to launch again; pure.
+"""Recognizes that a launcher could not reach Slurm's controller, and decides when to launch again.
 
-Such a failed launch is charged to no budget, and no node is blamed for it.
+Such a failed launch counts against no budget, and no node is blamed for it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _WORDS = (
 
 
 def is_away(lines: Sequence[str]) -> bool:
-    """These words of a program of the scheduler say that its controller could not be reached.
+    """Return whether the output of a Slurm program says that the controller is unreachable.
 
-    Of a node that could not be reached they may say the same: then it is not the controller.
+    A program may print the same about an unreachable node. The controller is reachable then.
     """
     return not unreached(lines) and any(text in line for line in lines for text in _WORDS)
 
 
 class ControllerAway:
-    """Pauses of 1, 2, 4 … 10 seconds, for ten minutes; they begin anew once an agent was reached."""
+    """Pauses of 1, 2, 4 … 10 seconds for ten minutes. They start again after an agent was reached."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -39,7 +39,9 @@ class ControllerAway:
         self._since, self._pause = None, 1.0
 
     def next_at(self, now: float, lines: Sequence[str]) -> float | None:
-        """When to launch again after a launcher ended with these words; None if that is not the reason."""
+        """Return when to launch again after a launcher ended with this output; None if the controller
+        was reachable.
+        """
         if not is_away(lines):
             return None
         self._since = now if self._since is None else self._since

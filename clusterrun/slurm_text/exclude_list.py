@@ -22,7 +22,7 @@ def filled(argv: tuple[str, ...], excluded: tuple[str, ...], job_id: str = "") -
 
 
 def excluding(argv: tuple[str, ...], excluded: tuple[str, ...]) -> str:
-    """The whole list of nodes to be kept off; empty if it is not known."""
+    """Return the whole list of excluded nodes; '' if it is unknown."""
     lists = [word.partition("=")[2] for word in argv if EXCLUDED_PLACE in word]
     return lists[0].replace(EXCLUDED_PLACE, folded(excluded)) if lists else ""
 

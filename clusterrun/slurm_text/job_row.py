@@ -1,4 +1,4 @@
-"""Reads this job's number, restarts and row of squeue; starts no program and decides nothing."""
+"""Reads this job's number, restarts and row of squeue. Starts no program and decides nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 
 def own_id(environment: Mapping[str, str]) -> str:
-    """The job's number, empty without a scheduler; of a task of an array the array's, and its own: ``41_7``.
+    """Return the job's number, '' without a scheduler. A task of an array has a compound number: ``41_7``.
 
-    The plain number of one of the tasks is the number of the whole array, too: who gives it back, or
-    cancels it, means all of them.
+    The plain number of a task may also be the number of the whole array. A command with that number would
+    affect all tasks.
     """
     array, task = environment.get("SLURM_ARRAY_JOB_ID", ""), environment.get("SLURM_ARRAY_TASK_ID", "")
     return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
 
 
 def job_of(environment: Mapping[str, str]) -> tuple[str, int]:
-    """The job's number, as ``own_id`` says it, and how often it had been restarted when it began."""
+    """Return the job's number, as ``own_id`` does, and the number of its restarts before this start."""
     restarts = environment.get("SLURM_RESTART_COUNT", "")
     return own_id(environment), int(restarts) if restarts.isdecimal() else 0
 
@@ -26,6 +26,6 @@ def question(job_id: str, fields: Sequence[str]) -> tuple[str, ...]:
 
 
 def cells(lines: Sequence[str], fields: Sequence[str]) -> list[str]:
-    """The value of each field; nothing where the answer is not exactly one row."""
+    """Return the value of each field; none if the answer is not exactly one row."""
     rows = [line.split("|") for line in lines if line.count("|") == len(fields)]
     return [cell.strip() for cell in rows[0][:-1]] if len(rows) == 1 else []

@@ -1,4 +1,4 @@
-"""Slurm's state words, one row each, and what they mean for a run; knows no program and no query."""
+"""Maps Slurm's job states to states of a run and to sentences for users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterrun.model.states import State
 
 @frozen
 class JobState:
-    """One state word: in full, as its short code, what the run's state is then, and a sentence for people."""
+    """One job state: Slurm's long and short word, the state of the run, and a sentence for users."""
 
     full: str
     short: str
@@ -49,15 +49,17 @@ WORDS = (
     JobState("STOPPED", "ST", State.RUNNING, f"stopped by a signal: {_KEEPS_NODES}"),
 )
 
+# No process of the job runs, so none can report anything.
 HALTED = ("SUSPENDED", "STOPPED")
-"""None of the job's processes runs, and none of them can say a word."""
+# The job has its nodes, and is not being ended.
 HOLDS_NODES = ("CONFIGURING", *(w.full for w in WORDS if w.state is State.RUNNING and w.full != "COMPLETING"))
-"""The job has its nodes, and is not being ended."""
 _BY_NAME = {name: word for word in WORDS for name in (word.full, word.short)}
 
 
 def read(text: str) -> JobState:
-    """The row for a state as Slurm prints it (``CANCELLED by 1000``, ``COMPLETED+``, ``CG``), or UNKNOWN."""
+    """Return the row of a state as Slurm prints it (``CANCELLED by 1000``, ``COMPLETED+``, ``CG``),
+    or UNKNOWN.
+    """
     name = text.split(" ")[0].rstrip("+").upper()
     meaning = f"Slurm says {name}, which this version does not know"
     return _BY_NAME.get(name) or JobState(name, name, State.UNKNOWN, meaning)

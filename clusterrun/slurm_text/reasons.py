@@ -1,4 +1,4 @@
-"""Why a job waits or ended: Slurm's reason words as sentences with remedies; knows no program, no query."""
+"""Explains Slurm's reasons why a job waits or ended, with remedies."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class JobReason:
-    """What a reason word says to people, and what can be done about it ('': only waiting helps).
-
-    ``never``: the job will not start as it is, whatever becomes of other jobs and of nodes.
-    """
+    """The meaning of a reason for users, and the remedy ('': only waiting helps)."""
 
     word: str
     said: str
     remedy: str = ""
+    # The job can never start as it is, whatever happens to other jobs and nodes.
     never: bool = False
 
 
@@ -102,9 +100,9 @@ _LIMIT = r"(Assoc|QOS)(Grp|Max|Min)?\w*"
 
 
 def explain(word: str) -> JobReason:
-    """The row for a reason as ``squeue`` prints it; one that stands in no row is shown as it is.
+    """Return the row of a reason as ``squeue`` prints it. An unknown reason is shown unchanged.
 
-    ``ReqNodeNotAvail, UnavailableNodes:n1``, ``RaisedSignal:9(Killed)`` and the like keep their details.
+    Details are kept: ``ReqNodeNotAvail, UnavailableNodes:n1``, ``RaisedSignal:9(Killed)``.
     """
     text = word.strip()
     text = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
@@ -122,7 +120,9 @@ def explain(word: str) -> JobReason:
 
 
 def _limit(match: re.Match[str]) -> JobReason:
-    """One of Slurm's hundred and more limits of an account (Assoc) or a quality of service (QOS)."""
+    """Return the meaning of one of Slurm's many limits of an account (Assoc) or a quality of service
+    (QOS).
+    """
     whose = "your account" if match.group(1) == "Assoc" else "its QOS"
     if match.group(2) == "Min":
         meaning = f"it asks for less than {whose} requires ({match.group()})"

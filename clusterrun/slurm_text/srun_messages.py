@@ -1,4 +1,4 @@
-"""Reads what srun prints about the nodes that it starts tasks on; pure."""
+"""Parses srun's messages about the nodes of a step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from clusterrun.model.errors import BadInput
 from clusterrun.model.hostlist import expand, fold
 
+# Seconds that a step waits for busy resources. Then srun reports it, before the join limit of the agents.
 HELD_SECONDS = 100
-"""How long a step waits for what another one holds: then srun says so, while agents are still waited for."""
+# A step beside live ones starts at once. Before 22.05 Slurm shares no GPU between steps, so it may never
+# start.
 BESIDE_SECONDS = 2
-"""A step beside those that live has all at once or, where Slurm lets steps share no GPU (before 22.05), not
-while they live."""
+# Variables of the job's memory. Before 22.05 a step that requests it again waits for the other step.
 OF_MEMORY = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU")
-"""What the job got: a step that asks for it as well waits, before 22.05, for another that has it."""
 
 
 def step_on(options: Sequence[str], nodes: Sequence[str], seconds: int) -> list[str]:
-    """srun's options ``words`` for a step on these nodes alone, beside what lives there, or for none at once.
+    """Return srun's ``words`` for a step on these nodes only, beside live steps, without waiting.
 
-    Of two options alike the last one holds, so the node list of ``words`` goes.
+    The last of two equal options counts, so the node list in ``words`` is removed.
     """
     counted = {option: f"{option}{len(nodes)}" for option in ("--nodes=", "--ntasks=")}
     own = [counted.get(word[: word.find("=") + 1], word) for word in options]
@@ -32,22 +32,26 @@ def words_on(name: str, lines: Sequence[str]) -> list[str]:
 
 
 def ended_on(name: str, lines: Sequence[str]) -> bool:
-    """A line says that the agent on this node ended: so the node answers."""
+    """Return whether a line reports the end of the agent on this node. The node is then reachable."""
     return any(name in names and what.startswith("task") for names, what in map(_named, lines))
 
 
 def unreached(lines: Sequence[str]) -> set[str]:
-    """The nodes of which a line says that no task could be launched there."""
+    """Return the nodes on which no task could be launched, according to the lines."""
     return {line.partition(" failed on node ")[2].partition(":")[0] for line in lines} - {""}
 
 
 def held(lines: Sequence[str]) -> bool:
-    """Whether no step was created because another holds its resources; that says nothing about a node."""
+    """Return whether no step was created because another one holds its resources. No node is to blame
+    then.
+    """
     return any("Unable to create step" in line and "Requested nodes are busy" in line for line in lines)
 
 
 def _named(line: str) -> tuple[tuple[str, ...], str]:
-    """The nodes an srun's line begins with, and the rest: ``srun: error: n[1-2]: tasks 0-1: Exited …``."""
+    """Return the nodes at the start of a line of srun, and the rest: ``srun: error: n[1-2]: tasks
+    0-1: Exited …``.
+    """
     names, _, what = line.partition("srun: error: ")[2].partition(": ")
     try:
         return expand(names), what
