@@ -155,16 +155,12 @@ def toml(content: bytes, where: str) -> dict[str, Any]:
 def _toml(path: str, trusted: Sequence[str]) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            if not _below(path, trusted):
+            places = [os.path.realpath(os.path.expanduser(folder)) for folder in trusted]
+            if not any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places):
                 ownership.check(path, file.fileno())
             return toml(file.read(), path)
     except OSError as error:
         raise ownership.refusal(path, (error.strerror or str(error)).lower()) from error
-
-
-def _below(path: str, trusted: Sequence[str]) -> bool:
-    places = [os.path.realpath(os.path.expanduser(folder)) for folder in trusted]
-    return any(os.path.commonpath((place, os.path.realpath(path))) == place for place in places)
 
 
 def _table(data: dict[str, Any], name: str, path: str) -> dict[str, Any]:

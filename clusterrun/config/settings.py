@@ -74,7 +74,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Source]:
 
 
 def read_value(option: Option, raw_value: Any, where: str) -> Value:
-    """Return ``given`` (text, or a value from TOML) as a value of ``option``. Raises ``BadInput``
+    """Return ``raw_value`` (text, or a value from TOML) as a value of ``option``. Raises ``BadInput``
     naming ``where``.
     """
     readers = {"list": _list, "switch": _switch, "number": _number}

@@ -57,10 +57,6 @@ def combined(
         for point in listed
         for combination in itertools.product(*(values for _, values in axes))
     ]
-    return _distinct(points, where)
-
-
-def _distinct(points: list[Point], where: str) -> tuple[Point, ...]:
     if not points or not points[0]:
         remedy = "clusterrun sweep --set lr=0.1,0.01 train.py --lr '{lr}'"
         raise BadInput(f"{where}: there is no point", remedy)
@@ -72,8 +68,8 @@ def _distinct(points: list[Point], where: str) -> tuple[Point, ...]:
             raise BadInput(problem, "give each point a value for every name, in one order")
         if (before := first.setdefault(point, place)) != place:
             problem = f"{where}: the points {before} and {place} are the same: {point_text(point)}"
-            twice = "--set trial='range(2)', and {trial} in the command"
-            raise BadInput(problem, f"leave one out; to run each point twice: {twice}")
+            example = "--set trial='range(2)', and {trial} in the command"
+            raise BadInput(problem, f"leave one out; to run each point twice: {example}")
     return tuple(points)
 
 

@@ -50,22 +50,18 @@ def tracker_links(paths: RunPaths) -> tuple[TrackerLink, ...]:
     """Return the distinct links of the newest attempt that has any; () if no log can be read."""
     try:
         for epoch in reversed(attempts(paths.attempts)[-ATTEMPTS:]):
-            if links := _of_attempt(paths.attempt(epoch).folder):
-                return links
+            link_by_url: dict[str, TrackerLink] = {}
+            files = log_files(paths.attempt(epoch).folder, LogSelection(None))
+            ranks = sorted({file.rank for file in files})[:RANKS]
+            for file in files:
+                if file.rank in ranks:
+                    for tool, url in links_in(_ends(file)):
+                        link_by_url.setdefault(url, TrackerLink(tool, url, file.rank))
+            if link_by_url:
+                return tuple(link_by_url.values())[:MOST_LINKS]
     except ClusterrunError:
         pass
     return ()
-
-
-def _of_attempt(folder: str) -> tuple[TrackerLink, ...]:
-    link_by_url: dict[str, TrackerLink] = {}
-    files = log_files(folder, LogSelection(None))
-    ranks = sorted({file.rank for file in files})[:RANKS]
-    for file in files:
-        if file.rank in ranks:
-            for tool, url in links_in(_ends(file)):
-                link_by_url.setdefault(url, TrackerLink(tool, url, file.rank))
-    return tuple(link_by_url.values())[:MOST_LINKS]
 
 
 def links_in(data: bytes) -> Iterator[tuple[str, str]]:

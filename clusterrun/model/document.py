@@ -66,7 +66,7 @@ class _Wrong(Exception):
 
     def __init__(self, problem: str, place: str = "") -> None:
         super().__init__(problem)
-        self.said = problem
+        self.problem = problem
         self.place = place
 
 
@@ -83,7 +83,7 @@ def decode(cls: type[T], data: Any, where: str = "") -> T:
     try:
         return _object(cls, data)
     except _Wrong as wrong:
-        raise BadDocument(f"{where or cls.__name__}{wrong.place}: {wrong.said}") from wrong
+        raise BadDocument(f"{where or cls.__name__}{wrong.place}: {wrong.problem}") from wrong
 
 
 def _object(cls: type[T], data: Any) -> T:
@@ -92,31 +92,23 @@ def _object(cls: type[T], data: Any) -> T:
     readers = _READERS.get(cls) or _readers(cls)
     unknown = data.keys() - readers.keys()
     if unknown:
-        _check_ignorable(unknown, data.get(MUST_UNDERSTAND, ()))
+        needed = data.get(MUST_UNDERSTAND, ())
+        names = needed if isinstance(needed, (list, tuple)) else [MUST_UNDERSTAND]
+        if missing := [name for name in names if name in unknown]:
+            raise _Wrong(f"field {missing[0]!r} is of a newer clusterrun and changes what the others mean")
     values = {}
     for name, item in data.items():
         if name not in unknown:
             as_it_is, read = readers[name]
-            values[name] = item if item.__class__ is as_it_is else _field(name, read, item)
+            try:
+                values[name] = item if item.__class__ is as_it_is else read(item)
+            except _Wrong as wrong:
+                wrong.place = f".{name}{wrong.place}"
+                raise
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
         raise _Wrong(str(error)) from error
-
-
-def _check_ignorable(unknown: set[str], needed: Any) -> None:
-    needed_names = needed if isinstance(needed, (list, tuple)) else [MUST_UNDERSTAND]
-    missing = [name for name in needed_names if name in unknown]
-    if missing:
-        raise _Wrong(f"field {missing[0]!r} is of a newer clusterrun and changes what the others mean")
-
-
-def _field(name: str, read: Reader, data: Any) -> Any:
-    try:
-        return read(data)
-    except _Wrong as wrong:
-        wrong.place = f".{name}{wrong.place}"
-        raise
 
 
 def _readers(cls: type) -> dict[str, tuple[type | None, Reader]]:

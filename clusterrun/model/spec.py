@@ -121,10 +121,34 @@ class JobSpec:
                 problem = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
                 remedy = "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY"
                 raise BadInput(problem, remedy)
-        self._check_room()
-        self._check_container()
-        self._check_preflight()
-        self._check_survival()
+        if self.min_nodes > self.nodes:
+            problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
+            raise BadInput(problem, "give --nodes 1-4")
+        shapes.read(self.shapes)
+        if 0 < self.time < self.time_min:
+            raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
+        if not self.container and (self.mount or self.container_runtime):
+            option = "--mount" if self.mount else "--container-runtime"
+            raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
+        if self.container.startswith("-") or not self.container.isprintable():
+            raise BadInput(f"--container {self.container!r} is not an image", "give a path, or a name")
+        for text in self.mount:
+            container.mount(text)
+        for command in self.check_command:
+            if not command.strip() or "\0" in command:
+                raise BadInput(f"--check-command {command!r} is no command", "give a line for a shell")
+        if self.alone and self.preflight == Level.OFF.value:
+            raise BadInput("a check with --preflight off checks nothing", "say full or quick")
+        try:
+            limits.chosen(self.preflight_limit)
+        except ValueError as error:
+            remedy = "clusterrun help preflight says what each means"
+            raise BadInput(f"--preflight-limit: {error}", remedy) from error
+        if self.notice > LONGEST_NOTICE:
+            problem = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
+            raise BadInput(problem, f"give --notice {LONGEST_NOTICE}s or less")
+        if "\0" in self.on_event:
+            raise BadInput("--on-event has a NUL character in it", "leave it out")
 
     def _check_table(self) -> None:
         for field, option in _NUMBERS:
@@ -137,42 +161,6 @@ class JobSpec:
             if value and getattr(value, "value", value) not in option.choices:
                 remedy = f"give {' or '.join(option.choices)}"
                 raise BadInput(f"--{option.name} must not be {value!r}", remedy)
-
-    def _check_room(self) -> None:
-        if self.min_nodes > self.nodes:
-            problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
-            raise BadInput(problem, "give --nodes 1-4")
-        shapes.read(self.shapes)
-        if 0 < self.time < self.time_min:
-            raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
-
-    def _check_container(self) -> None:
-        if not self.container and (self.mount or self.container_runtime):
-            option = "--mount" if self.mount else "--container-runtime"
-            raise BadInput(f"{option} without a container", "name its image: --container IMAGE")
-        if self.container.startswith("-") or not self.container.isprintable():
-            raise BadInput(f"--container {self.container!r} is not an image", "give a path, or a name")
-        for text in self.mount:
-            container.mount(text)
-
-    def _check_preflight(self) -> None:
-        for command in self.check_command:
-            if not command.strip() or "\0" in command:
-                raise BadInput(f"--check-command {command!r} is no command", "give a line for a shell")
-        if self.alone and self.preflight == Level.OFF.value:
-            raise BadInput("a check with --preflight off checks nothing", "say full or quick")
-        try:
-            limits.chosen(self.preflight_limit)
-        except ValueError as error:
-            remedy = "clusterrun help preflight says what each means"
-            raise BadInput(f"--preflight-limit: {error}", remedy) from error
-
-    def _check_survival(self) -> None:
-        if self.notice > LONGEST_NOTICE:
-            problem = f"--notice must be at most {LONGEST_NOTICE} s, not {self.notice} s"
-            raise BadInput(problem, f"give --notice {LONGEST_NOTICE}s or less")
-        if "\0" in self.on_event:
-            raise BadInput("--on-event has a NUL character in it", "leave it out")
 
     @property
     def goes_on(self) -> str:

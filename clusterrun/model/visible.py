@@ -34,12 +34,8 @@ def visible(text: str, colours: bool = False) -> str:
     keep = colours and bool(colour_codes) and re.fullmatch(_RESET, colour_codes[-1].group()) is not None
     if not keep:
         return _written_out(re.sub(_COLOUR, "", text))
-    return _between(text, colour_codes)
-
-
-def _between(text: str, colours: list[Match[str]]) -> str:
     parts, end = [], 0
-    for colour in colours:
+    for colour in colour_codes:
         parts += [_written_out(text[end : colour.start()]), colour.group()]
         end = colour.end()
     return "".join(parts) + _written_out(text[end:])

@@ -39,15 +39,21 @@ def check(
     if not contained:
         check_word(plan.spec.command, plan.spec.cwd)
     script = script_of(plan)
-    if script and not os.path.exists(script) and _changes_directory(plan.spec.setup):
+    changes_directory = any(re.search(r"(?:^|[\s;&|(])(?:cd|pushd)\s", text) for text in plan.spec.setup)
+    if script and not os.path.exists(script) and changes_directory:
         return (f"{plan.spec.command[0]} is not here: it is expected where the --setup lines lead",)
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
     notices = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
-    if not contained:
-        return (*notices, *_of_programs(plan.spec, script, run))
     torch = bool(script) and wants_torch(script)
-    return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
+    if contained:
+        return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
+    if plan.spec.setup:  # its lines may bring the Python and the program, on the nodes
+        return notices
+    if script or plan.spec.command[0] == "-m":
+        return (*notices, *check_python(plan.spec.python, torch, run))
+    stays_here = plan.spec.cluster is Cluster.LOCAL
+    return (*notices, *check_program(plan.spec.command[0], cwd, stays_here))
 
 
 def check_input(plan: Plan) -> None:
@@ -81,18 +87,6 @@ def check_setup(setup: tuple[str, ...]) -> None:
                 "close what a line leaves open: a quote, a bracket, a here-document, a backslash at its end"
             )
             raise BadInput(problem, remedy)
-
-
-def _changes_directory(setup: tuple[str, ...]) -> bool:
-    return any(re.search(r"(?:^|[\s;&|(])(?:cd|pushd)\s", line) for line in setup)
-
-
-def _of_programs(spec: JobSpec, script: str, run: Run) -> tuple[str, ...]:
-    if spec.setup:
-        return ()  # its lines may bring the Python and the program, on the nodes
-    if script or spec.command[0] == "-m":
-        return check_python(spec.python, bool(script) and wants_torch(script), run)
-    return check_program(spec.command[0], spec.cwd, spec.cluster is Cluster.LOCAL)
 
 
 def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:

@@ -109,19 +109,16 @@ def in_python(name: str, source: str) -> Iterator[str]:
 def _of_call(call: ast.Call) -> Iterator[str]:
     name = _name(call.func)
     last = name.rpartition(".")[2]
-    if last in STARTERS and (last != "spawn" or _of_multiprocessing(name)):
+    module = name.rpartition(".")[0]
+    # ``mp.spawn`` and ``torch.multiprocessing.spawn``, not the ``spawn`` of another module.
+    is_multiprocessing = module in ("", "mp") or module.endswith(("multiprocessing", "xmp"))
+    if last in STARTERS and (last != "spawn" or is_multiprocessing):
         calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
         yield f"{calls}: call what it starts, or start the script once per node with --per-node"
     strings = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
     program = next((os.path.basename(word.split()[0]) for word in strings if word.strip()), "")
     if program in PROGRAMS:
         yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
-
-
-def _of_multiprocessing(name: str) -> bool:
-    """Return whether ``spawn`` is ``mp.spawn`` or ``torch.multiprocessing.spawn``."""
-    before = name.rpartition(".")[0]
-    return before in ("", "mp") or before.endswith(("multiprocessing", "xmp"))
 
 
 def _first_strings(items: list[ast.expr]) -> list[str]:

@@ -221,10 +221,9 @@ def _launch(
     spec: JobSpec, paths: RunPaths, site: MachineFacts, more: tuple[sbatch_options.Option, ...] = ()
 ) -> tuple[str, ...]:
     container_options = container_runtimes.srun_options(site.inside)
-    agents = (
-        replace(spec, python=site.python) if container_options else spec
-    )  # inside there is the image's alone
-    return sbatch_options.launch_argv(agents, paths, (*container_options, *more))
+    if container_options:  # the container has only the image's Python
+        spec = replace(spec, python=site.python)
+    return sbatch_options.launch_argv(spec, paths, (*container_options, *more))
 
 
 def _in_allocation(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:

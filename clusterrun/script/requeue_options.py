@@ -38,18 +38,13 @@ def settled(spec: JobSpec) -> JobSpec:
             again = "a job that Slurm queues again asks for what it had, not for all that was wanted"
             raise BadInput(f"{option}: {again}", "continue in another job: --requeue-by chain")
         spec = replace(spec, requeue_by="chain")
-    return replace(spec, requeue=bool(spec.requeue_by), notice=_notice(spec), max_restarts=spec.restarts)
-
-
-def _notice(spec: JobSpec) -> int:
-    """Return the notice in seconds, at most half of the time limit.
-
-    Slurm sends a longer notice at the start of the job.
-    """
-    own = _users_signal(spec)
-    seconds = own[1] if own else spec.notice
+    users_signal = _users_signal(spec)
+    notice = users_signal[1] if users_signal else spec.notice
     minutes = -(-(spec.time_min or spec.time) // MINUTE)
-    return min(seconds, minutes * MINUTE // 2) if minutes and spec.goes_on and not own else seconds
+    if minutes and spec.goes_on and not users_signal:
+        # Slurm sends a notice longer than the time limit at the start of the job.
+        notice = min(notice, minutes * MINUTE // 2)
+    return replace(spec, requeue=bool(spec.requeue_by), notice=notice, max_restarts=spec.restarts)
 
 
 def _users_signal(spec: JobSpec) -> tuple[int, int] | None:

@@ -66,11 +66,7 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> 
         for element in value:
             yield from (option_name, element if isinstance(element, str) else f"{element[0]}={element[1]:g}")
     elif option.kind in DURATIONS:
-        yield from (option_name, _duration(value))
+        size, unit = next(((size, unit) for size, unit in UNITS if value % size == 0))
+        yield from (option_name, f"{value // size}{unit}" if value else "off")
     else:
         yield from (option_name, str(getattr(value, "value", value)))
-
-
-def _duration(seconds: int) -> str:
-    size, unit = next(((size, unit) for size, unit in UNITS if seconds % size == 0))
-    return f"{seconds // size}{unit}" if seconds else "off"
