@@ -1,7 +1,7 @@
-"""Computes how an ended run used its time and resources; pure, None stands for what was not measured.
+"""Computes how an ended run used its time and resources. None stands for a value that was not measured.
 
-The coordinator's history tells when attempts began, their ranks ran and they ended, samples of the nodes
-what ranks used, the script's own word when it took its first step and saved its newest checkpoint.
+The coordinator's history holds the times of attempts and their ranks. Samples of the nodes hold the usage of
+the ranks. The script reports its first step and its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -16,90 +16,86 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.model.usage import NodeUse
 
+# A shorter run gets no advice on a smaller request: most of it may have been start-up.
 ENOUGH_SECONDS = 30.0
-"""A shorter run gets no advice on a smaller request: it may have been starting all the time."""
+# Advice leaves this factor, since usage between two samples may exceed both.
 HEADROOM = 1.25
-"""More may have been used between two samples than was seen."""
+# A smaller request is advised only if it is below this part of the actual request.
 WORTH_SAYING = 0.75
-"""A smaller request is named where it is below this part of the one that was made."""
+# The clocks of nodes may differ by this.
 CLOCK_SECONDS = 5.0
-"""The clocks of nodes may differ by this."""
 
 
 @frozen
 class ProgressMarks:
-    """``progress.json``: the newest step and checkpoint, and when the first step and that checkpoint were."""
+    """The content of ``progress.json``. Times are seconds since the epoch, None if not reported."""
 
-    step: int | None = None
-    checkpoint: int | None = None
-    at: float | None = None
+    step: int | None = None  # newest step
+    checkpoint: int | None = None  # step of the newest checkpoint
+    at: float | None = None  # time of the newest step
     first_step: int | None = None
-    first_at: float | None = None
-    checkpoint_at: float | None = None
+    first_at: float | None = None  # time of the first step
+    checkpoint_at: float | None = None  # time of the newest checkpoint
 
 
 @frozen
 class MeasuredAttempt:
-    """An attempt with the seconds of its pre-flight check, its nodes' last samples and its script's word."""
+    """An attempt and its measurements."""
 
     attempt: Attempt
-    check: float = 0.0
-    uses: tuple[NodeUse, ...] = ()
-    marks: ProgressMarks | None = None
+    check: float = 0.0  # seconds of its pre-flight check
+    uses: tuple[NodeUse, ...] = ()  # last sample of each node
+    marks: ProgressMarks | None = None  # progress that the script reported
 
 
 @frozen
 class EndReport:
-    """Times in seconds, memory in bytes, shares of 1; None: not measured.
+    """Times in seconds, memory in bytes, shares between 0 and 1. None means not measured.
 
-    Of the time from submission to the end: ``queue`` before and between jobs, and ``allocated``; of that
-    ``check``, ``start`` of the ranks, ``between`` attempts in one job, and ``ranks``; of that ``steps``, and
-    of these ``counted``: those that no later attempt had to repeat. ``goodput`` is counted / allocated.
-    ``cores…`` and ``memory…`` are of a node. ``gpus_idle`` of ``gpus`` in all were never busy.
-    ``gpu_joules`` are the GPUs' own count, ``node_joules`` what Slurm measured of all nodes.
-    ``smaller`` are options that would have been enough.
+    The time from submission to the end is ``queue`` + ``allocated``. The allocated time is ``check`` +
+    ``start`` + ``between`` + ``ranks``. The ranks' time contains ``steps``, which contains ``counted``.
     """
 
-    queue: float
+    queue: float  # before and between jobs
     allocated: float
-    check: float
-    between: float
+    check: float  # pre-flight checks
+    between: float  # between attempts in the same job
     nodes: int
-    start: float | None = None
-    ranks: float | None = None
-    steps: float | None = None
-    counted: float | None = None
-    goodput: float | None = None
-    cores_mean: float | None = None
+    start: float | None = None  # start of the ranks
+    ranks: float | None = None  # from the start of the ranks to the end of the attempt
+    steps: float | None = None  # from the first step to the newest step
+    counted: float | None = None  # part of ``steps`` that no later attempt repeated
+    goodput: float | None = None  # counted / allocated
+    cores_mean: float | None = None  # of a node
     cores_most: float | None = None
     cores_asked: int | None = None
-    memory_most: float | None = None
+    memory_most: float | None = None  # of a node
     memory_asked: int | None = None
-    gpus: int | None = None
-    gpus_idle: int | None = None
+    gpus: int | None = None  # of all nodes
+    gpus_idle: int | None = None  # GPUs that were never busy
     gpu_busy_mean: float | None = None
     gpu_busy_most: float | None = None
-    gpu_memory_most: float | None = None
-    gpu_joules: float | None = None
-    node_joules: float | None = None
-    smaller: tuple[str, ...] = ()
+    gpu_memory_most: float | None = None  # share of a GPU's memory
+    gpu_joules: float | None = None  # as the GPUs count
+    node_joules: float | None = None  # of all nodes, as Slurm measures
+    smaller: tuple[str, ...] = ()  # smaller options that would have been enough
 
 
 @frozen
 class _Stretch:
-    """An attempt from ``begin`` to ``end``; its ranks ran from ``ranks_at`` on (None: not known)."""
+    """The times of an attempt, in seconds since the epoch."""
 
     measured: MeasuredAttempt
     begin: float
     end: float
-    ranks_at: float | None
+    ranks_at: float | None  # start of the ranks, None if not known
     job_id: str
 
 
 def account(
     record: RunRecord, state: State, ended_at: float, attempts: Sequence[MeasuredAttempt]
 ) -> EndReport:
-    """The report of a run that ended as ``state``; there is at least one attempt."""
+    """Return the report of a run that ended as ``state``. It needs at least one attempt."""
     stretches = [_stretch(attempt, ended_at if attempt is attempts[-1] else None) for attempt in attempts]
     queue = max(0.0, stretches[0].begin - record.submitted_at)
     between = 0.0
@@ -133,11 +129,11 @@ def account(
 
 
 def _stretch(measured: MeasuredAttempt, ended_at: float | None) -> _Stretch:
-    """``ended_at`` is the end of the run, for the last attempt; another ended when it was last seen."""
+    """Return the times of an attempt. ``ended_at`` (the run's end) is set for the last attempt."""
     begin = measured.attempt.started_at
     last = max((use.at for use in measured.uses), default=begin)
     end = max(begin, measured.attempt.ended_at or ended_at or last)
-    # Without nodes there were no ranks.
+    # An attempt without nodes had no ranks.
     ranks_at = measured.attempt.ranks_at if measured.attempt.nodes else end
     return _Stretch(measured, begin, end, ranks_at, measured.attempt.job_id)
 
@@ -161,7 +157,7 @@ def _steps(state: State, stretches: Sequence[_Stretch]) -> tuple[float | None, f
 
 
 def _sound(marks: ProgressMarks, begin: float, end: float) -> bool:
-    """Whether the script has said when it took its first step, and within its attempt."""
+    """Return whether the script reported its first step at a time within its attempt."""
     if marks.first_at is None or marks.at is None or marks.first_step is None or marks.step is None:
         return False
     saved_at = marks.first_at if marks.checkpoint_at is None else marks.checkpoint_at
@@ -169,11 +165,11 @@ def _sound(marks: ProgressMarks, begin: float, end: float) -> bool:
     return within and saved_at <= marks.at
 
 
-def _counts_until(marks: ProgressMarks, then: ProgressMarks | None, state: State) -> float | None:
-    """Up to when the steps of an attempt count; ``then`` is the next one that took steps."""
-    if then is None:
+def _counts_until(marks: ProgressMarks, following: ProgressMarks | None, state: State) -> float | None:
+    """Return the time until which steps count. ``following`` is the next attempt that took steps."""
+    if following is None:
         return marks.at if state is State.COMPLETED else marks.checkpoint_at
-    again = then.first_step or 0
+    again = following.first_step or 0
     if again >= (marks.step or 0):
         return marks.at
     if marks.checkpoint is not None and marks.checkpoint <= again:
@@ -190,7 +186,7 @@ def _longest(stretches: Sequence[_Stretch]) -> float:
 
 
 def _with_use(report: EndReport, spec: JobSpec, attempts: Sequence[MeasuredAttempt]) -> EndReport:
-    """Simulated nodes of one machine all see the same GPUs, so the first one speaks for them."""
+    """Add the measured usage. Simulated nodes of a machine share its GPUs, so only the first node counts."""
     timed = [use.whole for attempt in attempts for use in attempt.uses if use.whole and use.whole.seconds > 0]
     speaking = 1 if spec.cluster is Cluster.LOCAL else None
     wholes = [[use.whole for use in attempt.uses[:speaking] if use.whole] for attempt in attempts]
@@ -231,7 +227,7 @@ def _sum(values: Sequence[float]) -> float | None:
 
 
 def asked_memory(text: str) -> int | None:
-    """Bytes in what ``--mem`` was given (a bare number is MiB); None for none, and for 0: all of the node."""
+    """Return ``--mem`` in bytes (MiB without a unit), None if it is empty or 0 (the whole node)."""
     match = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.ASCII | re.IGNORECASE)
     return int(match[1]) * 1024 ** ("KMGT".index(match[2].upper() or "M") + 1) or None if match else None
 

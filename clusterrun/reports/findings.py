@@ -1,4 +1,4 @@
-"""Groups the findings of a report: nodes that share them, links, all nodes; worst first."""
+"""Groups the findings of a report by nodes that share them, by link and for all nodes, worst first."""
 
 from __future__ import annotations
 
@@ -14,31 +14,28 @@ ARROWS = {"a->b": "→", "b->a": "←"}
 
 @frozen
 class NodeBlame:
-    """Who (nodes that share their findings, a link, or all), and what is said of them, worst first.
+    """The findings of one subject: nodes that share their findings, a link, or all nodes."""
 
-    ``word`` is empty of all together; findings of a node name their check.
-    """
-
-    title: str
+    title: str  # names the subject
     grade: Grade
-    word: str
-    said: tuple[Finding, ...]
+    word: str  # grade and role, '' if the subject is all nodes
+    said: tuple[Finding, ...]  # worst first; a finding of a node names its check
 
 
 def between(link: LinkReport) -> str:
-    """Both ends, with an arrow where only one direction is bad."""
+    """Return both ends of a link, with a one-way arrow if only one direction is bad."""
     return f"{link.a} {ARROWS.get(link.direction, '↔')} {link.b}"
 
 
 def blamed(report: Report, ends: Callable[[LinkReport], str] = between) -> list[NodeBlame]:
-    """All that has something to say, worst first; ``ends`` names a link."""
-    found = [*_nodes(report), *_links(report, ends), *_set(report)]
-    return sorted(found, key=lambda one: WORST_FIRST.index(one.grade))
+    """Return the subjects that have findings, worst first. ``ends`` returns the name of a link."""
+    blames = [*_nodes(report), *_links(report, ends), *_set(report)]
+    return sorted(blames, key=lambda blame: WORST_FIRST.index(blame.grade))
 
 
 def node_findings(node: NodeReport) -> tuple[Finding, ...]:
-    found = (finding for finding in node.findings if finding.verdict is not Grade.PASS)
-    return tuple(sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict)))
+    findings = (finding for finding in node.findings if finding.verdict is not Grade.PASS)
+    return tuple(sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict)))
 
 
 def _nodes(report: Report) -> Iterator[NodeBlame]:
@@ -46,16 +43,16 @@ def _nodes(report: Report) -> Iterator[NodeBlame]:
     for node in report.nodes:
         if node.verdict is not Grade.PASS or node_findings(node):
             groups.setdefault((node.verdict, node.role, node_findings(node)), []).append(node.node)
-    for (grade, role, said), names in groups.items():
-        words = [grade.value, *filter(None, [WORDS.get(role, role)])]
-        yield NodeBlame(fold(names), grade, ", ".join(words), said)
+    for (grade, role, findings), names in groups.items():
+        labels = [grade.value, *filter(None, [WORDS.get(role, role)])]
+        yield NodeBlame(fold(names), grade, ", ".join(labels), findings)
 
 
 def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBlame]:
     for link in report.links:
         if link.verdict is not Grade.PASS:
-            said = Finding("", link.verdict, link.said, link.remedy)
-            yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (said,))
+            finding = Finding("", link.verdict, link.said, link.remedy)
+            yield NodeBlame(f"link {ends(link)}", link.verdict, link.verdict.value, (finding,))
 
 
 def _set(report: Report) -> Iterator[NodeBlame]:

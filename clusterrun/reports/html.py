@@ -1,4 +1,4 @@
-"""Renders pages for a browser with jinja2; every text is made visible and escaped."""
+"""Renders pages for a browser with jinja2. Control characters become visible and markup is escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterrun.model.visible import visible
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the page that the shipped ``template`` makes of ``values``."""
+    """Return the page that the shipped ``template`` renders from ``values``."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(shipped.folder("templates")),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""A pre-flight report as the document that scripts read (``--json``); pure, knows no file."""
+"""Renders a pre-flight report as the JSON document that scripts read (``--json``). Reads no file."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FINDING = View(
 )
 NODE = View(
     "A node.",
-    ViewField("verdict", "Of this node.", one_of(Grade)),
-    ViewField("role", "What the node is for."),
+    ViewField("verdict", "The verdict on this node.", one_of(Grade)),
+    ViewField("role", "The role of the node in this run."),
     ViewField("findings", "Worst first.", many(FINDING)),
 )
 REPORT = View(
     "What `report --json` and `check --json` print.",
-    ViewField("verdict", "Of the whole check.", one_of(Grade)),
+    ViewField("verdict", "The verdict of the whole check.", one_of(Grade)),
     ViewField("seconds", "How long it took.", NUMBER),
     ViewField("rounds", "Rounds of collective tests.", INTEGER),
     ViewField("world", "The nodes that may train, in rank order.", many(TEXT, "A node.")),
-    ViewField("excluded", "Those that may not.", many(TEXT, "A node.")),
+    ViewField("excluded", "The nodes that must not train.", many(TEXT, "A node.")),
     ViewField(
         "nodes",
-        "By name: every node that was asked for.",
+        "Every requested node, by name.",
         by_name(NODE),
         lambda report: {node.node: node for node in report.nodes},
     ),
@@ -47,33 +47,39 @@ REPORT = View(
             View(
                 "A link with a finding.",
                 ViewField("a", "One end."),
-                ViewField("b", "The other."),
-                ViewField("direction", "The direction that is meant."),
-                ViewField("verdict", "Of this link.", one_of(Grade)),
+                ViewField("b", "The other end."),
+                ViewField("direction", "The direction of the finding."),
+                ViewField("verdict", "The verdict on this link.", one_of(Grade)),
                 ViewField("said", "What was seen."),
                 ViewField("remedy", "What to do about it."),
             )
         ),
     ),
     ViewField(
-        "tests", "Every measurement.", many(MEASUREMENT, "One test: who took part, what was measured.")
+        "tests",
+        "Every measurement.",
+        many(MEASUREMENT, "One test: the nodes that took part and the measured values."),
     ),
     ViewField("run_id", "The run."),
     ViewField("cluster", "The cluster's name."),
     ViewField(
         "level",
-        "How much was checked.",
+        "The extent of the check.",
         one_of(("full", "quick")),
     ),
-    ViewField("at", "When the verdict was given.", SECOND),
-    ViewField("budget", "Seconds it might have taken.", NUMBER),
-    ViewField("backend", "`nccl` or `gloo`; empty where no collective was tried."),
-    ViewField("spares", "Fit nodes that are left over.", many(TEXT, "A node.")),
-    ViewField("set", "What was said of all nodes together.", read=lambda report: report.set_said),
-    ViewField("notices", "What else should be known.", many(TEXT, "A sentence.")),
+    ViewField("at", "The time of the verdict.", SECOND),
+    ViewField("budget", "The limit for the whole check in seconds.", NUMBER),
+    ViewField("backend", "`nccl` or `gloo`; empty if no collective was tested."),
+    ViewField("spares", "Fit nodes that do not train yet.", many(TEXT, "A node.")),
+    ViewField(
+        "set",
+        "The finding about all nodes together; empty if there is none.",
+        read=lambda report: report.set_said,
+    ),
+    ViewField("notices", "Remarks on the check.", many(TEXT, "A sentence.")),
 )
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report with its nodes by name."""
+    """Return the JSON document of a report."""
     return REPORT.document(report)

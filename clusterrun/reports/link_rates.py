@@ -1,4 +1,4 @@
-"""What the tests of a report say of each link and each node, in numbers; pure, draws nothing."""
+"""Computes the rates of each link and each node from the tests of a report."""
 
 from __future__ import annotations
 
@@ -8,59 +8,54 @@ from collections.abc import Iterable, Mapping
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Measurement, Report
 
+# The names of a link's two nodes, in the order of the report's nodes.
 Ends = tuple[str, str]
-"""The names of a link's two nodes, in the order of the report's nodes."""
 
 
 @frozen
 class LinkRate:
-    """All tests of one pair: the best rate in GB/s (None: nothing was timed), and how they went.
+    """The outcome of all tests of one pair of nodes. A link without tests has a finding from elsewhere."""
 
-    ``said`` is what the report finds wrong with it; without any test it was found by other means.
-    """
-
-    rate: float | None
-    passed: int
+    rate: float | None  # best rate in GB/s, None if no test was timed
+    passed: int  # tests by outcome
     failed: int
     void: int
-    said: str = ""
+    said: str = ""  # finding of the report about the link, '' if there is none
 
 
 @frozen
 class NodeRate:
-    """All tests of one node: what it reaches, the best seconds of its own product, and how many there were.
+    """The outcome of all tests of one node."""
 
-    ``rate`` is reached with a third of its partners (the best of up to three): the best of all would
-    grow with their number.
-    """
-
+    # GB/s that the node reaches with a third of its partners (the best of up to three), None if no pair was
+    # timed. The best rate of all partners would grow with their number.
     rate: float | None
-    product: float | None
-    tests: int
+    product: float | None  # best seconds of its matrix product, None if not timed
+    tests: int  # tests of pairs that passed or failed
     failed: int
 
 
 @frozen
 class Rates:
-    """``nodes`` in the report's order; medians are over nodes, None if nothing was timed."""
+    """The rates of all nodes and links of a report."""
 
-    nodes: Mapping[str, NodeRate]
+    nodes: Mapping[str, NodeRate]  # by name, in the report's order
     links: Mapping[Ends, LinkRate]
-    median: float | None
-    median_product: float | None
+    median: float | None  # GB/s, median over nodes, None if no pair was timed
+    median_product: float | None  # seconds, median over nodes, None if no product was timed
 
     def share(self, rate: float | None) -> float | None:
         return rate / self.median if rate is not None and self.median else None
 
     def was_timed(self, name: str) -> bool:
-        """Whether a node has a rate, or a product where no pair of anybody was timed."""
+        """Return whether a node has a rate. A product is enough if no pair of the report was timed."""
         node = self.nodes[name]
         return node.rate is not None or (self.median is None and node.product is not None)
 
     def behind(self, name: str) -> float:
-        """How far a node is behind the others: 1 is as fast as the median, 0.5 half as fast.
+        """Return the speed of a node relative to the median: 1 is as fast, 0.5 half as fast.
 
-        By its worse side, network or processor. A node that was not timed is not behind.
+        The slower of network and processor counts. The value is 1 for a node that was not timed.
         """
         node = self.nodes[name]
         shares = [share] if (share := self.share(node.rate)) is not None else []
@@ -70,31 +65,33 @@ class Rates:
 
 
 def rates(report: Report) -> Rates:
-    names = _names(report)
-    place = {name: at for at, name in enumerate(names)}
+    """Return the rates of a report. The nodes are those of the report, then others that tests name."""
+    names_in_tests = (name for test in report.tests for name in test.nodes)
+    names_in_links = (name for link in report.links for name in (link.a, link.b))
+    reported = [node.node for node in report.nodes]
+    names = list(dict.fromkeys([*reported, *report.world, *names_in_tests, *names_in_links]))
+    position = {name: at for at, name in enumerate(names)}
     pairs: dict[Ends, list[Measurement]] = {}
     products: dict[str, list[Measurement]] = {}
     for test in report.tests:
         if test.test == "pair" and len(set(test.nodes)) == 2:
-            pairs.setdefault(_ends(test.nodes, place), []).append(test)
+            pairs.setdefault(_ends(test.nodes, position), []).append(test)
         elif test.test == "product" and len(test.nodes) == 1 and test.outcome == "passed":
             products.setdefault(test.nodes[0], []).append(test)
-    found = {_ends((link.a, link.b), place): link.said for link in report.links if link.a != link.b}
-    links = {ends: _link(pairs.get(ends, []), found.get(ends, "")) for ends in (*pairs, *found)}
-    of_node: dict[str, list[LinkRate]] = {}
+    finding_by_link = {
+        _ends((link.a, link.b), position): link.said for link in report.links if link.a != link.b
+    }
+    links = {
+        ends: _link(pairs.get(ends, []), finding_by_link.get(ends, "")) for ends in (*pairs, *finding_by_link)
+    }
+    links_by_node: dict[str, list[LinkRate]] = {}
     for ends, link in links.items():
         for name in ends:
-            of_node.setdefault(name, []).append(link)
-    nodes = {name: _node(of_node.get(name, ()), products.get(name, ())) for name in names}
-    every = nodes.values()
-    return Rates(nodes, links, _median(one.rate for one in every), _median(one.product for one in every))
-
-
-def _names(report: Report) -> list[str]:
-    """Every node that is spoken of: those of the report, then who stands in a test only."""
-    tested = (name for test in report.tests for name in test.nodes)
-    linked = (name for link in report.links for name in (link.a, link.b))
-    return list(dict.fromkeys([*(node.node for node in report.nodes), *report.world, *tested, *linked]))
+            links_by_node.setdefault(name, []).append(link)
+    nodes = {name: _node(links_by_node.get(name, ()), products.get(name, ())) for name in names}
+    median = _median(node.rate for node in nodes.values())
+    median_product = _median(node.product for node in nodes.values())
+    return Rates(nodes, links, median, median_product)
 
 
 def _ends(names: Iterable[str], place: Mapping[str, int]) -> Ends:
@@ -102,12 +99,12 @@ def _ends(names: Iterable[str], place: Mapping[str, int]) -> Ends:
     return a, b
 
 
-def _link(tests: list[Measurement], said: str) -> LinkRate:
+def _link(tests: list[Measurement], finding: str) -> LinkRate:
     outcomes = [test.outcome for test in tests]
     passed, failed, void = (outcomes.count(word) for word in ("passed", "failed", "void"))
     timed = (test.gigabytes_per_second for test in tests if test.outcome == "passed")
     best = max((rate for rate in timed if rate is not None), default=None)
-    return LinkRate(best, passed, failed, void, said)
+    return LinkRate(best, passed, failed, void, finding)
 
 
 def _node(links: Iterable[LinkRate], products: Iterable[Measurement]) -> NodeRate:
@@ -116,9 +113,9 @@ def _node(links: Iterable[LinkRate], products: Iterable[Measurement]) -> NodeRat
     rate = timed[(len(timed) - 1) // 3] if timed else None
     failed = sum(link.failed for link in links)
     tests = failed + sum(link.passed for link in links)
-    return NodeRate(rate, min((one.seconds for one in products), default=None), tests, failed)
+    return NodeRate(rate, min((product.seconds for product in products), default=None), tests, failed)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None

@@ -1,4 +1,4 @@
-"""HTML made of values: everything foreign is made visible and escaped on its way in."""
+"""Builds HTML from values. Foreign text is escaped and its control characters become visible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterrun.model.visible import visible
 
 
 class Markup(str):
-    """Text that is markup already, and is not escaped again; templates know it by ``__html__``."""
+    """Text that is markup already and is not escaped again. Templates recognize it by ``__html__``."""
 
     __slots__ = ()
 
@@ -25,13 +25,13 @@ Content: TypeAlias = "str | int | float"
 
 
 def tag(name: str, *content: Content, **attributes: Content | None) -> Markup:
-    """An element. ``class_`` is ``class``, other underscores are hyphens; what is None is left out."""
-    given = "".join(
+    """Return an element. ``class_`` means ``class``, other underscores become hyphens, None is omitted."""
+    rendered = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_safe(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{given}>{''.join(map(_safe, content))}</{name}>")
+    return Markup(f"<{name}{rendered}>{''.join(map(_safe, content))}</{name}>")
 
 
 def joined(parts: Iterable[Markup]) -> Markup:
@@ -43,7 +43,7 @@ def short(text: str, most: int) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, without exponents."""
+    """Return a number with three significant digits and without an exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     if value == 0 or value < 0.0005:

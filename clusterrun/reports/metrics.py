@@ -1,4 +1,4 @@
-"""A pre-flight report as Prometheus reads it from a file (node_exporter's textfile collector); pure."""
+"""Renders a pre-flight report for Prometheus (node_exporter's textfile collector)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ PREFIX = "clusterrun_preflight_"
 
 
 def metrics(report: Report) -> str:
-    """The whole text of the file; every sample also has the label ``cluster``."""
-    own = (("cluster", report.cluster),)
-    return "".join(_family(name, about, own, list(found(report))) for name, about, found in METRICS)
+    """Return the text of the file. Every sample also has the label ``cluster``."""
+    cluster = (("cluster", report.cluster),)
+    return "".join(
+        _family(name, description, cluster, list(samples(report))) for name, description, samples in METRICS
+    )
 
 
-def _family(name: str, about: str, own: tuple[tuple[str, str], ...], samples: list[Sample]) -> str:
+def _family(name: str, description: str, cluster: tuple[tuple[str, str], ...], samples: list[Sample]) -> str:
     if not samples:
         return ""
-    head = f"# HELP {PREFIX}{name} {about}\n# TYPE {PREFIX}{name} gauge\n"
-    lines = (f"{PREFIX}{name}{{{_labels((*own, *labels))}}} {value:.12g}\n" for labels, value in samples)
+    head = f"# HELP {PREFIX}{name} {description}\n# TYPE {PREFIX}{name} gauge\n"
+    lines = []
+    for labels, value in samples:
+        rendered = ",".join(f'{label}="{_escaped(text)}"' for label, text in (*cluster, *labels))
+        lines.append(f"{PREFIX}{name}{{{rendered}}} {value:.12g}\n")
     return head + "".join(lines)
 
 
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-
-
 def _escaped(value: str) -> str:
-    """A label's value: backslash, quote and newline are escaped, what is not a character is replaced."""
+    """Return a label's value with backslash, quote and newline escaped and invalid characters replaced."""
     clean = value.encode("utf-8", "replace").decode("utf-8")
     return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
@@ -70,21 +71,22 @@ def _links(report: Report) -> Iterator[Sample]:
 
 
 def _bandwidths(report: Report) -> Iterator[Sample]:
-    rates: dict[str, list[float]] = {}
+    rates_by_node: dict[str, list[float]] = {}
     for test in report.tests:
         for node in test.nodes:
             if test.test == "pair" and test.gigabytes_per_second is not None:
-                rates.setdefault(node, []).append(test.gigabytes_per_second)
-    for node, found in sorted(rates.items()):
-        yield (("node", node),), statistics.median(found) * 1e9
+                rates_by_node.setdefault(node, []).append(test.gigabytes_per_second)
+    for node, rates in sorted(rates_by_node.items()):
+        yield (("node", node),), statistics.median(rates) * 1e9
 
 
 def _set_bandwidth(report: Report) -> Iterator[Sample]:
     rates = [test.gigabytes_per_second for test in report.tests if test.test == "set"]
-    if found := [rate for rate in rates if rate is not None]:
-        yield (), found[-1] * 1e9
+    if measured := [rate for rate in rates if rate is not None]:
+        yield (), measured[-1] * 1e9
 
 
+# Name, description and function of the samples of each metric. All metrics are gauges.
 METRICS: tuple[tuple[str, str, Callable[[Report], Iterable[Sample]]], ...] = (
     ("info", "The newest pre-flight check: its run, level and backend.", _info),
     ("verdict", "1 for the verdict of the check, 0 for the others.", _verdict),
@@ -106,4 +108,3 @@ METRICS: tuple[tuple[str, str, Callable[[Report], Iterable[Sample]]], ...] = (
     ("link_findings", "Findings of a link by direction and verdict.", _links),
     ("set_bus_bytes_per_second", "Bus bandwidth of the whole set of nodes together.", _set_bandwidth),
 )
-"""Each metric with what it is, and its samples; all are gauges."""

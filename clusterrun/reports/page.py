@@ -1,4 +1,4 @@
-"""A pre-flight report as one self-contained page for a browser."""
+"""Renders a pre-flight report as one self-contained page for a browser."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from clusterrun.reports.link_rates import Rates, rates
 from clusterrun.reports.markup import Content, number, tag
 from clusterrun.reports.text_report import headline
 
+# Findings above this number are folded, so that the map stays near the top of the page.
 AT_ONCE = 8
-"""Findings that are shown unfolded; the others are folded, so that the map is not far below."""
+# The page lists at most this many findings, and counts the others.
 MOST_FINDINGS = 200
-"""Findings that the page holds; of more, only the number is said."""
 MOST_STRAGGLERS = 10
 MOST_NODES = 3000
 MOST_TESTS = 1500
+# The table of nodes is unfolded if the report has fewer nodes than this.
 OPEN_BELOW = 33
-"""So few nodes are shown at once; more when asked."""
 WORST_OUTCOME = {"failed": 0, "void": 1, "passed": 2}
 
 
 def page(report: Report) -> str:
-    """The page. It reads without scripts, loads nothing, and is well below 3 MB for any report."""
-    seen = rates(report)
-    timed = [name for name in seen.nodes if seen.was_timed(name)]
-    slowest = sorted(timed, key=seen.behind)[:MOST_STRAGGLERS]
+    """Return the page. It needs no scripts, loads nothing, and stays well below 3 MB for any report."""
+    measured = rates(report)
+    timed = [name for name in measured.nodes if measured.was_timed(name)]
+    slowest = sorted(timed, key=measured.behind)[:MOST_STRAGGLERS]
     nodes = sorted(report.nodes, key=lambda node: WORST_FIRST.index(node.verdict))
     ranks = {name: str(at) for at, name in enumerate(report.world)}
     tests = sorted(report.tests, key=lambda test: (WORST_OUTCOME.get(test.outcome, 0), test.round))
@@ -37,19 +37,19 @@ def page(report: Report) -> str:
         report=report,
         headline=headline(report),
         facts=_facts(report),
-        tiles=_tiles(report, seen),
+        tiles=_tiles(report, measured),
         findings=blamed(report),
         open_findings=AT_ONCE,
         most_findings=MOST_FINDINGS,
-        map=svg.matrix(seen) if seen.links else None,
-        legend=svg.legend(seen),
-        nodes_in_a_square=svg.nodes_in_a_square(seen),
-        ring=svg.ring(seen, report.world) if seen.links else None,
-        median=number(seen.median or 0),
+        map=svg.matrix(measured) if measured.links else None,
+        legend=svg.legend(measured),
+        nodes_in_a_square=svg.nodes_in_a_square(measured),
+        ring=svg.ring(measured, report.world) if measured.links else None,
+        median=number(measured.median or 0),
         shares_bars=len(report.world) > svg.MOST_BARS,
         slowest_title="Slowest nodes" if len(timed) > MOST_STRAGGLERS else "Nodes, slowest first",
-        slowest=[_straggler(name, seen) for name in slowest],
-        nodes=[_node(node, ranks.get(node.node, "–"), seen) for node in nodes[:MOST_NODES]],
+        slowest=[_straggler(name, measured) for name in slowest],
+        nodes=[_node(node, ranks.get(node.node, "–"), measured) for node in nodes[:MOST_NODES]],
         nodes_are_open=len(report.nodes) < OPEN_BELOW,
         tests=[_test(test) for test in tests[:MOST_TESTS]],
         when=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.at)),
@@ -60,24 +60,26 @@ def _facts(report: Report) -> str:
     cluster = f" on {report.cluster}" if report.cluster else ""
     backend = f", {report.backend}" if report.backend else ""
     spares = f", {len(report.spares)} spare" if report.spares else ""
-    rounds = f"{report.rounds} round{'s' if report.rounds != 1 else ''} of tests"
-    tested = f"{rounds}, {report.seconds:.1f} s of {report.budget:.0f} s"
+    plural = "s" if report.rounds != 1 else ""
+    tested = f"{report.rounds} round{plural} of tests, {report.seconds:.1f} s of {report.budget:.0f} s"
     return f"{report.level} check{cluster}{backend}: {len(report.nodes)} nodes{spares}, {tested}"
 
 
-def _tiles(report: Report, seen: Rates) -> list[tuple[int | str, str]]:
+def _tiles(report: Report, measured: Rates) -> list[tuple[int | str, str]]:
     graded = Counter(node.verdict for node in report.nodes)
     links = sum(link.verdict is not Grade.PASS for link in report.links)
-    slowest = min((link.rate for link in seen.links.values() if link.rate is not None), default=None)
-    return [
-        (graded[Grade.PASS] + graded[Grade.WARN], f"of {len(report.nodes)} nodes are fit"),
-        (graded[Grade.FAIL], "unfit"),
-        *([(graded[Grade.UNDETERMINED], "not judged")] if graded[Grade.UNDETERMINED] else []),
-        (graded[Grade.WARN], "with a warning"),
-        (links, "links with a finding"),
-        *([(number(seen.median), "GB/s, median")] if seen.median is not None else []),
-        *([(number(slowest), "GB/s, slowest pair")] if slowest is not None else []),
-    ]
+    slowest = min((link.rate for link in measured.links.values() if link.rate is not None), default=None)
+    fit = graded[Grade.PASS] + graded[Grade.WARN]
+    tiles: list[tuple[int | str, str]] = [(fit, f"of {len(report.nodes)} nodes are fit")]
+    tiles.append((graded[Grade.FAIL], "unfit"))
+    if graded[Grade.UNDETERMINED]:
+        tiles.append((graded[Grade.UNDETERMINED], "not judged"))
+    tiles += [(graded[Grade.WARN], "with a warning"), (links, "links with a finding")]
+    if measured.median is not None:
+        tiles.append((number(measured.median), "GB/s, median"))
+    if slowest is not None:
+        tiles.append((number(slowest), "GB/s, slowest pair"))
+    return tiles
 
 
 def _straggler(name: str, rates: Rates) -> tuple[Content, ...]:
@@ -101,7 +103,9 @@ def _node(node: NodeReport, rank: str, rates: Rates) -> tuple[Content, ...]:
 
 
 def _test(test: Measurement) -> tuple[Content, ...]:
-    names = ", ".join(test.nodes[:4]) + (f" … ({len(test.nodes)})" if len(test.nodes) > 4 else "")
+    names = ", ".join(test.nodes[:4])
+    if len(test.nodes) > 4:
+        names += f" … ({len(test.nodes)})"
     rate = _rate(test.gigabytes_per_second)
     return test.round, test.test, names, test.outcome, f"{test.seconds:.2f}", rate, test.said[:300]
 

@@ -1,4 +1,4 @@
-"""Draws rates: the map of all pairs, and the links of the ring in their order; SVG, decides nothing."""
+"""Draws the map of all pairs and the links of the ring in their order as SVG."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+# Pixels of the longer side of a map.
 SIDE = 640
-"""Pixels of the longer side of a map."""
+# The largest side of a square in pixels.
 WIDEST = 54.0
-"""Pixels of a square at most; from ``ROOM`` on its rate stands in it."""
+# A square with at least this side in pixels shows its rate.
 ROOM = 40.0
+# Squares along a side. Several nodes share a square if the report has more nodes.
 MOST_SQUARES = 160
-"""Along a side: of more nodes, several share a square."""
+# A map with more squares has no tooltips: the page would become too large.
 MOST_TITLES = 3000
-"""Squares that say what they are when pointed at; of more, the colours alone would be too large a page."""
 RING_HEIGHT = 100
 MOST_BARS = 160
+# The least share of the median, the colour and the meaning of each band of rates.
 BANDS = (
     (0.9, "r5", "90 % of the median or more"),
     (0.75, "r4", "75 – 90 %"),
@@ -32,22 +34,25 @@ BANDS = (
     (0.1, "r1", "10 – 25 %"),
     (0.0, "r0", "less"),
 )
-"""From which share of the median on a rate has which colour, and how that is explained."""
 FAILED, VOID, UNTIMED = "bad", "void", "ok"
 
 
 @frozen
 class Square:
-    """The link that one square of the map shows: of several the worst."""
+    """One square of the map. It shows its worst link if several nodes share it."""
 
-    badness: float
+    badness: float  # a larger value is worse
     a: str
     b: str
     link: LinkRate
 
 
 def legend(rates: Rates) -> Markup:
-    passed = [(colour, told) for _, colour, told in BANDS] if rates.median else [(UNTIMED, "passed")]
+    passed = (
+        [(colour, meaning_of_band) for _, colour, meaning_of_band in BANDS]
+        if rates.median
+        else [(UNTIMED, "passed")]
+    )
     meanings = (*passed, (FAILED, "failed"), (VOID, "told nothing"), ("none", "not tested"))
     keys = (tag("li", tag("i", class_=f"key {colour}"), meaning) for colour, meaning in meanings)
     return tag("ul", *keys, class_="legend")
@@ -60,57 +65,65 @@ def band(share: float | None) -> str:
 
 
 def colour_of(link: LinkRate, rates: Rates) -> str:
-    """The colour of a link: one that never passed is bad, whatever else."""
+    """Return the colour of a link. A link that never passed is bad, whatever its rate."""
     if link.passed:
         return band(rates.share(link.rate))
     return FAILED if link.failed or link.said else VOID
 
 
 def said_of(a: str, b: str, link: LinkRate, rates: Rates) -> str:
-    said = []
+    parts = []
     if link.rate is not None:
         share = rates.share(link.rate)
         part = f" ({share:.0%} of the median)" if share is not None else ""
-        said.append(f"{number(link.rate)} GB/s{part}")
+        parts.append(f"{number(link.rate)} GB/s{part}")
     if tests := link.passed + link.failed:
-        said.append(f"{link.failed} of {tests} tests failed" if link.failed else f"passed {tests} of {tests}")
+        parts.append(
+            f"{link.failed} of {tests} tests failed" if link.failed else f"passed {tests} of {tests}"
+        )
     elif link.void:
-        said.append("told nothing")
-    return f"{a} – {b}: {', '.join([*said, *filter(None, [link.said])])}"
+        parts.append("told nothing")
+    if link.said:
+        parts.append(link.said)
+    return f"{a} – {b}: {', '.join(parts)}"
 
 
 def squares(rates: Rates, names: Sequence[str], each: int) -> dict[tuple[int, int], Square]:
-    """The squares of the map, by row and column, with ``each`` nodes in a row."""
-    place = {name: at // each for at, name in enumerate(names)}
+    """Return the squares of the map by row and column. A row holds ``each`` nodes."""
+    position = {name: at // each for at, name in enumerate(names)}
     worst: dict[tuple[int, int], Square] = {}
     for (a, b), link in rates.links.items():
-        found = Square(_badness(link, rates), a, b, link)
-        for where in ((place[a], place[b]), (place[b], place[a])):
-            if where not in worst or found.badness > worst[where].badness:
-                worst[where] = found
+        square = Square(_badness(link, rates), a, b, link)
+        for cell in ((position[a], position[b]), (position[b], position[a])):
+            if cell not in worst or square.badness > worst[cell].badness:
+                worst[cell] = square
     return worst
 
 
 def _badness(link: LinkRate, rates: Rates) -> float:
-    """What makes one link of a square the one to be shown."""
+    """Return how bad a link is. A square shows the link with the largest value."""
     if not link.passed:
         return 1e9 if link.failed or link.said else -1.0
     return 1 / max(rates.share(link.rate) or 1.0, 1e-6)
 
 
 def matrix(rates: Rates) -> Markup:
-    """The map: a node in each row and column, or several of them."""
+    """Return the map. Each row and column stands for a node, or for several."""
     names = list(rates.nodes)
     each = math.ceil(len(names) / MOST_SQUARES)
     firsts = names[::each]
     count = len(firsts)
     cell = max(3.0, min(WIDEST, SIDE / count))
-    found = squares(rates, names, each)
+    squares_by_cell = squares(rates, names, each)
     margin = 16 + 7 * min(14, max(map(len, firsts)))
     end = margin + count * cell
     size = end + 2
     field = tag("rect", x=margin, y=margin, width=count * cell, height=count * cell, class_="field")
-    drawn = _paths(found, rates, cell) if len(found) > MOST_TITLES else _rects(found, rates, cell)
+    drawn = (
+        _paths(squares_by_cell, rates, cell)
+        if len(squares_by_cell) > MOST_TITLES
+        else _rects(squares_by_cell, rates, cell)
+    )
     inside = tag("g", drawn, transform=f"translate({margin} {margin})")
     picture = tag(
         "svg",
@@ -130,42 +143,42 @@ def nodes_in_a_square(rates: Rates) -> int:
     return math.ceil(len(rates.nodes) / MOST_SQUARES)
 
 
-def _rects(found: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:
-    drawn = (_rect(row * cell, column * cell, cell, one, rates) for (row, column), one in _by_place(found))
-    return joined(drawn)
+def _rects(squares: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:
+    rects = []
+    for row, column in sorted(squares):
+        rects.append(_rect(row * cell, column * cell, cell, squares[row, column], rates))
+    return joined(rects)
 
 
-def _rect(top: float, left: float, cell: float, one: Square, rates: Rates) -> Markup:
-    side, colour = f"{_inner(cell):.4g}", colour_of(one.link, rates)
-    place = {"x": f"{left:.5g}", "y": f"{top:.5g}", "width": side, "height": side}
-    drawn = tag("rect", tag("title", said_of(one.a, one.b, one.link, rates)), class_=colour, **place)
+def _rect(y: float, x: float, cell: float, square: Square, rates: Rates) -> Markup:
+    side, colour = f"{_inner(cell):.4g}", colour_of(square.link, rates)
+    place = {"x": f"{x:.5g}", "y": f"{y:.5g}", "width": side, "height": side}
+    drawn = tag("rect", tag("title", said_of(square.a, square.b, square.link, rates)), class_=colour, **place)
     if cell < ROOM:
-        return joined([drawn, _cross(top, left, cell)]) if colour == FAILED and cell > 9 else drawn
-    text = "failed" if colour == FAILED else "" if one.link.rate is None else number(one.link.rate)
-    middle = {"x": f"{left + cell / 2:.5g}", "y": f"{top + cell / 2 + 4:.5g}"}
+        return joined([drawn, _cross(y, x, cell)]) if colour == FAILED and cell > 9 else drawn
+    text = "" if square.link.rate is None else number(square.link.rate)
+    if colour == FAILED:
+        text = "failed"
+    middle = {"x": f"{x + cell / 2:.5g}", "y": f"{y + cell / 2 + 4:.5g}"}
     return joined([drawn, tag("text", text, class_=f"in {colour}", text_anchor="middle", **middle)])
 
 
-def _cross(top: float, left: float, cell: float) -> Markup:
-    """Red is told from blue by all, but not from orange."""
+def _cross(cell_y: float, cell_x: float, cell: float) -> Markup:
+    """Return a cross for a failed link, since not everybody can tell red from orange."""
     side, arm = _inner(cell), 0.28 * _inner(cell)
-    x, y, long = left + arm, top + arm, side - 2 * arm
+    x, y, long = cell_x + arm, cell_y + arm, side - 2 * arm
     path = f"M{x:.5g} {y:.5g}l{long:.4g} {long:.4g}m0-{long:.4g}l-{long:.4g} {long:.4g}"
     return tag("path", d=path, class_="cross")
 
 
-def _paths(found: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:
-    """One path for each colour: a tenth of the size of single squares."""
+def _paths(squares: Mapping[tuple[int, int], Square], rates: Rates, cell: float) -> Markup:
+    """Return one path for each colour, which takes a tenth of the size of single squares."""
     side = f"{_inner(cell):.4g}"
     strokes: dict[str, list[str]] = {}
-    for (row, column), one in _by_place(found):
+    for row, column in sorted(squares):
         step = f"M{column * cell:.5g} {row * cell:.5g}h{side}v{side}h-{side}z"
-        strokes.setdefault(colour_of(one.link, rates), []).append(step)
+        strokes.setdefault(colour_of(squares[row, column].link, rates), []).append(step)
     return joined(tag("path", d="".join(steps), class_=colour) for colour, steps in strokes.items())
-
-
-def _by_place(found: Mapping[tuple[int, int], Square]) -> list[tuple[tuple[int, int], Square]]:
-    return sorted(found.items(), key=lambda one: one[0])
 
 
 def _inner(cell: float) -> float:
@@ -185,11 +198,13 @@ def _labels(names: Sequence[str], margin: float, cell: float) -> Markup:
 
 
 def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
-    """The links of the ring that trains, each a bar as high as its rate; None if none was timed.
+    """Return the links of the training ring, each a bar as high as its rate; None if none was timed.
 
-    Of many links, several share a bar, which shows the worst.
+    Several links share a bar if there are many. The bar shows the worst of them.
     """
-    links = _ring_links(rates, world)
+    links: list[Known] = []
+    for a, b in zip(world, [*world[1:], *world[:1]]):
+        links.append((a, b, rates.links.get((a, b)) or rates.links.get((b, a))))
     timed = [link.rate for _, _, link in links if link is not None and link.rate is not None]
     if len(links) < 3 or not timed or not rates.median:
         return None
@@ -211,26 +226,21 @@ def ring(rates: Rates, world: Sequence[str]) -> Markup | None:
     )
 
 
+# Both ends of a link of the ring, and its tests (None if there were none).
 Known: TypeAlias = "tuple[str, str, LinkRate | None]"
-"""A link of the ring, and its tests, if there were any."""
 
 
-def _ring_links(rates: Rates, world: Sequence[str]) -> list[Known]:
-    beside = zip(world, [*world[1:], *world[:1]])
-    return [(a, b, rates.links.get((a, b)) or rates.links.get((b, a))) for a, b in beside]
-
-
-def _bar(left: float, wide: float, group: Sequence[Known], rates: Rates, top: float) -> Markup:
-    known = [(_badness(link, rates), a, b, link) for a, b, link in group if link is not None]
-    if not known:
+def _bar(x: float, wide: float, group: Sequence[Known], rates: Rates, top: float) -> Markup:
+    tested = [(_badness(link, rates), a, b, link) for a, b, link in group if link is not None]
+    if not tested:
         return Markup("")
-    _, a, b, link = max(known, key=lambda one: one[0])
+    _, a, b, link = max(tested, key=lambda bad_link: bad_link[0])
     height = RING_HEIGHT if link.rate is None else max(2.0, RING_HEIGHT * link.rate / top)
     gap = 0.15 * wide
     return tag(
         "rect",
         tag("title", said_of(a, b, link, rates)),
-        x=f"{left + gap / 2:.5g}",
+        x=f"{x + gap / 2:.5g}",
         y=f"{RING_HEIGHT - height:.4g}",
         width=f"{wide - gap:.4g}",
         height=f"{height:.4g}",

@@ -1,9 +1,9 @@
-"""A pre-flight report as lines for people, worst first, that fit a screen; pure, knows no terminal."""
+"""Renders a pre-flight report as lines of text that fit a screen, worst first."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.frozen import frozen
@@ -12,18 +12,18 @@ from clusterrun.model.preflight_report import Grade, LinkReport, Measurement, Re
 from clusterrun.model.visible import visible
 from clusterrun.reports.findings import NodeBlame, blamed
 
+# Nodes and links that are shown in full. The remaining ones are named together.
 MOST_BLOCKS = 12
-"""Nodes and links that are shown one by one: of more, the rest are named together."""
+# Messages of failed tests that are shown. Most failed tests print the same message.
 MOST_WORDS = 3
-"""Messages of failed tests that are shown: mostly all say the same."""
 
 
 @frozen
 class ReportLine:
-    """One line; ``grade`` is that of what it is the heading of (None: it is not a heading)."""
+    """One line of the report."""
 
     text: str
-    grade: Grade | None = None
+    grade: Grade | None = None  # of the subject that the line is the heading of, None if it is no heading
 
 
 def screen(report: Report, width: int = 100) -> list[ReportLine]:
@@ -32,22 +32,24 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
     for block in blocks[:MOST_BLOCKS]:
         lines += [ReportLine(""), *_shown(block, width)]
     if rest := blocks[MOST_BLOCKS:]:
-        told = f"and {len(rest)} more (--json has all): {'; '.join(map(_title, rest))}"
-        lines += [ReportLine(""), *_wrapped([told], width)]
-    lines += _words(explained(report.tests), width)
+        remainder = f"and {len(rest)} more (--json has all): {'; '.join(map(_title, rest))}"
+        lines += [ReportLine(""), *_wrapped([remainder], width)]
+    for message, explanation in explained(report.tests)[:MOST_WORDS]:
+        lines += [ReportLine(""), *_wrapped([f"a test said: {message}"], width)]
+        lines += _wrapped([f"-> {explanation}"], width, "     ")
     lines += [ReportLine(""), *_wrapped(_rest(report), width)]
     return lines
 
 
 def headline(report: Report) -> str:
-    reasons = list(_reasons(report))
-    return f"{report.verdict.value.upper()}: {'; '.join(reasons)}"
+    """Return the verdict and its reasons in one line."""
+    return f"{report.verdict.value.upper()}: {'; '.join(_reasons(report))}"
 
 
 def _reasons(report: Report) -> Iterator[str]:
     failed = _named(report, Grade.FAIL)
     if failed:
-        yield f"{fold(failed)} {'is' if len(failed) == 1 else 'are'} unfit"
+        yield f"{fold(failed)} is unfit" if len(failed) == 1 else f"{fold(failed)} are unfit"
     broken = [link for link in report.links if link.verdict is Grade.FAIL]
     if broken:
         yield "; ".join(f"the link {_between(link)} is broken" for link in broken[:3])
@@ -59,7 +61,7 @@ def _reasons(report: Report) -> Iterator[str]:
     if unknown := _named(report, Grade.UNDETERMINED):
         yield f"{fold(unknown)} could not be judged"
     if warned := _named(report, Grade.WARN):
-        yield f"{fold(warned)} {'has' if len(warned) == 1 else 'have'} a warning"
+        yield f"{fold(warned)} has a warning" if len(warned) == 1 else f"{fold(warned)} have a warning"
     yield from _fit(report, len(failed))
 
 
@@ -75,7 +77,7 @@ def _fit(report: Report, failed: int) -> Iterator[str]:
     elif any(link.verdict is Grade.UNDETERMINED for link in report.links):
         yield "every node passed a test"
     else:
-        names = fold([one.node for one in report.nodes])
+        names = fold([node.node for node in report.nodes])
         yield f"all {count} nodes are fit" if count > 1 else f"{names} is fit"
 
 
@@ -91,18 +93,19 @@ def _between(link: LinkReport) -> str:
 
 def _facts(report: Report) -> str:
     by = f" by {report.backend}" if report.backend else ""
-    rounds = f", {report.rounds} round{'s' if report.rounds != 1 else ''} of tests" if report.rounds else ""
+    plural = "s" if report.rounds != 1 else ""
+    rounds = f", {report.rounds} round{plural} of tests" if report.rounds else ""
     took = f"{report.seconds:.1f} of {report.budget:.0f} s"
     return f"{report.level} check{by} of {report.run_id}{rounds}, {took}"
 
 
-def _title(one: NodeBlame) -> str:
-    return f"{one.title}: {one.word}" if one.word else one.title
+def _title(blame: NodeBlame) -> str:
+    return f"{blame.title}: {blame.word}" if blame.word else blame.title
 
 
-def _shown(one: NodeBlame, width: int) -> Iterator[ReportLine]:
-    yield from _wrapped([_title(one)], width, "", one.grade)
-    for finding in one.said:
+def _shown(blame: NodeBlame, width: int) -> Iterator[ReportLine]:
+    yield from _wrapped([_title(blame)], width, "", blame.grade)
+    for finding in blame.said:
         mark = "" if finding.verdict is Grade.FAIL else f" ({finding.verdict.value})"
         check = f"{finding.check}{mark}: " if finding.check else ""
         yield from _wrapped([f"{check}{finding.said}"], width, "  ")
@@ -110,21 +113,16 @@ def _shown(one: NodeBlame, width: int) -> Iterator[ReportLine]:
             yield from _wrapped([f"-> {finding.remedy}"], width, "     ")
 
 
-def _words(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[ReportLine]:
-    for said, means in pairs[:MOST_WORDS]:
-        yield ReportLine("")
-        yield from _wrapped([f"a test said: {said}"], width)
-        yield from _wrapped([f"-> {means}"], width, "     ")
-
-
 def explained(tests: Iterable[Measurement]) -> list[tuple[str, str]]:
-    """What failed tests said (NCCL's own words, mostly) and what it means, each meaning once.
+    """Return the messages of failed tests (mostly NCCL's own text) with their meaning, each meaning once.
 
-    Left out: unknown messages, and those of a rank that only lost its connection to another one.
+    Unknown messages are omitted, and so are those of a rank that only lost its connection to another rank.
     """
-    said = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
-    known = {row: words for words in said if (row := meaning(words)) and not row.consequence}
-    return [(words, f"{row.cause}: {row.remedy}") for row, words in known.items()]
+    messages = dict.fromkeys(test.said for test in tests if test.outcome == "failed" and test.said)
+    message_by_error = {
+        row: message for message in messages if (row := meaning(message)) and not row.consequence
+    }
+    return [(message, f"{row.cause}: {row.remedy}") for row, message in message_by_error.items()]
 
 
 def _rest(report: Report) -> Iterator[str]:
@@ -139,7 +137,7 @@ def _rest(report: Report) -> Iterator[str]:
 def _wrapped(
     texts: Iterable[str], width: int, indent: str = "", grade: Grade | None = None
 ) -> Iterator[ReportLine]:
-    """Foreign text made harmless, in lines of at most ``width`` columns."""
+    """Yield lines of at most ``width`` columns. Control characters in foreign text become visible."""
     wrapper = textwrap.TextWrapper(max(width, 40), indent, indent + "  ", break_on_hyphens=False)
     for text in texts:
         yield from (ReportLine(line, grade) for line in wrapper.wrap(visible(text)))

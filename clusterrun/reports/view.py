@@ -1,4 +1,4 @@
-"""What people and programs see of a value, declared once: table columns, JSON and its schema.
+"""Declares once how people and programs see a value: table columns, JSON and its schema.
 
 A ``View`` lists the fields of a value. A field with a ``header`` is a column of the table. A field with a
 ``kind`` is a member of the JSON document, and its ``doc`` describes it in the schema.
@@ -14,7 +14,7 @@ from clusterrun.model.visible import visible
 
 
 def iso(moment: float | None) -> str | None:
-    """Seconds since the epoch as ISO 8601 with zone (UTC), to the millisecond."""
+    """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
     if moment is None:
         return None
     milliseconds = round(moment * 1000)
@@ -23,7 +23,7 @@ def iso(moment: float | None) -> str | None:
 
 
 class Kind:
-    """How a value is written in JSON, and the schema of that."""
+    """How a value is encoded in JSON, and the schema of the encoded value."""
 
     def __init__(self, schema: Mapping[str, Any], encode: Callable[[Any], Any]) -> None:
         self.schema = schema
@@ -39,12 +39,12 @@ TIME = Kind({"type": "string", "format": "date-time"}, iso)
 
 
 def any_of(*names: str) -> Kind:
-    """A value of one of these JSON types, as it is."""
+    """Return the kind of an unchanged value that has one of these JSON types."""
     return Kind({"type": list(names)}, lambda value: value)
 
 
 def one_of(members: Iterable[Any]) -> Kind:
-    """One of these words, or of the members of an enumeration."""
+    """Return the kind of a value from a list of strings or from an enumeration."""
     return Kind(
         {"enum": [getattr(member, "value", member) for member in members]},
         lambda value: getattr(value, "value", value),
@@ -52,7 +52,7 @@ def one_of(members: Iterable[Any]) -> Kind:
 
 
 def optional(kind: Kind, absent: Callable[[Any], bool] = lambda value: value is None) -> Kind:
-    """``kind``, or null for a value that is ``absent``."""
+    """Return a kind that encodes as ``kind``, or as null if ``absent`` holds for the value."""
     schema = dict(kind.schema)
     if "enum" in schema:
         schema["enum"] = [*schema["enum"], None]
@@ -62,20 +62,20 @@ def optional(kind: Kind, absent: Callable[[Any], bool] = lambda value: value is 
 
 
 def many(kind: Kind, doc: str = "") -> Kind:
-    """A list; ``doc`` describes an item."""
+    """Return the kind of a list of ``kind``. ``doc`` describes an item."""
     items = {**kind.schema, **({"description": doc} if doc else {})}
     return Kind({"type": "array", "items": items}, lambda values: [kind.encode(value) for value in values])
 
 
 def by_name(kind: Kind) -> Kind:
-    """An object whose members have any names."""
+    """Return the kind of an object whose members have any names."""
     return Kind(
         {"type": "object", "additionalProperties": dict(kind.schema)},
         lambda values: {name: kind.encode(value) for name, value in values.items()},
     )
 
 
-# What a field reads if its member is left out of the document.
+# The value of a field whose member is absent from the document.
 ABSENT = object()
 
 
@@ -83,14 +83,18 @@ ABSENT = object()
 class ViewField:
     """A field of a view. It is a column if it has a header, and a member of the document if it has a kind."""
 
-    name: str  # in JSON, and of the attribute that it shows
+    name: str  # of the member in JSON, and of the attribute
     doc: str = ""
     kind: Kind | None = TEXT
-    read: Callable[[Any], Any] | None = None  # from the value; None: the attribute or key of that name
+    read: Callable[[Any], Any] | None = None  # reads the value; None: read the attribute or key ``name``
     header: str = ""
-    cell: Callable[[Any, float], str] | None = None  # text of the column, from the value and the time now
-    spare: int = 0  # columns with the smallest number are left out first if room is short; 0: never
-    style: Callable[[Any], str] | None = None  # of the column's text, on a terminal with colours
+    cell: Callable[[Any, float], str] | None = (
+        None  # returns the column's text from the value and the current time
+    )
+    spare: int = 0  # a narrow terminal omits the smallest number first; 0: never omitted
+    style: Callable[[Any], str] | None = (
+        None  # returns the style of the column's text on a terminal with colours
+    )
     is_required: bool = True  # False: the member may be missing
 
     def value(self, of: Any) -> Any:
@@ -119,7 +123,7 @@ class View(Kind):
         super().__init__(schema, self.document)
 
     def document(self, value: Any) -> dict[str, Any]:
-        """The JSON document of ``value``. Raises ``KeyError`` for a required member that it lacks."""
+        """Return the JSON document of ``value``. Raise ``KeyError`` if it lacks a required member."""
         document = {}
         for field in self.fields:
             if field.kind is None:
@@ -132,12 +136,12 @@ class View(Kind):
         return document
 
     def cells(self, values: Iterable[Any], now: float = 0.0) -> list[list[str]]:
-        """The table: the headers, then a row for each value."""
+        """Return the rows of the table. The first row holds the headers."""
         rows = [[field.text(value, now) for field in self.columns] for value in values]
         return [[field.header for field in self.columns], *rows]
 
     def details(self, value: Any, now: float = 0.0) -> list[str]:
-        """A line for each column that has a text, after its header; one for each line of the text."""
+        """Return a line for each line of each column's text, after the column's header."""
         lines = []
         for field in self.columns:
             text = field.cell(value, now) if field.cell else str(field.value(value))
@@ -146,12 +150,12 @@ class View(Kind):
 
     @property
     def spare(self) -> Sequence[str]:
-        """The headers of the columns that a narrow terminal does without, in the order of leaving out."""
+        """Return the headers of columns that a narrow terminal omits, first omitted first."""
         spare = sorted((field for field in self.columns if field.spare), key=lambda field: field.spare)
         return [field.header for field in spare]
 
 
 def schema(title: str, view: View) -> dict[str, Any]:
-    """The JSON schema of a document."""
+    """Return the JSON schema of a document."""
     draft = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": draft, "title": title, **view.schema}
