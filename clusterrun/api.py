@@ -339,7 +339,7 @@ def statuses(
     context = context or Context()
     ids = [find_run(context, word) for word in words] if words else context.store.current(RECENT)
     inquiry = context.inquiry(tell)
-    found = inquiry.statuses(ids, gone=not words)
+    found = inquiry.statuses(ids, skip_missing=not words)
     for notice in inquiry.notices:
         tell(notice)
     return found

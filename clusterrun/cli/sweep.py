@@ -307,7 +307,7 @@ def show_all(as_json: bool) -> None:
     inquiry, now = context.inquiry(say), context.clock.now()
     rows = []
     for record in filter(None, map(known_sweeps.find, known_sweeps.ids())):
-        states = tally(inquiry.statuses(record.run_ids, gone=True))
+        states = tally(inquiry.statuses(record.run_ids, skip_missing=True))
         unqueued_runs = f"{len(record.waiting)} not queued" if record.waiting else ""
         runs, points = ", ".join(filter(None, (states, unqueued_runs))), len(record.points)
         about = {"sweep_id": record.sweep_id, "name": record.name, "submitted_at": record.submitted_at}

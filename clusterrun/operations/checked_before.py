@@ -1,6 +1,7 @@
-"""Whether a run in an allocation may rely on a check that an earlier run of it made on the same nodes.
+"""Decide whether a run in an allocation may rely on the pre-flight check of an earlier run on the same nodes.
 
-Nothing is kept for it but what a run asked for (``checked.json``): the earlier runs' own files tell the rest.
+Each run records the subject of its check in ``checked.json``. All other facts come from the files of the
+earlier runs.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from clusterrun.operations.context import Context
 from clusterrun.runs.store import run_id
 from clusterrun.script.plan import Plan
 
+# Seconds for which a check counts. Hardware faults appear over days, and a check takes seconds.
 COUNTS_SECONDS = 3600.0
-"""For how long a check counts: what breaks by itself does so in days, and a check takes seconds."""
 _ORDER = (Level.OFF.value, Level.QUICK.value, Level.FULL.value)
+# Variables that affect the result of a check.
 _OF_THE_CHECK = re.compile(
     r"(NCCL|RCCL|GLOO|TORCH|CUDA|HIP|ROCR|HSA|ZE|UCX|FI|OFI|LD|PYTHON|CONDA|SLURM_RESTART)_"
     r"|(PATH|PYTHON[A-Z]+|VIRTUAL_ENV)$"
 )
-"""Variables that decide what a check finds."""
+# Exceptions that a fault of the program causes, on every node.
 _OWN_MISTAKES = frozenset(
     ("SyntaxError", "IndentationError", "TabError", "NameError", "UnboundLocalError", "AttributeError")
     + ("TypeError", "KeyError", "IndexError", "ValueError", "NotImplementedError", "ZeroDivisionError")
 )
-"""Exceptions that a program raises for its own text, on whatever node it runs."""
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Warning))(?::|$)")
 
 
 def key(plan: Plan, environ: Mapping[str, str]) -> str:
-    """The same for runs whose checks would look at the same things in the same way, on whichever nodes."""
+    """Return a key that is equal for runs whose checks test the same things in the same way, on any nodes."""
     spec, orders = plan.spec, plan.orders
-    given = {**environ, **dict(spec.environment)}
-    variables = sorted((name, value) for name, value in given.items() if _OF_THE_CHECK.match(name))
+    values = {**environ, **dict(spec.environment)}
+    variables = sorted((name, value) for name, value in values.items() if _OF_THE_CHECK.match(name))
     prefix = os.path.dirname(os.path.dirname(orders.preflight.python))
     packages = sorted(glob.glob(os.path.join(glob.escape(prefix), "lib", "python*", "site-packages")))
-    known = (
+    facts = (
         (plan.allocation, orders.preflight.python, [os.stat(path).st_mtime_ns for path in packages]),
         (orders.gpus_per_node, orders.ranks_per_node, orders.hide_gpus, spec.per_node, spec.cpus_per_rank),
         (
@@ -58,38 +59,44 @@ def key(plan: Plan, environ: Mapping[str, str]) -> str:
             variables,
         ),
     )
-    return hashlib.sha256(json.dumps(known).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Context) -> Report | None:
-    """What the newest check found that says of these nodes what ``plan``'s would; None: one is to be made.
+    """Return the newest report that replaces the check of ``plan``; None if ``plan`` needs its own check.
 
-    ``records`` are the other runs of the allocation, newest first. One that needed another start, or failed
-    on one of the nodes other than by its program's own mistake, makes the check void.
+    ``records`` are the other runs of the allocation, newest first. A run on one of the nodes makes older
+    checks void if it needed another start, or if it failed for any reason other than a mistake of its
+    program.
     """
     nodes = set(expand(plan.spec.nodelist))
     for record in records:
         if not nodes.intersection(expand(record.spec.nodelist)):
             continue
         try:
-            state, asked = context.store.state(record.run_id), context.store.checked_for(record.run_id)
-            found = context.store.report(record.run_id, 0)
+            state, check = context.store.state(record.run_id), context.store.checked_for(record.run_id)
+            report = context.store.report(record.run_id, 0)
         except ClusterrunError:
             return None
         if not undisturbed(state):
             return None
-        if found and asked and asked.key == own_key and _covers(found, plan, nodes):
-            return found if context.clock.now() - found.at <= COUNTS_SECONDS else None
+        if report and check and check.key == own_key and _covers(report, plan, nodes):
+            return report if context.clock.now() - report.at <= COUNTS_SECONDS else None
     return None
 
 
-def _covers(found: Report, plan: Plan, nodes: set[str]) -> bool:
-    enough = found.level in _ORDER and _ORDER.index(found.level) >= _ORDER.index(plan.orders.preflight.level)
-    return enough and found.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(found.world)
+def _covers(report: Report, plan: Plan, nodes: set[str]) -> bool:
+    enough = report.level in _ORDER and _ORDER.index(report.level) >= _ORDER.index(
+        plan.orders.preflight.level
+    )
+    return enough and report.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(report.world)
 
 
 def undisturbed(state: RunState | None) -> bool:
-    """A run gave no reason to doubt its nodes: it ended well, was ended, or failed by its program's text."""
+    """Return whether a run gives no reason to doubt its nodes.
+
+    Such a run completed, was cancelled, or failed by a mistake of its program.
+    """
     if state is None or len(state.attempts) != 1 or state.warnings or state.excluded:
         return False
     (only,) = state.attempts
@@ -101,26 +108,29 @@ def undisturbed(state: RunState | None) -> bool:
 
 
 def _own_mistake(failure: Failure) -> bool:
-    words = (*failure.last_lines, *failure.traceback.splitlines())
-    raised = {found[1] for line in words if (found := _EXCEPTION.match(line.strip()))}
+    lines = (*failure.last_lines, *failure.traceback.splitlines())
+    raised = {match[1] for line in lines if (match := _EXCEPTION.match(line.strip()))}
     ended_itself = failure.rank >= 0 and failure.code > 0 and not failure.noticed
     return ended_itself and bool(raised) and raised <= _OWN_MISTAKES
 
 
 def without_own_check(plan: Plan, check: Report, environ: Mapping[str, str]) -> Plan:
-    """``plan`` without a check of its own; what the earlier one chose is for ranks whose user set nothing."""
+    """Return ``plan`` without its own check.
+
+    The ranks get the variables of the earlier check that are not set.
+    """
     orders = plan.orders
     set_up = " ".join(plan.spec.setup)
-    known = {*environ, *dict(orders.environment)}
-    chosen = tuple(pair for pair in check.environment if pair[0] not in known and pair[0] not in set_up)
+    names = {*environ, *dict(orders.environment)}
+    chosen = tuple(pair for pair in check.environment if pair[0] not in names and pair[0] not in set_up)
     environment = (*orders.environment, *chosen)
     return replace(plan, orders=replace(orders, preflight=Preflight(), environment=environment))
 
 
 def recent_ids(ids: Iterable[str], now: float) -> Iterator[str]:
-    """Those of ``ids``, newest first, that are young enough to have made a check that counts."""
+    """Yield the run ids, newest first, whose check may be young enough to count."""
     oldest = run_id("x", now - COUNTS_SECONDS - 600, b"\0\0")
-    for one in ids:
-        if one < oldest:
+    for run in ids:
+        if run < oldest:
             return
-        yield one
+        yield run

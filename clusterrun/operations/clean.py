@@ -1,4 +1,4 @@
-"""Removes runs that have ended, by age, state, size or name; never one that may live."""
+"""Remove runs that have ended, by age, state, size or name. A run that may live is never removed."""
 
 from __future__ import annotations
 
@@ -21,96 +21,103 @@ from clusterrun.runs.store import inferred
 from clusterrun.runs.sweep_records import Sweeps
 from clusterrun.system import notice_if_slow
 
+# Seconds for the sizes of all runs. A home of 10,000 runs on a busy file server may take longer.
 MEASURE_SECONDS = 60.0
-"""For the sizes of all runs; a home of 10,000 runs on a busy file server may take longer."""
+# Seconds of silence after which an end counts that the scheduler did not confirm.
 SURE_SECONDS = 86400.0
-"""An end that the scheduler did not confirm counts once the run has been silent for this long."""
 SPEAK_AFTER = 2.0
 
 
 @frozen
 class CleanChoice:
-    """Which runs are to go: those ``named``, or all ended ``before`` and ``larger`` (bytes), but ``keep``."""
+    """Which runs to remove."""
 
-    named: tuple[str, ...] = ()
-    before: float = 0.0
-    states: tuple[State, ...] = ()
-    larger: int = 0
-    keep: int = 0
+    named: tuple[str, ...] = ()  # these runs, whatever the other fields say
+    before: float = 0.0  # runs that ended before this time; 0: at any time
+    states: tuple[State, ...] = ()  # runs in these states; none: in any state
+    larger: int = 0  # runs that take at least this many bytes
+    keep: int = 0  # the number of newest runs to keep
 
 
 @frozen
 class Ended:
-    """A run that may go, with what it takes (None: not measured in time)."""
+    """A run that may be removed."""
 
     status: RunStatus
-    usage: Usage | None
+    usage: Usage | None  # None if it was not measured in time
 
     @property
     def at(self) -> float:
-        """When it ended, as far as that is known."""
+        """Return when the run ended, or when it was submitted if the end has no time."""
         return self.status.ended_at or self.status.submitted_at
 
     @property
     def frees(self) -> int | None:
-        """What its removal frees: the packed program of the nodes is the same file in many runs."""
+        """Return the bytes that its removal frees. Files that other runs share are not counted."""
         return disk_usage.freed(self.usage) if self.usage else None
 
 
 @frozen
 class CleanPlan:
-    """What would go, largest first, what may not and why, and what the home holds.
+    """The runs to remove, and what the home holds."""
 
-    ``leftovers`` are the folders that an earlier removal has left, with their bytes.
-    """
-
-    going: tuple[Ended, ...]
-    kept: tuple[tuple[str, str], ...]
-    leftovers: tuple[tuple[str, int], ...]
-    runs: int
-    holds: int
-    unmeasured: int
-    frees: int
+    going: tuple[Ended, ...]  # the runs to remove, largest first
+    kept: tuple[tuple[str, str], ...]  # the chosen runs that must stay, each with the reason
+    leftovers: tuple[tuple[str, int], ...]  # folders that an earlier removal has left, with their bytes
+    runs: int  # number of runs in the home
+    holds: int  # bytes of the home
+    unmeasured: int  # number of folders that were not measured in time
+    frees: int  # bytes that the removal frees
 
 
 @frozen
 class Removed:
-    """What was removed, and why the rest was not; ``gone`` are all that are there no more, whoever did it."""
+    """The result of a removal."""
 
-    runs: tuple[Ended, ...] = ()
-    finished: tuple[tuple[str, int], ...] = ()
+    runs: tuple[Ended, ...] = ()  # the runs that this call removed
+    finished: tuple[tuple[str, int], ...] = ()  # leftovers of an earlier removal that are removed now
     failures: tuple[ClusterrunError, ...] = ()
-    gone: tuple[Ended, ...] = ()
+    gone: tuple[Ended, ...] = ()  # all planned runs that no longer exist, whoever removed them
 
     @property
     def freed(self) -> int:
-        """Bytes, as they were measured before."""
+        """Return the bytes of the removed runs, as measured before."""
         return _freed(self.runs)
 
     @property
     def left_by(self) -> int:
-        """How many bytes less the home holds."""
+        """Return by how many bytes the home has shrunk."""
         return _freed(self.gone) + sum(size for _, size in self.finished)
 
 
 def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
+    """Return what ``choice`` would remove. Nothing is changed."""
     listing = RunList(context, choice.named, Filter(choice.states), every=True)
     inquiry = context.inquiry(tell)
-    found = listing.look(inquiry)
+    statuses = listing.look(inquiry)
     for notice in inquiry.notices:
         tell(notice)
-    sizes, folders = _measured(context, [status for status in found if status.state.ended], tell)
-    going = [one for one in _wanted(found, choice, sizes) if one.status.run_id not in listing.named]
-    going = sorted(going, key=lambda one: one.at, reverse=True)[choice.keep :]
-    going += [Ended(one, sizes.get(one.run_id)) for one in found if one.run_id in listing.named]
+    sizes, folders = _measured(context, [status for status in statuses if status.state.ended], tell)
+    named = [status for status in statuses if status.run_id in listing.named]
+    others = [status for status in statuses if status.run_id not in listing.named]
+    old = []
+    for status in others:
+        run = Ended(status, sizes.get(status.run_id))
+        is_old = not choice.before or run.at <= choice.before
+        is_large = not choice.larger or (run.frees or -1) >= choice.larger
+        if status.state.ended and is_old and is_large:
+            old.append(run)
+    chosen = sorted(old, key=lambda run: run.at, reverse=True)[choice.keep :]
+    chosen += [Ended(status, sizes.get(status.run_id)) for status in named]
     reason_to_keep = _ReasonsToKeep(context)
-    kept = [(one.status.run_id, why) for one in going if (why := reason_to_keep(one.status))]
-    unknown = [one for one in found if one.state is State.UNKNOWN and one.run_id not in listing.named]
-    kept += [(one.run_id, reason_to_keep(one)) for one in unknown]
-    going = [one for one in going if one.status.run_id not in dict(kept)]
+    unknown = [status for status in others if status.state is State.UNKNOWN]
+    reasons = [(run.status.run_id, reason_to_keep(run.status)) for run in chosen]
+    staying = [(run_id, reason) for run_id, reason in reasons if reason]
+    staying += [(status.run_id, reason_to_keep(status)) for status in unknown]
+    going = [run for run in chosen if run.status.run_id not in dict(staying)]
     return CleanPlan(
-        going=tuple(sorted(going, key=lambda one: -1 if one.frees is None else one.frees, reverse=True)),
-        kept=tuple(kept),
+        going=tuple(sorted(going, key=lambda run: -1 if run.frees is None else run.frees, reverse=True)),
+        kept=tuple(staying),
         leftovers=tuple(
             (path, disk_usage.freed(sizes[path]) if path in sizes else 0)
             for path in removal.leftovers(context.store.runs)
@@ -123,64 +130,61 @@ def plan(context: Context, choice: CleanChoice, tell: Tell) -> CleanPlan:
 
 
 def remove(context: Context, planned: CleanPlan, tell: Tell) -> Removed:
-    """Remove what was planned, as far as it still may be, and what an earlier removal has left."""
-    done, finished, failures = [], [], list[ClusterrunError]()
+    """Remove the planned runs that may still be removed, and the leftovers of an earlier removal."""
+    removed, finished, failures = [], [], list[ClusterrunError]()
     for path, size in planned.leftovers:
         try:
             removal.finish(path)
             finished.append((path, size))
         except ClusterrunError as error:
             failures.append(error)
-    ids = [one.status.run_id for one in planned.going]
-    now = {status.run_id: status for status in context.inquiry(tell).statuses(ids, gone=True)}
+    ids = [candidate.status.run_id for candidate in planned.going]
+    now = {status.run_id: status for status in context.inquiry(tell).statuses(ids, skip_missing=True)}
     reason_to_keep = _ReasonsToKeep(context)
-    for one in planned.going:
-        status = now.get(one.status.run_id)
+    for candidate in planned.going:
+        status = now.get(candidate.status.run_id)
         if status is None or reason_to_keep(status):
             continue
         try:
             if context.store.remove(status.run_id):
-                done.append(one)
+                removed.append(candidate)
         except ClusterrunError as error:
             failures.append(error)
     try:
         Sweeps(context.store).remove_empty()
     except ClusterrunError as error:
         failures.append(error)
-    there = set(context.store.ids())
-    gone = [one for one in planned.going if one.status.run_id not in there]
-    return Removed(tuple(done), tuple(finished), tuple(failures), tuple(gone))
+    present_ids = set(context.store.ids())
+    absent = [candidate for candidate in planned.going if candidate.status.run_id not in present_ids]
+    return Removed(tuple(removed), tuple(finished), tuple(failures), tuple(absent))
 
 
 def _freed(runs: Sequence[Ended]) -> int:
-    return disk_usage.freed(disk_usage.together(one.usage for one in runs if one.usage))
+    return disk_usage.freed(disk_usage.together(run.usage for run in runs if run.usage))
 
 
 def _measured(
     context: Context, first: Sequence[RunStatus], tell: Tell
 ) -> tuple[dict[str, Usage], dict[str, str]]:
-    """What all folders of the home take, the runs of ``first`` measured first, and the folders by name."""
+    """Return the usage of each measured folder of the home, and the path of every folder by its name.
+
+    The runs of ``first`` are measured first.
+    """
     store = context.store
     ids = dict.fromkeys([*(status.run_id for status in first), *store.ids()])
-    folders = {one: store.paths(one).run_dir for one in ids}
+    folders = {run_id: store.paths(run_id).run_dir for run_id in ids}
     folders |= {path: path for path in removal.leftovers(store.runs)}
-    known = {store.runs, *folders.values()}
+    paths = {store.runs, *folders.values()}
     for folder in (store.home, store.runs):
         with suppress(FileNotFoundError):
-            folders |= {one.path: one.path for one in os.scandir(folder) if one.path not in known}
+            folders |= {entry.path: entry.path for entry in os.scandir(folder) if entry.path not in paths}
     sentence = f"measuring {len(folders)} folders of {store.home}, for at most {MEASURE_SECONDS:.0f} s"
     with notice_if_slow(SPEAK_AFTER, tell, sentence):
         return disk_usage.measure(folders, MEASURE_SECONDS), folders
 
 
-def _wanted(statuses: Sequence[RunStatus], choice: CleanChoice, sizes: dict[str, Usage]) -> list[Ended]:
-    ended = [Ended(status, sizes.get(status.run_id)) for status in statuses if status.state.ended]
-    old = [one for one in ended if not choice.before or one.at <= choice.before]
-    return [one for one in old if not choice.larger or (one.frees or -1) >= choice.larger]
-
-
 class _ReasonsToKeep:
-    """Why a run may not be removed; '' where it may."""
+    """Returns why a run may not be removed; '' if it may."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -198,8 +202,8 @@ class _ReasonsToKeep:
                 return self._slurm(status, record)
         except ClusterrunError as error:
             return error.seen
-        here = record.host == os.uname().nodename
-        return "its coordinator still runs" if here and processes.alive(record.coordinator) else ""
+        is_this_machine = record.host == os.uname().nodename
+        return "its coordinator still runs" if is_this_machine and processes.alive(record.coordinator) else ""
 
     def _slurm(self, status: RunStatus, record: RunRecord) -> str:
         jobs = self._known_jobs()

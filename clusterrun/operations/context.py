@@ -1,4 +1,4 @@
-"""What operations use of the world: runs on disk, Slurm, a clock, the environment."""
+"""The resources of every operation: runs on disk, Slurm, a clock, the environment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.job_cache import SharedJobs
 from clusterrun.slurm.queries import JobRow
 
+# Prints a sentence for the user who waits.
 Tell = Callable[[str], None]
-"""Hears sentences for the person who waits."""
 
 
 def quiet(sentence: str) -> None:
-    """Tell nobody."""
+    """Discard ``sentence``."""
 
 
 class Context:
-    """The world as one argument; each part is the real one unless given. ``tell`` hears what is ignored."""
+    """The resources of an operation. Each is the real one unless the caller passes another.
+
+    ``tell`` gets the notices about ignored settings.
+    """
 
     def __init__(
         self,
@@ -47,25 +50,25 @@ class Context:
         return self._client
 
     def jobs(self) -> SharedJobs:
-        """This user's jobs, asked for once for all commands that run at about the same time."""
+        """Return this user's jobs. Commands that run at about the same time share one query."""
         if self._jobs is None:
             ask = self.client().jobs
             self._jobs = SharedJobs(self.store.cache, self.environ, ask, self.clock, self._floor())
         return self._jobs
 
     def other_cluster(self, record: RunRecord) -> str:
-        """The name of the cluster that holds the run's jobs, where that is another one than this; else ''."""
+        """Return the name of the cluster that holds the run's jobs; '' if it is this cluster."""
         if not record.slurm:
             return ""
-        here = self.client().identity()
-        return "" if here in ("", record.slurm) else record.slurm.partition("@")[0]
+        identity = self.client().identity()
+        return "" if identity in ("", record.slurm) else record.slurm.partition("@")[0]
 
     def matching(self, rows: Iterable[JobRow]) -> Jobs:
-        """``rows`` of Slurm, to be asked for those of one run after the other."""
+        """Return ``rows`` of Slurm, ready to be matched with runs."""
         return Jobs(rows, self.other_cluster, self.store.newest_of_job)
 
     def _floor(self) -> float:
-        """Seconds between two questions to Slurm; a configuration that cannot be read is ignored here."""
+        """Return the least seconds between two queries to Slurm. An unreadable configuration is ignored."""
         from clusterrun.config import profiles
 
         try:
@@ -73,11 +76,11 @@ class Context:
             sources = [*settings.from_environment(self.environ), *profiles.sources(read, "")]
             value = settings.settle(sources)["slurm-every"].value
         except (ClusterrunError, OSError) as error:
-            seen = error.seen if isinstance(error, ClusterrunError) else str(error)
-            self._tell(f"{seen}; it is ignored here, and submit will refuse it")
+            message = error.seen if isinstance(error, ClusterrunError) else str(error)
+            self._tell(f"{message}; it is ignored here, and submit will refuse it")
             value = option_table.CONFIGURABLE["slurm-every"].default
         return max(1.0, float(value) if isinstance(value, int) else 0.0)
 
     def inquiry(self, tell: Tell = quiet) -> StatusQuery:
-        """One round of questions about runs; ``tell`` reports a wait that gets long."""
+        """Return a query for the statuses of runs. ``tell`` gets a notice if the wait is long."""
         return StatusQuery(self.store, self.client, self.jobs, self.clock, tell, self.other_cluster)

@@ -1,4 +1,4 @@
-"""Maps the paths of a submission into the copy of its code, and reports the paths that a run would miss."""
+"""Map the paths of a submission into the copy of its code, and report the paths that a run would miss."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ REMEDY = "take it along: --snapshot-include {0}; or name it by its whole path"
 def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     """Return ``spec`` with every path below the project in the copy at ``target``.
 
-    The directory always moves, words of the command and values of ``--env`` if the copy has that file. A path
-    that leaves the project becomes absolute. The ranks map their import path by the variables that are set
-    here.
+    The directory always moves. Words of the command and values of ``--env`` move if the copy has that file. A
+    path that leaves the project becomes absolute. The ranks map their import path by the variables that are
+    set here.
     """
     below = snapshot.below(spec.cwd)
     cwd = os.path.normpath(os.path.join(target, below)) if below else spec.cwd
@@ -52,24 +52,24 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
 
 
 def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return notices about paths of ``spec`` that the copy lacks, or that stay those of the original.
+    """Return notices about paths of ``spec`` that the copy lacks, or that still lead to the original.
 
     Raises ``BadInput`` if the script or a file that ``--setup`` names is not in the copy.
     """
     for line in spec.setup:
         for word in _scripts(line):
             if _is_lost(word, spec.cwd, snapshot):
-                seen = f"--setup {line!r} runs {word}, which is not in the copy of --snapshot"
-                raise BadInput(seen, REMEDY.format(shlex.quote(word)))
+                message = f"--setup {line!r} runs {word}, which is not in the copy of --snapshot"
+                raise BadInput(message, REMEDY.format(shlex.quote(word)))
     notices = []
     for number, word in enumerate(spec.command):
         path = word.rpartition("=")[2]
         is_script = path.endswith(".py") and all(name.startswith("-") for name in spec.command[1:number])
         if _is_lost(path, spec.cwd, snapshot) and snapshot.below(os.path.join(spec.cwd, path)):
-            seen = f"{path} is not in the copy of --snapshot"
+            message = f"{path} is not in the copy of --snapshot"
             if is_script:
-                raise BadInput(seen, REMEDY.format(shlex.quote(path)))
-            notices.append(f"{seen}: {REMEDY.format(shlex.quote(path))}")
+                raise BadInput(message, REMEDY.format(shlex.quote(path)))
+            notices.append(f"{message}: {REMEDY.format(shlex.quote(path))}")
         elif os.path.isabs(path) and os.path.isdir(path) and snapshot.below(path):
             notices.append(
                 f"{path} stays the folder of the original: name it by a relative path to use the copy"

@@ -1,4 +1,7 @@
-"""Why a run hangs or has failed: asks its coordinator while it lives, reads what it left when it does not."""
+"""Find out why a run hangs or has failed.
+
+A live run is asked through its coordinator. The files of an ended run are read.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,18 @@ from clusterrun.operations.postmortem_input import complaints, errors, remains
 from clusterrun.runs.private_files import own_content, private_folder, write_whole
 from clusterrun.slurm_text import job_states
 
+# Seconds for a live run to answer: its observers take two samples, each with its limit.
 LIMIT = 40.0
-"""Seconds for a live run to answer: two looks of its observers and their limits."""
 SPEAK_AFTER = 2.0
 LOOK_EVERY = 0.1
 STALE = 4 * contract.STATE_SECONDS
 MOST_CULPRITS = 16
+# The diagnosis that the coordinator writes by itself if the ranks make no progress.
 OWN = "diagnosis.json"
-"""What the coordinator leaves by itself when nothing moves."""
 
 
 def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = quiet) -> Diagnosis:
-    """The diagnosis of a run, which may take ``limit`` seconds to answer where it lives."""
+    """Return the diagnosis of a run. A live run has ``limit`` seconds to answer."""
     (status,) = context.inquiry(tell).statuses([run_id])
     state = context.store.state(run_id)
     if status.state.ended:
@@ -45,27 +48,29 @@ def diagnose(context: Context, run_id: str, limit: float = LIMIT, tell: Tell = q
 
 
 def of_ended(context: Context, status: RunStatus, state: RunState | None) -> Diagnosis:
-    """Why a run ended as it did. A hang that was diagnosed while it lived explains its end."""
+    """Return why a run ended. A hang that was diagnosed while the run lived explains its end."""
     newest = state.attempts[-1] if state and state.attempts else None
     paths = context.store.paths(status.run_id)
     hang = _read(paths.attempt(newest.epoch), OWN) if newest else None
-    left = remains(context, status)
-    found = decide_end(left)
+    evidence = remains(context, status)
+    diagnosis = decide_end(evidence)
     if hang is None or hang.verdict is Verdict.NOTHING or status.state is State.COMPLETED:
-        return found
-    told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(left)
+        return diagnosis
+    told_by_hang = hang.said in (status.reason or "") or ended_by_timeout(evidence)
     failure = state.failure if state else None
-    by_rank = (failure is not None and failure.rank >= 0) or any(one.rank >= 0 for one in found.culprits)
-    if found.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
-        return found
+    by_rank = (failure is not None and failure.rank >= 0) or any(
+        culprit.rank >= 0 for culprit in diagnosis.culprits
+    )
+    if diagnosis.culprits and by_rank and status.state is not State.TIMEOUT and not told_by_hang:
+        return diagnosis
     ended = f"the run ended as {status.state.value}: {status.reason}"
     hang = replace(hang, evidence=(ended, *hang.evidence))
-    return _with_output(hang, paths, newest.epoch, left.per_node) if newest else hang
+    return _with_output(hang, paths, newest.epoch, evidence.per_node) if newest else hang
 
 
 def _with_output(diagnosis: Diagnosis, paths: RunPaths, epoch: int, per_node: bool) -> Diagnosis:
-    """Add the errors that absent ranks printed, and what they logged of errors that they survived."""
-    ranks = frozenset(one.rank for one in diagnosis.culprits[:MOST_CULPRITS] if one.rank >= 0)
+    """Add the errors that absent ranks printed, and the complaints that they logged."""
+    ranks = frozenset(culprit.rank for culprit in diagnosis.culprits[:MOST_CULPRITS] if culprit.rank >= 0)
     if diagnosis.verdict is not Verdict.NEVER_ARRIVED or not ranks:
         return diagnosis
     printed = errors(paths, epoch, None if per_node else ranks, per_node)
@@ -74,7 +79,7 @@ def _with_output(diagnosis: Diagnosis, paths: RunPaths, epoch: int, per_node: bo
 
 
 def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
-    """A diagnosis that the coordinator wrote; None if there is none, or it is damaged."""
+    """Return a diagnosis that the coordinator wrote; None if there is none, or if it is damaged."""
     try:
         content = own_content(paths.beside(name))
         return decode(Diagnosis, json.loads(content)) if content is not None else None
@@ -83,14 +88,14 @@ def _read(paths: AttemptPaths, name: str) -> Diagnosis | None:
 
 
 def _not_yet(status: RunStatus) -> Diagnosis:
-    """Nothing can hang where nothing runs."""
-    doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
+    """Return the diagnosis of a run without running ranks, which cannot hang."""
+    doing = ": ".join(filter(None, (status.phase.value, status.reason)))
     remedy = f"clusterrun status --watch {status.run_id} shows when that changes"
     return Diagnosis(Verdict.NOT_RUNNING, f"no rank of this run is running now; it is {doing}", remedy=remedy)
 
 
 class _DiagnosisRequest:
-    """One question to the coordinator of a live run, through files in its run directory."""
+    """A question to the coordinator of a live run, through files in its run directory."""
 
     def __init__(self, context: Context, status: RunStatus, state: RunState, tell: Tell) -> None:
         self._context, self._status, self._tell = context, status, tell
@@ -99,20 +104,20 @@ class _DiagnosisRequest:
         self._name = f"diagnose-{secrets.token_hex(6)}"
 
     def answer(self, limit: float) -> Diagnosis:
-        """The answer within ``limit`` seconds, or what else is known. Raises ``Unreadable``."""
+        """Return the answer, or after ``limit`` seconds what the files show. Raise ``Unreadable``."""
         readable(self._paths.attempts, self._paths.attempt(self._state.epoch).folder)
         private_folder(self._paths.asks)
         question = os.path.join(self._paths.asks, self._name)
         write_whole(question, "{}\n", sync=False)
         try:
-            found = self._wait(limit) or self._unanswered(limit)
+            diagnosis = self._wait(limit) or self._unanswered(limit)
         finally:
             with suppress(OSError):
                 os.unlink(question)
-        return self._with_printed_errors(found)
+        return self._with_printed_errors(diagnosis)
 
     def _with_printed_errors(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add the errors that the culprits printed or logged: a rank that hangs has often printed why."""
+        """Add the errors that the culprits printed or logged. A rank that hangs has often printed why."""
         per_node = self._context.store.read(self._status.run_id).spec.per_node
         return _with_output(diagnosis, self._paths, self._state.epoch, per_node)
 
@@ -120,9 +125,9 @@ class _DiagnosisRequest:
         clock = self._context.clock
         began, spoken = clock.monotonic(), False
         while (waited := clock.monotonic() - began) < limit:
-            found = self._look()
-            if found:
-                return found
+            diagnosis = self._look()
+            if diagnosis:
+                return diagnosis
             if waited > SPEAK_AFTER and not spoken:
                 spoken = True
                 observers = f"the observers on {self._status.nodes} node(s) of {self._status.run_id}"
@@ -133,11 +138,11 @@ class _DiagnosisRequest:
     def _look(self) -> Diagnosis | None:
         self._state = self._context.store.state(self._status.run_id) or self._state
         attempt = self._paths.attempt(self._state.epoch)
-        found = _read(attempt, f"{self._name}.json")
-        if found:
+        diagnosis = _read(attempt, f"{self._name}.json")
+        if diagnosis:
             with suppress(OSError):
                 os.unlink(attempt.beside(f"{self._name}.json"))
-            return found
+            return diagnosis
         if self._state.state.ended:
             (status,) = self._context.inquiry().statuses([self._status.run_id])
             return of_ended(self._context, status, self._state) if status.state.ended else None
@@ -146,13 +151,13 @@ class _DiagnosisRequest:
     def _unanswered(self, limit: float) -> Diagnosis:
         silent = self._context.clock.now() - self._state.updated_at
         state = self._state
-        said = f"the run gave no answer within {limit:.0f} s"
+        message = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
         if silent <= STALE:
             remedy = "look whether the run directory's file system is mounted there;"
             remedy += " clusterrun logs may show more"
-            return Diagnosis(Verdict.UNDETERMINED, said, (), (), evidence, remedy)
+            return Diagnosis(Verdict.UNDETERMINED, message, (), (), evidence, remedy)
         culprit = Culprit(-1, state.host, f"the coordinator there has been silent for {silent:.0f} s")
-        said += ": its coordinator is silent"
+        message += ": its coordinator is silent"
         remedy = f"look at process {state.pid} on {state.host}; clusterrun cancel ends the run"
-        return Diagnosis(Verdict.UNDETERMINED, said, (culprit,), (), evidence, remedy)
+        return Diagnosis(Verdict.UNDETERMINED, message, (culprit,), (), evidence, remedy)

@@ -1,4 +1,4 @@
-"""Gathers what a run that has ended left of its use and its times; reads for a limited time."""
+"""Collect the usage and the times of a run that has ended, within a time limit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clusterrun.reports.efficiency import EndReport, MeasuredAttempt, ProgressMa
 from clusterrun.runs import usage_files
 from clusterrun.runs.run_documents import read_document
 
+# Seconds to read the samples of all nodes and attempts. A sample that is read later counts as not measured.
 READ_SECONDS = 5.0
-"""For the samples of all nodes and attempts; what is not read in that time counts as not measured."""
 
 
 def end_report(context: Context, status: RunStatus) -> EndReport | None:
-    """What became of the time and the resources of a run; None if it lives, or never began."""
+    """Return how a run used its time and resources; None if it lives or never began."""
     if not status.state.ended:
         return None
     try:
@@ -33,16 +33,19 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
     record = replace(record, spec=formed(record.spec, state, context.store.shape(status.run_id)))
     until, ended_at = context.clock.monotonic() + READ_SECONDS, status.ended_at or state.updated_at
     nodes = record.spec.nodes + record.spec.spares
-    measured = [_measured(context, status.run_id, one, nodes, until) for one in state.attempts]
-    found = account(record, status.state, ended_at, measured)
-    return replace(found, node_joules=_joules(context, record, state.attempts, ended_at))
+    measured = [_measured(context, status.run_id, attempt, nodes, until) for attempt in state.attempts]
+    report = account(record, status.state, ended_at, measured)
+    return replace(report, node_joules=_joules(context, record, state.attempts, ended_at))
 
 
 def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], ended_at: float) -> int | None:
-    """What Slurm measured of the run's jobs; None if it measures nothing, or is another cluster."""
+    """Return the energy that Slurm measured for the run's jobs, in joules.
+
+    None if Slurm measures none, or if the jobs belong to another cluster.
+    """
     if record.cluster != Cluster.SLURM.value or context.other_cluster(record):
         return None
-    jobs = sorted({one.job_id for one in attempts if one.job_id})
+    jobs = sorted({attempt.job_id for attempt in attempts if attempt.job_id})
     return context.client().energy(jobs, record.submitted_at - SKEW_SECONDS, ended_at + SKEW_SECONDS)
 
 

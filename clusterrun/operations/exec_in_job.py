@@ -1,4 +1,4 @@
-"""Finds the node for a command inside a live job, and the argument list that runs it there."""
+"""Find the node for a command inside a live job, and the arguments that run it on that node."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from clusterrun.operations.live_usage import not_started
 from clusterrun.operations.run_files import spec_of
 from clusterrun.script.sbatch_options import asks_for_gpus
 
+# Seconds for Slurm to grant the step. The step shares the job's resources, so it waits for no other step.
 STEP_SECONDS = 60
-"""How long Slurm may take to grant the step; it shares all that the job has, so it waits for nobody."""
 
 
 @frozen
 class ExecTarget:
-    """Where: a rank (-1: none said) or a node (its name or number, empty: none said)."""
+    """The rank or the node that a command is for."""
 
-    rank: int = -1
-    node: str = ""
+    rank: int = -1  # -1: no rank was requested
+    node: str = ""  # name or number; '': no node was requested
 
 
 def exec_argv(
     context: Context, run_id: str, wish: ExecTarget, command: tuple[str, ...], terminal: bool, tell: Tell
 ) -> tuple[str, ...]:
-    """The argument list that runs ``command`` (none: a shell) beside the run, in a ``terminal`` or not."""
+    """Return the arguments that run ``command`` next to the run; an empty one means a shell.
+
+    ``terminal`` connects it to a terminal. Raise ``BadInput`` if the run has no such node.
+    """
     record, node = where(context, run_id, wish, tell)
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
@@ -38,21 +41,24 @@ def exec_argv(
 
 
 def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:
-    """What stands in front of a program so that it runs on ``node``; nothing if that is this machine."""
+    """Return the arguments before a program that make it run on ``node``; none for this machine."""
     if record.cluster != Cluster.SLURM.value:
         return ()
-    array = "_" in record.job_id  # srun knows no task of one
+    array = "_" in record.job_id  # srun does not know the tasks of an array
     job_id = context.client().plain_number(record.job_id) if array else record.job_id
-    # Without --overlap the step would wait until the ranks end; one task on one node is not spread.
-    words = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
+    # Without --overlap the step would wait until the ranks end.
+    options = (f"--jobid={job_id}", "--overlap", f"--immediate={STEP_SECONDS}", f"--nodelist={node}")
     alone = asks_for_gpus(record.spec) and not context.client().shares_gpus()
     gpus = ("--gres=gpu:0",) if alone else ()
     plain = ("--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--quiet")
-    return ("srun", *words, *gpus, *plain, "--pty" if terminal else "--unbuffered")
+    return ("srun", *options, *gpus, *plain, "--pty" if terminal else "--unbuffered")
 
 
 def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
-    """The run's record and the name of the wanted node. Raises ``BadInput`` as ``exec_argv`` does."""
+    """Return the run's record and the name of the requested node.
+
+    Raise ``BadInput`` as ``exec_argv`` does.
+    """
     (status,) = context.inquiry(tell).statuses([run_id])
     record = context.store.read(run_id)
     _refuse_absent(context, status, record)
@@ -60,28 +66,28 @@ def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[
     nodes = _nodes(context, status)
     node = nodes[_place(wish, nodes, record)] if nodes else ""
     if not node:
-        seen = f"it is not known yet which nodes {run_id} runs on"
-        raise BadInput(seen, "try again in a moment: clusterrun status")
+        message = f"it is not known yet which nodes {run_id} runs on"
+        raise BadInput(message, "try again in a moment: clusterrun status")
     return record, node
 
 
 def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> None:
     run_id = status.run_id
     if status.state.ended:
-        seen = f"{run_id} has ended ({status.state.value}): there is no node to run on any more"
-        raise BadInput(seen, f"clusterrun logs {run_id} shows what it printed")
+        message = f"{run_id} has ended ({status.state.value}): there is no node to run on any more"
+        raise BadInput(message, f"clusterrun logs {run_id} shows what it printed")
     if status.state is State.PENDING:
         raise not_started(status)
     host = record.host
     if record.cluster == Cluster.LOCAL.value and host not in ("", socket.gethostname()):
         raise BadInput(f"{run_id} runs on {host}, this is another machine", f"type this on {host}")
     if other := context.other_cluster(record):
-        seen = f"{run_id} runs on the cluster {other}, this is another one"
-        raise BadInput(seen, f"type this on a login node of {other}")
+        message = f"{run_id} runs on the cluster {other}, this is another one"
+        raise BadInput(message, f"type this on a login node of {other}")
 
 
 def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
-    """The nodes in rank order where the coordinator has said it, else as Slurm lists them."""
+    """Return the nodes in rank order if the coordinator has reported them, otherwise in Slurm's order."""
     state = context.store.state(status.run_id)
     live = state.attempts[-1] if state and state.attempts else None
     if live and live.nodes and live.ended_at is None:
@@ -93,8 +99,8 @@ def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
     spec = record.spec
     if wish.rank >= 0:
         if wish.rank >= spec.world_size:
-            seen = f"there is no rank {wish.rank} in {record.run_id}"
-            raise BadInput(seen, f"its ranks are 0 to {spec.world_size - 1}")
+            message = f"there is no rank {wish.rank} in {record.run_id}"
+            raise BadInput(message, f"its ranks are 0 to {spec.world_size - 1}")
         return min(wish.rank // spec.local_size, len(nodes) - 1)
     if not wish.node:
         return 0
@@ -102,5 +108,5 @@ def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
         return nodes.index(wish.node)
     if wish.node.isdecimal() and int(wish.node) < len(nodes):
         return int(wish.node)
-    seen = f"there is no node {wish.node!r} in {record.run_id}"
-    raise BadInput(seen, f"its nodes are {', '.join(nodes)}; by number: --node 0")
+    message = f"there is no node {wish.node!r} in {record.run_id}"
+    raise BadInput(message, f"its nodes are {', '.join(nodes)}; by number: --node 0")

@@ -1,4 +1,4 @@
-"""Find the run that a word means. A Slurm job that is no run is described instead of denied."""
+"""Find the run that a word means. A Slurm job that is not a run is described."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
 
 
 def find_run(context: Context, word: str) -> str:
-    """Return the id of the run that ``word`` means. Raises ``NoSuchRun``, which describes a job of Slurm."""
+    """Return the id of the run that ``word`` means. Raise ``NoSuchRun``, which describes a Slurm job."""
     with describing_foreign_jobs(context, word):
         return context.store.find(word)
 
 
 @contextmanager
 def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
-    """Turn a ``NoSuchRun`` for a Slurm job that is no run into one that describes the job."""
+    """Replace a ``NoSuchRun`` for a Slurm job that is not a run by one that describes the job."""
     try:
         yield
     except NoSuchRun as error:
@@ -48,14 +48,16 @@ def _described(context: Context, job_id: str, error: NoSuchRun) -> NoSuchRun:
     about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
     if mark := _OF_CLUSTERRUN.search(job.comment):
         home = os.path.dirname(os.path.dirname(os.path.dirname(job.output)))
-        seen = f"Slurm job {job_id} ({about}) is the run {mark[1]}, which is not in {context.store.home}"
-        return NoSuchRun(seen, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {mark[1]}")
-    seen = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
-    return NoSuchRun(seen, "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job)))
+        message = f"Slurm job {job_id} ({about}) is the run {mark[1]}, which is not in {context.store.home}"
+        return NoSuchRun(
+            message, f"look there: CLUSTERRUN_HOME={shlex.quote(home)} clusterrun status {mark[1]}"
+        )
+    message = f"clusterrun did not start Slurm job {job_id} ({about}), so it has no run directory"
+    return NoSuchRun(message, "\n".join(f"{purpose:<7} {command}" for purpose, command in _commands(job)))
 
 
 def _commands(job: ForeignJob) -> Iterator[tuple[str, str]]:
-    """Yield what to type instead of a command of ours, each with its purpose."""
+    """Yield the commands of Slurm to type for this job, each with its purpose."""
     if job.state.ended:
         if job.output:
             yield "output", f"less {shlex.quote(job.output)}"

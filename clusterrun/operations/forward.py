@@ -1,4 +1,4 @@
-"""Where a port of a run is, whether it listens for other machines, and what reaches it where it does not."""
+"""Find the node of a run's port, and the command that relays connections to it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ ANSWER_SECONDS = 3.0
 
 @frozen
 class NodePort:
-    """A port of a run, as other machines of the cluster reach it; ``answers``: something listens there."""
+    """A port of a run, as other machines of the cluster reach it."""
 
     run_id: str
     node: str
     port: int
-    answers: bool
+    answers: bool  # whether a process accepts connections on it
 
 
 def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell) -> NodePort:
-    """The port ``port`` of the node that ``wish`` means. Raises ``BadInput`` if the run has no nodes."""
+    """Return the port ``port`` of the node that ``wish`` means.
+
+    Raise ``BadInput`` if the run has no nodes.
+    """
     record, node = where(context, run_id, wish, tell)
     host = node if record.cluster == Cluster.SLURM.value else "127.0.0.1"
     return NodePort(run_id, host, port, _answers(host, port))
@@ -35,7 +38,7 @@ def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: 
 def relay_argv(
     context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell
 ) -> tuple[tuple[str, ...], int]:
-    """What carries connections to ``port`` of the node over its standard streams, and its attempt."""
+    """Return the command that relays connections to ``port`` over its streams, and the run's attempt."""
     record, node = where(context, run_id, wish, tell)
     front = to_node(context, record, node, terminal=False)
     attempt = context.inquiry().statuses([run_id])[0].attempt
@@ -46,7 +49,10 @@ def relay_argv(
 
 
 def carries_on(context: Context, run_id: str, attempt: int) -> bool:
-    """Whether the run still lives as it did: srun does not see by itself that its node is gone."""
+    """Return whether the run is still in this attempt.
+
+    srun does not notice by itself that its node is lost.
+    """
     (status,) = context.inquiry().statuses([run_id])
     return not status.state.ended and status.attempt == attempt
 

@@ -1,4 +1,7 @@
-"""Runs inside an allocation that is there: its nodes shared out, the coordinator begun on this machine."""
+"""Start runs inside an existing allocation:
+
+share out its nodes, and start the coordinator on this machine.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ from clusterrun.slurm.job_cache import turn
 from clusterrun.slurm.queries import unfiltered
 from clusterrun.system import start_bound
 
+# Ranks are dead after this many seconds of silence of their coordinator, which far exceed a lease and the
+# kill.
 SILENT_SECONDS = 120.0
-"""Ranks are dead once their coordinator was silent for this long: far longer than a lease and the kill."""
 _KEPT = ("SLURM_RESTART_COUNT",)
 
 
 def allocation(context: Context) -> Allocation:
-    """The allocation that this process is in. Raises ``BadInput`` if there is none."""
+    """Return the allocation of this process. Raise ``BadInput`` if there is none."""
     job_id = context.environ.get("SLURM_JOB_ID", "")
     if not job_id:
         ways = "salloc makes one, or name one of yours: SLURM_JOB_ID=ID clusterrun run …; clusterrun submit"
@@ -41,59 +45,67 @@ def allocation(context: Context) -> Allocation:
 
 
 def fit_to_allocation(
-    spec: JobSpec, explicit: Collection[str], there: Allocation, held: Mapping[str, str] | None = None
+    spec: JobSpec, explicit: Collection[str], allocation: Allocation, held: Mapping[str, str] | None = None
 ) -> JobSpec:
-    """``spec`` on nodes of ``there`` not ``held`` by runs; what is not ``explicit`` is the allocation's."""
+    """Return ``spec`` on nodes of ``allocation`` that no run in ``held`` has.
+
+    Options that are not ``explicit`` follow the allocation. Raise ``BadInput`` if the nodes do not suffice.
+    """
     held = held or {}
     if "gpus" not in explicit and not spec.ranks_per_node:
-        spec = replace(spec, gpus=there.gpus, gpu_type="")
-    if spec.gpus > there.gpus > 0:
-        remedy = f"give --gpus {there.gpus} or fewer"
-        raise BadInput(f"--gpus {spec.gpus}: job {there.job_id} has {there.gpus} on each node", remedy)
-    pool = _pool(spec, there)
-    wanted = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
+        spec = replace(spec, gpus=allocation.gpus, gpu_type="")
+    if spec.gpus > allocation.gpus > 0:
+        remedy = f"give --gpus {allocation.gpus} or fewer"
+        raise BadInput(
+            f"--gpus {spec.gpus}: job {allocation.job_id} has {allocation.gpus} on each node", remedy
+        )
+    pool = _pool(spec, allocation)
+    count = spec.allocated if "nodes" in explicit else max(len(pool), 1 + spec.spares)
     if spec.min_nodes:
         room = sum(name not in held for name in pool)
-        wanted = max(spec.least_allocated, min(wanted, room))
-    if wanted > len(pool):
-        has = f"job {there.job_id} has {len(pool)} for it: {fold(pool) or 'none'}"
+        count = max(spec.least_allocated, min(count, room))
+    if count > len(pool):
+        has = f"job {allocation.job_id} has {len(pool)} for it: {fold(pool) or 'none'}"
         fewer = f"give --nodes {max(1, len(pool) - spec.spares)}"
         raise BadInput(
-            f"{wanted} nodes are wanted; {has}", f"{fewer}, or queue a larger job: clusterrun submit"
+            f"{count} nodes are requested; {has}", f"{fewer}, or queue a larger job: clusterrun submit"
         )
     free = [name for name in pool if name not in held]
-    if wanted > len(free):
+    if count > len(free):
         taken = [name for name in pool if name in held]
         runs = list(dict.fromkeys(held[name] for name in taken))
         some, names = f"take the others with --nodes {len(free)}, " if free else "", " ".join(runs)
-        seen = f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}"
-        raise BadInput(seen, f"{some}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}")
-    nodes, nodelist = wanted - spec.spares, fold(free[:wanted])
+        message = f"of the nodes {fold(pool)} other runs have {fold(taken)}: {', '.join(runs)}"
+        raise BadInput(message, f"{some}wait (clusterrun wait {names}), or end it: clusterrun cancel {names}")
+    nodes, nodelist = count - spec.spares, fold(free[:count])
     return replace(spec, cluster=Cluster.SLURM, nodes=nodes, min_nodes=0, nodelist=nodelist, exclude="")
 
 
-def _pool(spec: JobSpec, there: Allocation) -> list[str]:
-    """The nodes of the allocation that ``--nodelist`` and ``--exclude`` leave, in Slurm's order."""
-    chosen = expand(spec.nodelist) if spec.nodelist else there.nodes
-    if strange := [name for name in chosen if name not in there.nodes]:
-        seen = f"--nodelist: job {there.job_id} does not have {fold(strange)}"
-        raise BadInput(seen, f"it has {fold(there.nodes)}")
+def _pool(spec: JobSpec, allocation: Allocation) -> list[str]:
+    """Return the nodes of the allocation that ``--nodelist`` and ``--exclude`` permit, in Slurm's order."""
+    chosen = expand(spec.nodelist) if spec.nodelist else allocation.nodes
+    if strange := [name for name in chosen if name not in allocation.nodes]:
+        message = f"--nodelist: job {allocation.job_id} does not have {fold(strange)}"
+        raise BadInput(message, f"it has {fold(allocation.nodes)}")
     excluded = expand(spec.exclude) if spec.exclude else ()
-    return [name for name in there.nodes if name in chosen and name not in excluded]
+    return [name for name in allocation.nodes if name in chosen and name not in excluded]
 
 
-def held(context: Context, there: Allocation) -> dict[str, str]:
-    """Which nodes other runs have, by their ids; none a run whose job once had the allocation's number."""
-    found: dict[str, str] = {}
-    now, jobs = context.clock.now(), context.matching([there.row])
-    for record in _of_job(context, there.job_id, context.store.current(0)):
+def held(context: Context, allocation: Allocation) -> dict[str, str]:
+    """Return the run id by node for the nodes that live runs of the allocation have.
+
+    A run whose earlier job had the same number is not one of them.
+    """
+    run_by_node: dict[str, str] = {}
+    now, jobs = context.clock.now(), context.matching([allocation.row])
+    for record in _of_job(context, allocation.job_id, context.store.current(0)):
         (status,) = context.inquiry().statuses([record.run_id], ask=False)
         silent = now - (status.heard_at or record.submitted_at) > SILENT_SECONDS
         if status.state.ended or (silent if record.in_allocation else not jobs.of(record)):
             continue
-        nodes = expand(record.spec.nodelist) if record.in_allocation else there.nodes
-        found.update(dict.fromkeys(nodes, record.run_id))
-    return found
+        nodes = expand(record.spec.nodelist) if record.in_allocation else allocation.nodes
+        run_by_node.update(dict.fromkeys(nodes, record.run_id))
+    return run_by_node
 
 
 def _of_job(context: Context, job_id: str, ids: Iterable[str]) -> Iterable[RunRecord]:
@@ -107,60 +119,64 @@ def _of_job(context: Context, job_id: str, ids: Iterable[str]) -> Iterable[RunRe
 
 
 def planned(spec: JobSpec, explicit: Collection[str], context: Context) -> tuple[Draft, Allocation]:
-    """What ``begin`` would start; makes no file. Raises ``ClusterrunError``."""
-    there = allocation(context)
-    return _drafted(spec, explicit, context, there)[0], there
+    """Return the draft that ``begin`` would start, and the allocation. No file is made."""
+    own_allocation = allocation(context)
+    return _drafted(spec, explicit, context, own_allocation)[0], own_allocation
 
 
 def _drafted(
-    spec: JobSpec, explicit: Collection[str], context: Context, there: Allocation
+    spec: JobSpec, explicit: Collection[str], context: Context, allocation: Allocation
 ) -> tuple[Draft, Files]:
-    """The run, without a check of its own where an earlier one counts, and what is put into its directory."""
-    made = draft(fit_to_allocation(spec, explicit, there, held(context, there)), context, there.job_id)
-    planned = made.plan
+    """Return the draft of the run and the files for its directory. An earlier check may replace its own."""
+    result = draft(
+        fit_to_allocation(spec, explicit, allocation, held(context, allocation)), context, allocation.job_id
+    )
+    planned = result.plan
     level, nodes = planned.orders.preflight.level, planned.spec.nodelist
     if level is Level.OFF:
-        return made, ()
+        return result, ()
     key, check = checked_before.key(planned, context.environ), None
     if "preflight" not in explicit and not planned.spec.restarts and not planned.spec.spares:
         ids = checked_before.recent_ids(context.store.ids(), context.clock.now())
-        others = (one for one in _of_job(context, there.job_id, ids) if one.in_allocation)
+        others = (record for record in _of_job(context, allocation.job_id, ids) if record.in_allocation)
         check = checked_before.earlier(planned, key, others, context)
     if check:
         ago = spoken(max(0.0, context.clock.now() - check.at))
         passed = f"pre-flight not repeated: {nodes} passed that of {check.run_id} {ago} ago"
         notice = f"{passed}; --preflight {level} makes it again"
         planned = checked_before.without_own_check(planned, check, context.environ)
-        made = replace(made, plan=planned, notices=(*made.notices, notice))
-    asked = CheckedFor(key, check.run_id if check else "")
+        result = replace(result, plan=planned, notices=(*result.notices, notice))
+    checked_for = CheckedFor(key, check.run_id if check else "")
     path = RunPaths(planned.run_dir).checked_for
-    return made, ((path, json.dumps(encode_set(asked)).encode() + b"\n"),)
+    return result, ((path, json.dumps(encode_set(checked_for)).encode() + b"\n"),)
 
 
 def begin(
     spec: JobSpec, explicit: Collection[str], context: Context, tell: Tell, files: Files = ()
 ) -> RunRecord:
-    """Start ``spec`` in the allocation around us; it ends with this process. Raises ``ClusterrunError``."""
-    there = allocation(context)
-    with turn(os.path.join(context.store.cache, f"allocation-{there.job_id}"), context.clock):
-        made, own_files = _drafted(spec, explicit, context, there)
-        record = prepare(made, context, files=(*own_files, *files))
-    environment = batch_environment(context.environ, there.job_id, expand(made.plan.spec.nodelist))
+    """Start ``spec`` in the allocation of this process. The run ends with this process."""
+    own_allocation = allocation(context)
+    with turn(os.path.join(context.store.cache, f"allocation-{own_allocation.job_id}"), context.clock):
+        drafted, own_files = _drafted(spec, explicit, context, own_allocation)
+        record = prepare(drafted, context, files=(*own_files, *files))
+    environment = batch_environment(
+        context.environ, own_allocation.job_id, expand(drafted.plan.spec.nodelist)
+    )
     try:
-        started = start_bound(made.plan.argv, environment, made.plan.spec.cwd)
+        started = start_bound(drafted.plan.argv, environment, drafted.plan.spec.cwd)
     except OSError as error:
         context.store.discard(record.run_id)
-        seen = f"the run could not be started: {error}"
-        raise SchedulerError(seen, "look whether /bin/bash runs") from error
+        message = f"the run could not be started: {error}"
+        raise SchedulerError(message, "look whether /bin/bash runs") from error
     record = replace(record, process=processes.identity(started))
-    for notice in made.notices:
+    for notice in drafted.notices:
         tell(notice)
     context.store.save(record)
     return record
 
 
 def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection[str]) -> dict[str, str]:
-    """The environment of a batch step on these nodes of the job, whatever step this process is of."""
+    """Return the environment of a batch step of the job on these nodes."""
     names, count = fold(list(nodes)), str(len(nodes))
     return {
         **unfiltered(scrubbed(environ)),
@@ -175,7 +191,7 @@ def batch_environment(environ: Mapping[str, str], job_id: str, nodes: Collection
 
 
 def end(record: RunRecord, context: Context) -> None:
-    """End the run, and see its coordinator go; the allocation stays. Raises ``ClusterrunError``."""
+    """End the run and wait for the end of its coordinator. The allocation stays."""
     context.store.ask_cancel(record.run_id)
     limit = context.client().kill_wait() + processes.AFTER_RANKS_SECONDS
     processes.end(record.process, context.clock, limit)

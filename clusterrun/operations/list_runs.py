@@ -1,6 +1,7 @@
-"""Which runs a list shows: those that were named, or the live and newest ones, or what a filter leaves.
+"""Select the runs of a list: named runs, or live and recent runs, or the runs that pass a filter.
 
-Ended runs stand in one index file, so that a list of thousands opens none of them; losing it loses nothing.
+An index file holds the ended runs, so that a list of thousands need not open each of them. The file can be
+deleted at any time.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.private_files import DiskRefused, own_content, private_folder, write_whole
 from clusterrun.runs.store import Store
 
+# The file is written again if at least this many runs were read that it does not hold.
 WORTH_WRITING = 16
-"""Runs that were read and are not in the file: below this it is not written again."""
+# Seconds. A file that changed later than this may change again in the same tick of a file system's clock.
 SETTLED_SECONDS = 5.0
-"""What changed within the last seconds may change again within the same tick of a file system's clock."""
 
+# Times of the last change of the run directory and of its state (ns), and the size of the state (bytes).
 Key = tuple[int, int, int]
-"""When the run directory changed, when its state did, and the size of that; nanoseconds and bytes."""
 
 
 class EndedIndex:
-    """The statuses of ended runs below one home; one holds while the files of its run are as they were."""
+    """The statuses of ended runs below one home.
+
+    A status is valid while the files of its run do not change.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,21 +49,24 @@ class EndedIndex:
         self._keys: dict[str, Key] = {}
 
     def known(self, ids: Iterable[str]) -> dict[str, RunStatus]:
-        """The statuses of those of ``ids`` that have ended and have not changed since they were noted."""
+        """Return the noted statuses of the runs ``ids`` whose files have not changed since."""
         self._entries = self._read()
-        self._keys = {one: key for one in ids if (key := self._key(one))}
-        found = {}
-        for one, key in self._keys.items():
-            entry = self._entries.get(one)
+        self._keys = {run_id: key for run_id in ids if (key := self._key(run_id))}
+        statuses = {}
+        for run_id, key in self._keys.items():
+            entry = self._entries.get(run_id)
             try:
                 if entry and tuple(entry["key"]) == key:
-                    found[one] = decode(RunStatus, entry["status"])
+                    statuses[run_id] = decode(RunStatus, entry["status"])
             except (TypeError, KeyError, ClusterrunError):
                 continue
-        return found
+        return statuses
 
     def keep(self, statuses: Iterable[RunStatus], now: float) -> None:
-        """Note what was read again, as it was before it was read; runs that are gone are let go."""
+        """Note the statuses of ended runs, and drop the runs that no longer exist.
+
+        The keys are those from before the runs were read.
+        """
         settled = now - SETTLED_SECONDS
         new = {
             status.run_id: {"key": self._keys[status.run_id], "status": encode(status)}
@@ -68,10 +75,10 @@ class EndedIndex:
         }
         if len(new) < WORTH_WRITING:
             return
-        there = set(self._store.ids())
-        runs = {one: entry for one, entry in {**self._entries, **new}.items() if one in there}
+        present_ids = set(self._store.ids())
+        runs = {run_id: entry for run_id, entry in {**self._entries, **new}.items() if run_id in present_ids}
         text = json.dumps({"format": contract.FORMAT, "runs": runs}, separators=(",", ":"))
-        with suppress(DiskRefused):  # it is a convenience
+        with suppress(DiskRefused):  # the file only saves time
             private_folder(self._store.cache)
             write_whole(self._path, text, sync=False)
 
@@ -85,16 +92,16 @@ class EndedIndex:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(own_content(self._path) or b"{}")
-            same = isinstance(found, dict) and found.get("format") == contract.FORMAT
-            runs = found.get("runs") if same else {}
+            document = json.loads(own_content(self._path) or b"{}")
+            same = isinstance(document, dict) and document.get("format") == contract.FORMAT
+            runs = document.get("runs") if same else {}
             return runs if isinstance(runs, dict) else {}
         except (OSError, ValueError, RecursionError):
             return {}
 
 
+# The number of newest runs that are shown in addition to the live runs.
 RECENT = 20
-"""How many of the newest runs are shown beside the live ones."""
 _DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 _GROUPS = {
     "LIVE": tuple(state for state in State if not state.ended),
@@ -104,17 +111,17 @@ _GROUPS = {
 
 @frozen
 class Filter:
-    """What a run must be like to be listed; ``since`` (seconds since the epoch) is when it was submitted."""
+    """The conditions for a run to be listed."""
 
-    states: tuple[State, ...] = ()
-    name: str = ""
-    since: float = 0.0
+    states: tuple[State, ...] = ()  # none: any state
+    name: str = ""  # a pattern of fnmatch; '': any name
+    since: float = 0.0  # submitted at this time or later, in seconds since the epoch
 
     def may_want(self, run_id: str) -> bool:
-        """Whether a run could pass, from its id alone: that tells when it was submitted."""
+        """Return whether a run could pass, from the time of submission in its id."""
         if not self.since:
             return True
-        import calendar  # with what it needs, 3 ms that few calls are worth
+        import calendar  # imported here: it takes 3 ms, and few calls need it
 
         try:
             return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S")) >= self.since - 1
@@ -122,8 +129,9 @@ class Filter:
             return True
 
     def wants(self, status: RunStatus) -> bool:
+        """Return whether a run passes the filter."""
         if self.name:
-            import fnmatch  # for this filter alone
+            import fnmatch  # only this filter needs it
 
             if not fnmatch.fnmatchcase(status.name, self.name):
                 return False
@@ -133,70 +141,81 @@ class Filter:
 EVERYTHING = Filter()
 
 
-def runs_named(context: Context, words: Sequence[str]) -> list[str]:
-    """The ids of the runs that ``words`` mean, a sweep standing for all its runs. Raises ``NoSuchRun``."""
-    if not words:
+def runs_named(context: Context, selectors: Sequence[str]) -> list[str]:
+    """Return the ids of the runs that ``selectors`` name. A sweep means all its runs. Raise ``NoSuchRun``."""
+    if not selectors:
         return []
-    from clusterrun.runs.sweep_records import Sweeps  # a bare `status` needs none
+    from clusterrun.runs.sweep_records import Sweeps  # a bare `status` does not need it
 
-    known = Sweeps(context.store)
+    sweeps = Sweeps(context.store)
     ids: dict[str, None] = {}
-    for word in words:
+    for word in selectors:
         with describing_foreign_jobs(context, word):
-            ids.update(dict.fromkeys(known.runs_of(word)))
+            ids.update(dict.fromkeys(sweeps.runs_of(word)))
     return list(ids)
 
 
 class RunList:
-    """The runs that a command line asks for: ``words`` are RUNs, ``chosen`` filters them, or all runs."""
+    """The runs of a command line: those that ``selectors`` (RUN arguments) name, filtered by ``chosen``.
 
-    def __init__(self, context: Context, words: Sequence[str], chosen: Filter, every: bool) -> None:
+    ``every`` lists all runs if no run is named.
+    """
+
+    def __init__(self, context: Context, selectors: Sequence[str], chosen: Filter, every: bool) -> None:
         self._context = context
         self._chosen = chosen
         self._every = every or chosen != EVERYTHING
-        self.named = runs_named(context, words)
+        self.named = runs_named(context, selectors)
 
     def look(self, inquiry: StatusQuery, oldest: float = 0.0) -> list[RunStatus]:
-        """The statuses now, newest run first or as named; what Slurm says may be ``oldest`` seconds old."""
-        if self.named:
-            found = inquiry.statuses(self.named, oldest=oldest)
-        elif self._every:
-            found = self._all(inquiry, oldest)
-        else:
-            found = inquiry.statuses(self._context.store.current(RECENT), oldest=oldest, gone=True)
-        return [status for status in found if self._chosen.wants(status)]
+        """Return the statuses now, newest run first or in the order of the names.
 
-    def older(self, shown: int) -> int:
-        """How many runs a list of the live and newest ones leaves out."""
-        return 0 if self.named or self._every else len(self._context.store.ids()) - shown
+        An answer of Slurm may be ``oldest`` seconds old.
+        """
+        if self.named:
+            statuses = inquiry.statuses(self.named, oldest=oldest)
+        elif self._every:
+            statuses = self._all(inquiry, oldest)
+        else:
+            statuses = inquiry.statuses(self._context.store.current(RECENT), oldest=oldest, skip_missing=True)
+        return [status for status in statuses if self._chosen.wants(status)]
+
+    def older(self, listed: int) -> int:
+        """Return how many runs are not in a list of ``listed`` live and recent runs."""
+        return 0 if self.named or self._every else len(self._context.store.ids()) - listed
 
     def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
-        ids = [one for one in self._context.store.ids() if self._chosen.may_want(one)]
+        ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
         register = EndedIndex(self._context.store)
-        known = register.known(ids)
-        read = inquiry.statuses([one for one in ids if one not in known], oldest=oldest, gone=True)
+        noted = register.known(ids)
+        read = inquiry.statuses(
+            [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
+        )
         register.keep(read, self._context.clock.now())
-        found = known | {status.run_id: status for status in read}
-        return [found[one] for one in ids if one in found]
+        statuses = noted | {status.run_id: status for status in read}
+        return [statuses[run_id] for run_id in ids if run_id in statuses]
 
 
-def states(words: Sequence[str]) -> tuple[State, ...]:
-    """The states in ``RUNNING,failed``, with ``live`` and ``ended`` for all such. Raises ``BadInput``."""
-    found: list[State] = []
-    for word in filter(None, (one.strip().upper() for text in words for one in text.split(","))):
+def states(texts: Sequence[str]) -> tuple[State, ...]:
+    """Return the states in ``RUNNING,failed``. ``live`` and ``ended`` mean groups. Raise ``BadInput``."""
+    chosen: list[State] = []
+    for word in filter(None, (part.strip().upper() for text in texts for part in text.split(","))):
         if word in _GROUPS:
-            found += _GROUPS[word]
+            chosen += _GROUPS[word]
         elif word in State.__members__:
-            found.append(State[word])
+            chosen.append(State[word])
         else:
             names = [*State.__members__, *_GROUPS]
             hint = " ".join(filter(None, (did_you_mean(word, names), f"there are {', '.join(names)}")))
             raise BadInput(f"there is no state {word!r}", hint)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(chosen))
 
 
 def since(text: str, now: float) -> float:
-    """The moment that ``1d``, ``90m``, ``2026-11-20`` or ``2026-11-20 09:30`` means. Raises ``BadInput``."""
+    """Return the time that ``1d``, ``90m``, ``2026-11-20`` or ``2026-11-20 09:30`` means.
+
+    Raise ``BadInput``.
+    """
     for form in _DATES:
         try:
             return time.mktime(time.strptime(text.strip(), form))
@@ -205,5 +224,5 @@ def since(text: str, now: float) -> float:
     try:
         return now - parse(text)
     except BadInput as error:
-        seen = f"{text!r} is neither a duration nor a date"
-        raise BadInput(seen, "write 90m, 2h, 1d12h, 1w, or 2026-11-20, 2026-11-20T09:30") from error
+        message = f"{text!r} is neither a duration nor a date"
+        raise BadInput(message, "write 90m, 2h, 1d12h, 1w, or 2026-11-20, 2026-11-20T09:30") from error

@@ -1,4 +1,4 @@
-"""What a live run uses of its nodes, asked for often while somebody looks."""
+"""Sample how a live run uses its nodes, often while a user watches."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from clusterrun.operations.run_files import spec_of
 from clusterrun.runs import usage_files
 from clusterrun.runs.private_files import private_folder, write_whole
 
+# Seconds for which the observers sample often after a request. Then they sample rarely again.
 ASKED_SECONDS = 60.0
-"""For how long one question keeps the observers at it; after that they are light again by themselves."""
 AGAIN_SECONDS = 45.0
+# Seconds to wait for the first samples, which come a second or two after the request.
 FIRST_SECONDS = 10.0
-"""How long a first sample is waited for: it comes within a second or two of being asked for."""
 
 
 class LiveUsage:
-    """What the last look saw of one run (or one ``node``); used as a context: the question goes with it."""
+    """The newest usage of a run, or of one ``node``. A context manager: its exit withdraws the request."""
 
     def __init__(self, context: Context, run_id: str, every: float, node: str = "") -> None:
         self._context, self.run_id, self._every, self._node = context, run_id, every, node
@@ -46,17 +46,20 @@ class LiveUsage:
         self._withdraw()
 
     def look(self) -> bool:
-        """Look again; False if the run has ended. Raises ``Unreadable`` if samples may not be read."""
+        """Read the newest samples.
+
+        Return False if the run has ended. Raise ``Unreadable`` without permission.
+        """
         self.status = self._status()
         self.uses = tuple(use for use in self._newest() if self._node in ("", use.node))
         return not self.status.state.ended
 
     def look_first(self) -> None:
-        """Look until every node has said something new since it was asked, for a limited time."""
+        """Wait until every node has a sample from after the request, for ``FIRST_SECONDS`` at most."""
         clock = self._context.clock
-        end, asked = clock.monotonic() + FIRST_SECONDS, clock.now()
+        end, asked_at = clock.monotonic() + FIRST_SECONDS, clock.now()
         while self.look() and clock.monotonic() < end:
-            if len([use for use in self.uses if use.at >= asked]) >= self._nodes:
+            if len([use for use in self.uses if use.at >= asked_at]) >= self._nodes:
                 return
             clock.sleep(0.2)
 
@@ -65,7 +68,7 @@ class LiveUsage:
         return status
 
     def _newest(self) -> tuple[NodeUse, ...]:
-        """The newest sample of each node; the observers are asked to take them often."""
+        """Return the newest sample of each node, and renew the request to sample often."""
         now = self._context.clock.monotonic()
         if now - self._asked_at > AGAIN_SECONDS:
             self._asked_at = now
@@ -92,15 +95,15 @@ class LiveUsage:
 
 
 def refuse_absent(status: RunStatus) -> None:
-    """Raises ``BadInput`` if nothing can be seen: the run has not started, or has ended."""
+    """Raise ``BadInput`` if the run has not started, or has ended."""
     if status.state.ended:
-        seen = f"{status.run_id} has ended ({status.state.value})"
-        raise BadInput(seen, f"clusterrun status {status.run_id} says what it used on average")
+        message = f"{status.run_id} has ended ({status.state.value})"
+        raise BadInput(message, f"clusterrun status {status.run_id} says what it used on average")
     if status.phase is Phase.QUEUED:
         raise not_started(status)
 
 
 def not_started(status: RunStatus) -> BadInput:
-    """The answer to whoever wants something of a run that still waits."""
-    seen = f"{status.run_id} has not started{': ' + status.reason if status.reason else ''}"
-    return BadInput(seen, f"clusterrun status --watch {status.run_id} shows when it does")
+    """Return the error for a command that needs a started run."""
+    message = ": ".join(filter(None, (f"{status.run_id} has not started", status.reason)))
+    return BadInput(message, f"clusterrun status --watch {status.run_id} shows when it does")

@@ -1,4 +1,4 @@
-"""What the ranks of one run printed: finds the files, the node names and the end."""
+"""Read the output of the ranks of a run: its files, the names of its nodes, and its end."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ NAMES_SECONDS = 2.0
 
 @frozen
 class LogRequest:
-    """What is to be shown; ``tail`` counts lines of each stream of each rank."""
+    """The lines to show."""
 
-    ranks: frozenset[int] | None = None
+    ranks: frozenset[int] | None = None  # None: all ranks
     stream: str = "both"
-    tail: int | None = None
-    attempt: int | None = None
-    begin: float = 0.0
+    tail: int | None = None  # number of last lines of each stream of each rank; None: all lines
+    attempt: int | None = None  # None: the newest attempt
+    begin: float = 0.0  # only lines from this time on, in seconds since the epoch
 
     def selection(self) -> LogSelection:
         return LogSelection(self.ranks, STREAMS if self.stream == "both" else (self.stream,), self.begin)
 
 
 class RunLogs:
-    def __init__(self, context: Context, run_id: str, wanted: LogRequest, tell: Tell = quiet) -> None:
+    def __init__(self, context: Context, run_id: str, request: LogRequest, tell: Tell = quiet) -> None:
         self._context = context
         self._run_id = run_id
-        self._wanted = wanted
+        self._wanted = request
         self._tell = tell
         self._paths = context.store.paths(run_id)
         self.watch = RunWait(context, run_id, tell, logs_are_shown=True)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of nodes, and of log-writing processes on each."""
+        """Return the number of nodes, and the number of processes on each that write logs."""
         spec = spec_of(self._context.store.read(self._run_id), self._context.store)
         return spec.nodes, 1 if spec.per_node else spec.local_size
 
     def headings(self, colours: bool = False) -> Headings:
-        """What stands before the lines; names of nodes come from the newest attempt."""
+        """Return the prefixes of the lines, with the names of the nodes of the newest attempt."""
         nodes, each = self.shape
         return Headings(self._names, each, nodes * each, colours)
 
@@ -57,14 +57,14 @@ class RunLogs:
         return state.attempts[-1].nodes if state and state.attempts else ()
 
     def _state(self) -> RunState | None:
-        """What the coordinator said; a state that is damaged keeps nobody from the logs."""
+        """Return the coordinator's state; None if it cannot be read, since the logs do not depend on it."""
         try:
             return self._context.store.state(self._run_id)
         except ClusterrunError:
             return None
 
     def so_far(self, exact: bool = False) -> Iterator[Piece]:
-        """What there is now; with ``exact`` the very bytes."""
+        """Return the output so far. ``exact`` keeps its bytes unchanged."""
         attempt = newest_attempt(self._paths, self._wanted.attempt)
         if attempt is None:
             return iter(())
@@ -73,19 +73,20 @@ class RunLogs:
     def following(self, exact: bool = False) -> Iterator[Piece]:
         if self._wanted.attempt is not None:
             raise BadInput("--attempt and --follow do not go together", "following shows every new attempt")
-        wanted, over, clock = self._wanted, self.watch.over, self._context.clock
-        return following(self._paths, wanted.selection(), wanted.tail, over, clock, self._began, exact)
+        request, over, clock = self._wanted, self.watch.over, self._context.clock
+        return following(self._paths, request.selection(), request.tail, over, clock, self._began, exact)
 
     def _began(self, attempt: int) -> None:
-        """Say why, once the coordinator has said so and named the nodes, which head the lines."""
-        clock, found = self._context.clock, None
+        """Report the start of an attempt with its reason, once the coordinator has named the nodes."""
+        clock, newest = self._context.clock, None
         until = clock.monotonic() + NAMES_SECONDS
-        while found is None and clock.monotonic() < until:
+        while newest is None and clock.monotonic() < until:
             state = self._state()
-            known = [one for one in (state.attempts if state else ()) if one.epoch == attempt and one.nodes]
-            if not known:
+            for candidate in state.attempts if state else ():
+                if candidate.epoch == attempt and candidate.nodes:
+                    newest = candidate
+            if newest is None:
                 clock.sleep(0.05)
-            found = known[0] if known else None
         if attempt:
-            reason = found.reason if found else ""
-            self._tell(f"attempt {attempt} begins{': ' if reason else ''}{reason}")
+            reason = newest.reason if newest else ""
+            self._tell(": ".join(filter(None, (f"attempt {attempt} begins", reason))))

@@ -1,4 +1,4 @@
-"""Nodes that Slurm took out of a job while the run was on them; decides from values alone."""
+"""Describe nodes that Slurm took out of a job while the run used them. Reads no files."""
 
 from __future__ import annotations
 
@@ -9,35 +9,47 @@ from clusterrun.model.record import LeftBehind, RunState
 from clusterrun.model.states import State
 from clusterrun.slurm.queries import JobRow
 
+# Seconds within which a dead or hung coordinator is started again on its node. It writes its state at once.
 BEGUN_AGAIN_SECONDS = 120.0
-"""A coordinator that died, or hung, is begun again on its node well within this time, and writes at once."""
 
 
 def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
-    """Which nodes the job lost, if its coordinator never recorded an end; '' if none."""
+    """Return which nodes the job lost, if its coordinator never recorded an end; '' if it lost none."""
     nodes = _lost(state, row) if state is not None and state.state is State.RUNNING else []
     if not nodes or state is None:
         return ""
-    said = f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {fold(nodes)} were lost"
-    return f"{said}, with the coordinator of the run" if _host(state) in nodes else said
+    message = f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {fold(nodes)} were lost"
+    return f"{message}, with the coordinator of the run" if _host(state) in nodes else message
 
 
 def describe_silent_run(
-    state: RunState | None, row: JobRow, left: LeftBehind | None, silent: float, now: float, goes_on: str
+    state: RunState | None,
+    row: JobRow,
+    last_message: LeftBehind | None,
+    silent: float,
+    now: float,
+    goes_on: str,
 ) -> str:
-    """What is known where the coordinator is ``silent``, and what to type; ``left``: its agents' word."""
+    """Describe a run whose coordinator has been silent for ``silent`` seconds, and what to type.
+
+    ``last_message`` is the newest message of its agents.
+    """
     lost = describe_lost_nodes(state, row) if state else ""
     out = state is not None and bool(_nodes(row)) and _host(state) not in _nodes(row)
     if out and not lost and state is not None:
-        # Before its first attempt is formed nothing but the coordinator's own host is known.
+        # Only the coordinator's own host is known before the first attempt starts.
         lost = f"{_host(state)}, where it ran, is not a node of the job"
-    mine = left if left is not None and left.job_id == row.job_id and now - left.at < silent else None
+    mine = (
+        last_message
+        if last_message is not None and last_message.job_id == row.job_id and now - last_message.at < silent
+        else None
+    )
     if mine is None and not out and silent < BEGUN_AGAIN_SECONDS:
-        return lost  # it may yet be begun again, on its node
+        return lost  # it may still be started again on its node
     if mine is not None and mine.done:
         return "; ".join(part for part in (lost, f"{mine.node} gave the job back: {mine.why}") if part)
-    told = f"{mine.node} said {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
-    agents = told or "no agent of it has said that it gives the job back"
+    report = f"{mine.node} said {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
+    agents = report or "no agent of it has said that it gives the job back"
     alive = "" if out or mine else "where its ranks print nothing either (clusterrun logs): "
     return "; ".join(part for part in (lost, agents, alive + _remedy(row.job_id, goes_on)) if part)
 
@@ -50,28 +62,28 @@ def _remedy(job_id: str, goes_on: str) -> str:
     return again.get(goes_on, "") + (f"to end it, type scancel {job_id}" if goes_on != "chain" else "")
 
 
-def given_back(state: RunState | None, left: LeftBehind | None, row: JobRow) -> str:
-    """Why an agent ended this job whose coordinator was gone; '' where none did."""
-    if left is None or not left.done or left.job_id != row.job_id:
+def given_back(state: RunState | None, last_message: LeftBehind | None, row: JobRow) -> str:
+    """Return why an agent ended this job after its coordinator died; '' if none did."""
+    if last_message is None or not last_message.done or last_message.job_id != row.job_id:
         return ""
-    if state is not None and state.updated_at > left.at:
-        return ""  # it went on since
-    return f"{left.node} ended the job, whose coordinator was gone: {left.why}"
+    if state is not None and state.updated_at > last_message.at:
+        return ""  # the coordinator has written since
+    return f"{last_message.node} ended the job, whose coordinator was gone: {last_message.why}"
 
 
 def first_of(row: JobRow) -> str:
-    """The node of a job's script; empty if it has none yet, or no list that can be read."""
+    """Return the node of a job's script; '' if it has no node yet, or if its node list cannot be read."""
     nodes = _nodes(row)
     return nodes[0] if nodes else ""
 
 
 def _lost(state: RunState, row: JobRow) -> list[str]:
-    """A job keeps its nodes, but for those that died under it (`--no-kill`)."""
+    """Return the nodes of the newest attempt that the job no longer has. `--no-kill` keeps such a job."""
     newest = state.attempts[-1] if state.attempts else None
-    left = _nodes(row)
-    if newest is None or not left or newest.job_id not in ("", row.job_id):
+    remaining = _nodes(row)
+    if newest is None or not remaining or newest.job_id not in ("", row.job_id):
         return []
-    return [name for name in (*newest.nodes, *state.spares) if name not in left]
+    return [name for name in (*newest.nodes, *state.spares) if name not in remaining]
 
 
 def _host(state: RunState) -> str:

@@ -1,6 +1,6 @@
-"""Carries TCP connections over one pair of streams, to a port of another machine.
+"""Relay TCP connections over one pair of streams to a port of another machine.
 
-Its far end runs as ``python -c`` on a run's node: standard library, Python 3.9, no module beside it.
+The far end runs as ``python -c`` on a node of the run. It uses Python 3.9 and the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
     Dial = Callable[[], socket.socket]
 
+# Frame kinds: the relay is ready; a connection was opened; data; end of data; closed; more credit.
 HELLO, OPEN, DATA, END, CLOSE, CREDIT = range(1, 7)
-"""Frame kinds: relay ready; connection opened, data, end of data, closed, more credit."""
 HEAD = struct.Struct(">BII")
+# Bytes of one connection that may be in transit, so that a slow connection does not delay the others.
 WINDOW = 256 * 1024
-"""Bytes that one connection may have on the way, so that a slow one does not hold up the others."""
 CHUNK_BYTES, MOST_WAITING, MOST_CHANNELS = 64 * 1024, 1024 * 1024, 256
 DIAL_SECONDS = 2.0
 
 
 class Channel:
-    """One connection; ``credit``: how much the other end still takes, ``waiting``: what this one has not."""
+    """A connection.
+
+    ``credit`` is the number of bytes that the other end accepts; ``waiting`` is unsent data.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -36,7 +39,10 @@ class Channel:
 
 
 class Relay:
-    """One end: ``dial`` opens what the other end asks for (None: this end alone opens)."""
+    """One end of the relay.
+
+    ``dial`` opens a connection for the other end; None if only this end opens any.
+    """
 
     def __init__(self, incoming: int, outgoing: int, dial: Dial | None = None) -> None:
         self.over = False
@@ -53,7 +59,7 @@ class Relay:
         self._listener: socket.socket | None = None
 
     def listen(self, listener: socket.socket) -> None:
-        """Whoever connects to ``listener`` is connected to the other end's port."""
+        """Relay the connections to ``listener`` to the port of the other end."""
         listener.setblocking(False)
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ)
@@ -62,12 +68,14 @@ class Relay:
         self._leaving += HEAD.pack(kind, number, len(content)) + content
 
     def turn(self, seconds: float) -> None:
-        """Carry what is there, after at most ``seconds`` without anything."""
+        """Relay the data that is ready. Wait for it for at most ``seconds``."""
         self._watch(self._outgoing, selectors.EVENT_WRITE if self._leaving else 0)
-        for number, one in self._channels.items():
-            takes = not one.own_finished and one.credit > 0 and len(self._leaving) < MOST_WAITING
-            events = (selectors.EVENT_READ if takes else 0) | (selectors.EVENT_WRITE if one.waiting else 0)
-            self._watch(one.connection, events, number)
+        for number, channel in self._channels.items():
+            takes = not channel.own_finished and channel.credit > 0 and len(self._leaving) < MOST_WAITING
+            events = (selectors.EVENT_READ if takes else 0) | (
+                selectors.EVENT_WRITE if channel.waiting else 0
+            )
+            self._watch(channel.connection, events, number)
         for key, events in self._selector.select(seconds):
             if key.fileobj == self._incoming:
                 self._read_frames()
@@ -84,28 +92,28 @@ class Relay:
         self._selector.close()
 
     def _watch(self, what: int | socket.socket, events: int, number: int = 0) -> None:
-        known = self._selector.get_map().get(what)
+        registered = self._selector.get_map().get(what)
         if not events:
-            if known:
+            if registered:
                 self._selector.unregister(what)
-        elif not known:
+        elif not registered:
             self._selector.register(what, events, number)
-        elif known.events != events:
+        elif registered.events != events:
             self._selector.modify(what, events, number)
 
     def _read_frames(self) -> None:
         try:
-            found = os.read(self._incoming, CHUNK_BYTES)
+            data = os.read(self._incoming, CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            found = b""
-        self.over = self.over or not found
-        self._arrived += found
+            data = b""
+        self.over = self.over or not data
+        self._arrived += data
         while len(self._arrived) >= HEAD.size:
             kind, number, size = HEAD.unpack_from(self._arrived)
             if size > CHUNK_BYTES:
-                self.over = True  # no relay speaks there
+                self.over = True  # the other end is not a relay
                 return
             if len(self._arrived) < HEAD.size + size:
                 return
@@ -114,19 +122,19 @@ class Relay:
             self._on_frame(kind, number, content)
 
     def _on_frame(self, kind: int, number: int, content: bytes) -> None:
-        one = self._channels.get(number)
+        channel = self._channels.get(number)
         if kind == HELLO:
             self.greeting = content.decode("utf-8", "replace")
-        elif kind == OPEN and self._dial and one is None:
+        elif kind == OPEN and self._dial and channel is None:
             self._open(number)
-        elif one is None:
-            return  # it is gone here already
+        elif channel is None:
+            return  # this end has closed it already
         elif kind == DATA:
-            one.waiting += content
+            channel.waiting += content
         elif kind == CREDIT:
-            one.credit += struct.unpack(">I", content)[0]
+            channel.credit += struct.unpack(">I", content)[0]
         elif kind == END:
-            one.peer_finished = True
+            channel.peer_finished = True
             self._flush(number)
         elif kind == CLOSE:
             self.refused = content.decode("utf-8", "replace") or self.refused
@@ -167,16 +175,16 @@ class Relay:
             self.over = True
 
     def _serve(self, number: int, events: int) -> None:
-        one = self._channels[number]
+        channel = self._channels[number]
         try:
             if events & selectors.EVENT_READ:
-                found = one.connection.recv(min(CHUNK_BYTES, one.credit))
-                one.credit -= len(found)
-                one.own_finished = not found
-                self.send(DATA if found else END, number, found)
+                data = channel.connection.recv(min(CHUNK_BYTES, channel.credit))
+                channel.credit -= len(data)
+                channel.own_finished = not data
+                self.send(DATA if data else END, number, data)
             if events & selectors.EVENT_WRITE:
-                sent = one.connection.send(one.waiting)
-                del one.waiting[:sent]
+                sent = channel.connection.send(channel.waiting)
+                del channel.waiting[:sent]
                 self.send(CREDIT, number, struct.pack(">I", sent))
         except BlockingIOError:
             return
@@ -187,30 +195,30 @@ class Relay:
         self._flush(number)
 
     def _flush(self, number: int) -> None:
-        """Pass the end of what the other side says on, once all of it is out."""
-        one = self._channels[number]
-        if not one.peer_finished or one.waiting:
+        """Pass on the end of the other side's data, once all of the data is sent."""
+        channel = self._channels[number]
+        if not channel.peer_finished or channel.waiting:
             return
-        if one.own_finished:
+        if channel.own_finished:
             self._drop(number)
             return
-        if one.passed_on:
+        if channel.passed_on:
             return
-        one.passed_on = True
+        channel.passed_on = True
         try:
-            one.connection.shutdown(socket.SHUT_WR)
+            channel.connection.shutdown(socket.SHUT_WR)
         except OSError:
             self.send(CLOSE, number)
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        one = self._channels.pop(number)
-        self._watch(one.connection, 0)
-        one.connection.close()
+        channel = self._channels.pop(number)
+        self._watch(channel.connection, 0)
+        channel.connection.close()
 
 
 def dial(port: int) -> socket.socket:
-    """A connection to ``port`` of this machine, on whichever of its addresses. Raises ``OSError``."""
+    """Return a connection to ``port`` of this machine, on any of its addresses. Raise ``OSError``."""
     why = ""
     for host in ("127.0.0.1", "::1", socket.gethostname()):
         try:
@@ -221,7 +229,7 @@ def dial(port: int) -> socket.socket:
 
 
 def main(port: int) -> None:
-    """Be the far end, between standard input and output."""
+    """Run the far end between standard input and output."""
     relay = Relay(0, 1, lambda: dial(port))
     try:
         dial(port).close()

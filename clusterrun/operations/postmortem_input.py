@@ -1,4 +1,4 @@
-"""Reads what a run has left: its errors, its last records, words about its memory."""
+"""Read the traces of a run that has ended: its errors, its last records, and reports of full memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from clusterrun.model.record import Attempt, RunState, RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 
+# Lines of each stream of each rank. An error is near the end, and there may be ten thousand ranks.
 TAIL_LINES = 150
-"""Of each stream of each rank: an error stands near its end, and there may be ten thousand ranks."""
+# Lines of the rank that failed first, which may print much after the error.
 TAIL_OF_THE_FIRST = 5000
-"""Of the rank that failed first: much may be printed after the error."""
 MOST_FINAL_RECORDS = 512
 MOST_BYTES = 1 << 20
 MOST_OF_A_NODE = 8 << 20
@@ -35,7 +35,7 @@ _MEMORY = re.compile(r"(?i:oom[-_ ]kill|out of memory)")
 
 
 def remains(context: Context, status: RunStatus) -> Remains:
-    """What there is of an ended run. Raises ``ClusterrunError`` for what cannot be read."""
+    """Return the traces of an ended run. Raise ``ClusterrunError`` if a file cannot be read."""
     paths, state = context.store.paths(status.run_id), context.store.state(status.run_id)
     failed = status.state is not State.COMPLETED
     attempt = _attempt(paths, state, failed)
@@ -45,49 +45,52 @@ def remains(context: Context, status: RunStatus) -> Remains:
     nodes = tuple(name for name in names for _ in range(each))
     files = paths.attempt(attempt.epoch) if attempt else None
     printed = _of_attempt(paths, attempt, spec.per_node) if attempt else ()
-    said = list(final_records(files, nodes)) if files else []
+    farewells = list(final_records(files, nodes)) if files else []
     still = tuple(last_stacks(files, nodes)) if files else ()
     warned = state.warnings if state else ()
-    told = [one for one in warned if one.startswith(Verdict.ALONE.value)]
-    thrown = {one.rank for one, _, thrown in said if thrown}
-    alone = [*_left_early(printed), *told, *_alone(said, failed)][:1]  # the most exact one comes first
-    notes = (*alone, *(one for one in warned if one not in told), *_memory(paths))
+    separate = [warning for warning in warned if warning.startswith(Verdict.ALONE.value)]
+    failed_ranks = {snapshot.rank for snapshot, _, has_failed in farewells if has_failed}
+    # Only one note about separate training is shown. The most exact note is first.
+    alone = [*_left_early(printed), *separate, *_alone(farewells, failed)][:1]
+    notes = (*alone, *(warning for warning in warned if warning not in separate), *_memory(paths))
     return Remains(
         state=status.state,
         reason=status.reason,
         failure=attempt.failure if attempt else None,
-        printed=printed if failed else tuple(one for one in printed if one.rank in thrown),
+        printed=printed if failed else tuple(error for error in printed if error.rank in failed_ranks),
         nodes=nodes,
         notes=notes,
-        last=last_records([one for one, alone, _ in said if not alone], still),
+        last=last_records([snapshot for snapshot, is_alone, _ in farewells if not is_alone], still),
         stood=still,
         per_node=spec.per_node,
     )
 
 
 def left_alone(paths: RunPaths, state: RunState) -> tuple[str, ...]:
-    """The warning that ranks of a successful run trained separately, unless it was given already."""
-    if not state.attempts or any(one.startswith(Verdict.ALONE.value) for one in state.warnings):
+    """Return the warning that ranks of a completed run trained separately, unless the state has it."""
+    if not state.attempts or any(warning.startswith(Verdict.ALONE.value) for warning in state.warnings):
         return ()
     files = paths.attempt(state.attempts[-1].epoch)
     return tuple(_alone(list(final_records(files, ())), failed=False))
 
 
 def _attempt(paths: RunPaths, state: RunState | None, failed: bool) -> Attempt | None:
-    """The newest one; of a run that failed the newest that did."""
-    known = [one for one in (state.attempts if state else ()) if one.epoch in attempts(paths.attempts)]
-    newest = known[-1] if known else None
-    return next((one for one in reversed(known) if one.failure), newest) if failed else newest
+    """Return the newest attempt with logs. For a failed run, prefer the newest attempt that failed."""
+    readable = [
+        attempt for attempt in (state.attempts if state else ()) if attempt.epoch in attempts(paths.attempts)
+    ]
+    newest = readable[-1] if readable else None
+    return next((attempt for attempt in reversed(readable) if attempt.failure), newest) if failed else newest
 
 
 def _of_attempt(paths: RunPaths, attempt: Attempt, per_node: bool) -> tuple[Error, ...]:
-    """The errors of all ranks; for the one that failed first it is looked for further back."""
-    found = errors(paths, attempt.epoch, per_node=per_node)
+    """Return the errors of all ranks. More lines are read of the rank that failed first."""
+    printed = errors(paths, attempt.epoch, per_node=per_node)
     first = attempt.failure.rank if attempt.failure else -1
-    if first < 0 or any(one.rank == first for one in found):
-        return found
+    if first < 0 or any(error.rank == first for error in printed):
+        return printed
     more = errors(paths, attempt.epoch, frozenset({first}), per_node, TAIL_OF_THE_FIRST)
-    return tuple(sorted((*found, *more), key=lambda one: (one.at, one.rank)))
+    return tuple(sorted((*printed, *more), key=lambda error: (error.at, error.rank)))
 
 
 def errors(
@@ -97,39 +100,48 @@ def errors(
     per_node: bool = False,
     tail: int = TAIL_LINES,
 ) -> tuple[Error, ...]:
-    """The errors near the end of what every rank (or ``ranks``) of an attempt printed, by time."""
+    """Return the errors near the end of the output of every rank (or of ``ranks``), by time."""
     pieces = so_far(paths, epoch, LogSelection(ranks, STREAMS), tail)
-    texts = ((one.rank, one.stream, one.at, one.data.decode("utf-8", "surrogateescape")) for one in pieces)
+    texts = (
+        (piece.rank, piece.stream, piece.at, piece.data.decode("utf-8", "surrogateescape"))
+        for piece in pieces
+    )
     return heard(texts, per_node)
 
 
 def complaints(paths: RunPaths, epoch: int, ranks: frozenset[int]) -> dict[int, str]:
-    """The last line of each rank that mentions something that went wrong."""
+    """Return the last line of each rank that mentions a problem."""
     lines: dict[int, list[str]] = {}
     for piece in so_far(paths, epoch, LogSelection(ranks, STREAMS), TAIL_LINES):
         lines.setdefault(piece.rank, []).extend(piece.data.decode("utf-8", "replace").splitlines())
-    found = {rank: last_complaint(its_lines) for rank, its_lines in lines.items()}
-    return {rank: line for rank, line in found.items() if line}
+    last_lines = {rank: last_complaint(rank_lines) for rank, rank_lines in lines.items()}
+    return {rank: line for rank, line in last_lines.items() if line}
 
 
 def final_records(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[tuple[RankSnapshot, bool, bool]]:
-    """What ranks left at their end: their last records, whether they trained alone, whether they failed."""
+    """Yield for each rank its last records, whether it trained alone, and whether it failed."""
     for match in _files(paths, _FAREWELL):
         try:
-            said = json.loads(read_at(paths.beside(match[0]), 0, MOST_BYTES))
-            yield _seen(int(match[1]), "", said, nodes), bool(said["alone"]), bool(said.get("failed"))
+            document = json.loads(read_at(paths.beside(match[0]), 0, MOST_BYTES))
+            yield (
+                _snapshot(int(match[1]), "", document, nodes),
+                bool(document["alone"]),
+                bool(document.get("failed")),
+            )
         except _HALF_A_FILE:
-            continue  # or not ours: the rest tells enough
+            continue  # cut short, or written by another program
 
 
 def last_stacks(paths: AttemptPaths, nodes: tuple[str, ...]) -> Iterator[RankSnapshot]:
-    """The stacks of ranks when they were asked to end."""
+    """Yield the stacks of ranks at the time when they were asked to end."""
     for match in _files(paths, _STACKS):
         try:
-            told = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
-            for rank, said in sorted((int(rank), said) for rank, said in told.items()):
-                said = {"stack": said} if isinstance(said, list) else said  # as older releases left it
-                yield _seen(rank, "S", said, nodes, tuple(map(str, said["stack"])))
+            document = json.loads(read_at(paths.beside(match[0]), 0, MOST_OF_A_NODE))
+            for rank, content in sorted((int(rank), content) for rank, content in document.items()):
+                content = (
+                    {"stack": content} if isinstance(content, list) else content
+                )  # the format of older releases
+                yield _snapshot(rank, "S", content, nodes, tuple(map(str, content["stack"])))
         except _HALF_A_FILE:
             continue
 
@@ -142,23 +154,23 @@ def _files(paths: AttemptPaths, pattern: re.Pattern[str]) -> list[re.Match[str]]
     return [match for match in map(pattern.fullmatch, names) if match][:MOST_FINAL_RECORDS]
 
 
-def _seen(
-    rank: int, state: str, left: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
+def _snapshot(
+    rank: int, state: str, content: dict[str, Any], nodes: tuple[str, ...], stack: tuple[str, ...] = ()
 ) -> RankSnapshot:
-    """A rank from what it left. Older runs left neither its call nor its threads."""
-    call = left.get("call") or {}
+    """Return the snapshot of a rank from its last file. Older runs have neither its call nor its threads."""
+    call = content.get("call") or {}
     return RankSnapshot(
         rank=rank,
         node=nodes[rank] if rank < len(nodes) else "",
         process=ProcessSample(0, state),
         stacks=PythonStacks(
-            stack, threads=tuple(ThreadPlace(*map(str, one)) for one in left.get("threads", ()))
+            stack, threads=tuple(ThreadPlace(*map(str, thread)) for thread in content.get("threads", ()))
         ),
         groups=tuple(
             Group(str(group["name"]), int(str(group["size"])), ranks=str(group.get("ranks", "")))
-            for group in left.get("groups", ())
+            for group in content.get("groups", ())
         ),
-        records=tuple(_record(record) for record in left.get("records", ())),
+        records=tuple(_record(record) for record in content.get("records", ())),
         call=MainCall(
             function=str(call.get("function", "")),
             rooted=str(call.get("rooted", "")),
@@ -168,44 +180,47 @@ def _seen(
     )
 
 
-def last_records(left: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -> tuple[RankSnapshot, ...]:
-    """The records of ranks that left them as they failed, and of those that were asked before their end."""
-    found = {one.rank: one for one in still if one.records}
-    found.update((one.rank, one) for one in left)
-    return tuple(one for _, one in sorted(found.items()))
+def last_records(final: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -> tuple[RankSnapshot, ...]:
+    """Return the snapshots with records, by rank.
+
+    A record from a failure replaces one from before the end.
+    """
+    snapshots = {snapshot.rank: snapshot for snapshot in still if snapshot.records}
+    snapshots.update((snapshot.rank, snapshot) for snapshot in final)
+    return tuple(snapshot for _, snapshot in sorted(snapshots.items()))
 
 
-def _record(one: dict[str, object]) -> Record:
-    sizes, types = one.get("input_sizes") or (), one.get("input_dtypes") or ()
+def _record(entry: dict[str, object]) -> Record:
+    sizes, types = entry.get("input_sizes") or (), entry.get("input_dtypes") or ()
     return Record(
-        str(one["group"]),
-        int(str(one["collective_seq_id"])),
-        str(one["profiling_name"]).partition(":")[2],
+        str(entry["group"]),
+        int(str(entry["collective_seq_id"])),
+        str(entry["profiling_name"]).partition(":")[2],
         ", ".join(map(str, sizes)) if isinstance(sizes, list) else "",
         ", ".join(map(str, types)) if isinstance(types, list) else "",
-        bool(one.get("retired")),
-        int(str(one.get("at") or 0)) / 1e9,
-        by_thread=bool(one.get("by_thread")),
+        bool(entry.get("retired")),
+        int(str(entry.get("at") or 0)) / 1e9,
+        by_thread=bool(entry.get("by_thread")),
     )
 
 
 def _left_early(heard: tuple[Error, ...]) -> Iterator[str]:
-    """Ranks that left for want of GPUs."""
-    left = [one for one in heard if one.row and one.row.verdict is Verdict.ALONE]
-    if left:
-        who = ranks_in_words(tuple(sorted({one.rank for one in left})))
-        yield f"{Verdict.ALONE.value}: {who} left early: {left[0].text}"
+    """Yield a note about ranks that ended early because they had no GPU."""
+    early = [error for error in heard if error.row and error.row.verdict is Verdict.ALONE]
+    if early:
+        who = ranks_in_words(tuple(sorted({error.rank for error in early})))
+        yield f"{Verdict.ALONE.value}: {who} left early: {early[0].text}"
 
 
-def _alone(said: list[tuple[RankSnapshot, bool, bool]], failed: bool) -> Iterator[str]:
-    """Ranks that trained without the others, in a run that ended well."""
-    ranks = tuple(one.rank for one, alone, _ in said if alone)
+def _alone(farewells: list[tuple[RankSnapshot, bool, bool]], failed: bool) -> Iterator[str]:
+    """Yield a note about ranks that trained without the others, in a run that completed."""
+    ranks = tuple(snapshot.rank for snapshot, alone, _ in farewells if alone)
     if ranks and not failed:
         who = f"{Verdict.ALONE.value}: {ranks_in_words(ranks)}"
         yield f"{who} never joined the others: each trained a copy of its own"
 
 
 def _memory(paths: RunPaths) -> Iterator[str]:
-    """What the batch step's own output says of memory that ran out: slurmstepd writes it there."""
+    """Yield the lines about full memory that slurmstepd wrote to the output of the batch step."""
     text = end_of(paths.job_output, 8192)[0].decode("utf-8", "replace")
     yield from [line.strip()[:300] for line in text.splitlines() if _MEMORY.search(line)][:2]

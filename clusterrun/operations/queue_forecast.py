@@ -1,7 +1,7 @@
-"""When which shape of a run is expected to start, by the queue and by earlier runs.
+"""Forecast when each shape of a run starts, from the queue and from earlier runs.
 
-Three things are told beside each other: what the nodes' calendar says (``slurm.node_calendar``), how long
-this user's runs of about that size waited, and how far the forecasts were off that a run followed.
+A forecast has three parts: the calendar of the nodes (``slurm.node_calendar``), the waits of this user's runs
+of similar size, and the errors of earlier forecasts that a run followed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from clusterrun.slurm import partition_limits
 from clusterrun.slurm.node_calendar import NodeCalendar, calendar, seconds_of
 from clusterrun.slurm.queries import PartitionOffer
 
+# The number of newest runs that are read.
 MOST_RUNS = 200
-"""How many of the newest runs are looked at."""
 MOST_FORECASTS = 500
+# Seconds. A run that was submitted this soon after a forecast for its size shows the error of the forecast.
 FOLLOWED_SECONDS = 900.0
-"""A run that was submitted so soon after a forecast for its size tells how good that was."""
+# Runs of up to this many times more or fewer nodes wait about as long.
 ALIKE = 2.0
-"""Runs of up to so many times more, or fewer, nodes wait about as long."""
 DAY = 86400.0
 
 
 @frozen
 class Forecast:
-    """What was forecast, and when: a line of the file that keeps forecasts."""
+    """A line of the file of forecasts."""
 
-    at: float
+    at: float  # time of the forecast
     partition: str
     nodes: int
     seconds: float
@@ -46,7 +46,7 @@ class Forecast:
 
 @frozen
 class Waits:
-    """How long runs waited, or by how much forecasts were off (late is positive), in seconds."""
+    """Waits of runs, or errors of forecasts (late is positive), in seconds."""
 
     count: int
     middle: float
@@ -55,24 +55,24 @@ class Waits:
 
 @frozen
 class ShapeForecast:
-    """One shape: when it is expected to start on how many nodes; no ``starts_at``: nobody can say."""
+    """The forecast for one shape."""
 
     shape: str
     nodes: int
-    least: int
-    gpus: int
-    seconds: float
+    least: int  # the fewest nodes that the run accepts
+    gpus: int  # per node
+    seconds: float  # duration of the run
     partition: str
-    starts_at: float | None
-    nodes_then: int
-    hidden: int
-    unplanned: int
-    waited: Waits | None
-    off: Waits | None
+    starts_at: float | None  # None if the calendar shows no start
+    nodes_then: int  # number of nodes at the start
+    hidden: int  # number of nodes with jobs that this user cannot see
+    unplanned: int  # number of queued jobs without a planned start
+    waited: Waits | None  # waits of similar runs
+    off: Waits | None  # errors of earlier forecasts
 
 
 def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
-    """Each shape of ``spec``, or its size and smaller ones. Raises ``ClusterrunError``."""
+    """Return a forecast for each shape of ``spec``, or for its size and smaller sizes."""
     if why := context.client().why_not():
         raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
     if spec.cluster is Cluster.LOCAL:
@@ -80,48 +80,50 @@ def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
     client, now = context.client(), context.clock.now()
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
     runs, earlier = list(_runs(context)), _remembered(context)
-    found, fresh = [], []
-    for word, one in _shapes(spec):
-        offer = partition_limits.target_partition(one, offers)
+    results, fresh = [], []
+    for word, shape in _shapes(spec):
+        offer = partition_limits.target_partition(shape, offers)
         if offer is None:
-            known = ", ".join(sorted({each.name for each in offers}))
-            raise BadInput(f"{word}: which partition it goes to is not known", f"say --partition: {known}")
-        seen = calendar(nodes, queue, offer.name, one.gpus, one.exclude)
-        made = _forecast(word, one, offer, seen, now, runs, earlier)
-        found.append(made)
-        if made.starts_at is not None:
-            fresh.append(Forecast(now, made.partition, made.nodes, made.seconds, made.starts_at))
+            names = ", ".join(sorted({each.name for each in offers}))
+            raise BadInput(f"{word}: its partition is not known", f"name it with --partition: {names}")
+        node_calendar = calendar(nodes, queue, offer.name, shape.gpus, shape.exclude)
+        result = _forecast(word, shape, offer, node_calendar, now, runs, earlier)
+        results.append(result)
+        if result.starts_at is not None:
+            fresh.append(Forecast(now, result.partition, result.nodes, result.seconds, result.starts_at))
     _remember([*earlier, *fresh][-MOST_FORECASTS:], context)
-    return found
+    return results
 
 
 def _shapes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
-    """What is asked for, in words: the shapes, or the size itself and half of it, down to one node."""
+    """Return each shape with its text: the requested shapes, or the size and its halves down to one node."""
     if spec.shapes:
         return [(word, spec.shaped(place)) for place, word in enumerate(spec.shape_words)]
-    made = [(spec.nodes_asked, spec)]
+    sizes = [(spec.nodes_asked, spec)]
     fewer = spec.nodes // 2
     while fewer >= 1 and not spec.min_nodes:
-        made.append((str(fewer), replace(spec, nodes=fewer)))
+        sizes.append((str(fewer), replace(spec, nodes=fewer)))
         fewer //= 2
-    return [(f"{word}x{one.gpus_asked}" if one.gpus else word, one) for word, one in made]
+    return [(f"{word}x{shape.gpus_asked}" if shape.gpus else word, shape) for word, shape in sizes]
 
 
 def _forecast(
     word: str,
     spec: JobSpec,
     offer: PartitionOffer,
-    seen: NodeCalendar,
+    node_calendar: NodeCalendar,
     now: float,
     runs: Sequence[tuple[RunRecord, float]],
     earlier: Sequence[Forecast],
 ) -> ShapeForecast:
     usual = seconds_of(offer.time_limit) or DAY
     seconds = spec.time_min or spec.time or usual
-    place = seen.earliest(spec.least_allocated, seconds, now)
-    here = [(record, started) for record, started in runs if record.spec.partition in ("", offer.name)]
+    place = node_calendar.earliest(spec.least_allocated, seconds, now)
+    in_partition = [
+        (record, started) for record, started in runs if record.spec.partition in ("", offer.name)
+    ]
     size = max(spec.nodes, 1)
-    alike = [one for one in here if 1 / ALIKE <= max(one[0].spec.nodes, 1) / size <= ALIKE]
+    alike = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
     return ShapeForecast(
         shape=word,
         nodes=spec.nodes,
@@ -131,8 +133,8 @@ def _forecast(
         partition=offer.name,
         starts_at=place[0] if place else None,
         nodes_then=min(place[1] - spec.spares, spec.nodes) if place else 0,
-        hidden=len(seen.hidden),
-        unplanned=seen.unplanned,
+        hidden=len(node_calendar.hidden),
+        unplanned=node_calendar.unplanned,
         waited=summed([started - record.submitted_at for record, started in alike]),
         off=summed(_off(alike, earlier, offer.name, usual)),
     )
@@ -141,29 +143,29 @@ def _forecast(
 def _off(
     runs: Sequence[tuple[RunRecord, float]], earlier: Sequence[Forecast], partition: str, usual: float
 ) -> list[float]:
-    """How much later than it was forecast each run started that followed a forecast for its size."""
-    found = []
+    """Return the error of each forecast that a run of its size followed, in seconds; late is positive."""
+    delays = []
     for record, started in runs:
         before = [
-            one
-            for one in earlier
-            if (one.partition, one.nodes) == (partition, record.spec.nodes)
-            and one.seconds == (record.spec.time_min or record.spec.time or usual)
-            and 0 <= record.submitted_at - one.at <= FOLLOWED_SECONDS
+            forecast
+            for forecast in earlier
+            if (forecast.partition, forecast.nodes) == (partition, record.spec.nodes)
+            and forecast.seconds == (record.spec.time_min or record.spec.time or usual)
+            and 0 <= record.submitted_at - forecast.at <= FOLLOWED_SECONDS
         ]
         if before:
-            found.append(started - max(before[-1].starts_at, record.submitted_at))
-    return found
+            delays.append(started - max(before[-1].starts_at, record.submitted_at))
+    return delays
 
 
 def summed(values: Sequence[float]) -> Waits | None:
-    """In three numbers; None for no values. ``most`` is that of the largest, early or late."""
+    """Return the count, the median and the value farthest from zero; None for no values."""
     return Waits(len(values), median(values), max(values, key=abs)) if values else None
 
 
 def _runs(context: Context) -> list[tuple[RunRecord, float]]:
-    """This user's newest runs on this cluster whose first job has started, and when."""
-    found = []
+    """Return this user's newest runs on this cluster whose first job has started, each with the start."""
+    started = []
     for name in context.store.ids()[:MOST_RUNS]:
         try:
             record, state = context.store.read(name), context.store.state(name)
@@ -171,8 +173,8 @@ def _runs(context: Context) -> list[tuple[RunRecord, float]]:
             continue
         queued = record.cluster == Cluster.SLURM.value and not record.in_allocation and not record.spec.after
         if queued and state and state.started_at and not context.other_cluster(record):
-            found.append((record, state.started_at))
-    return found
+            started.append((record, state.started_at))
+    return started
 
 
 def _path(context: Context) -> str:
@@ -180,7 +182,7 @@ def _path(context: Context) -> str:
 
 
 def _remembered(context: Context) -> list[Forecast]:
-    """Earlier forecasts, oldest first; a file that is damaged tells nothing."""
+    """Return earlier forecasts, oldest first; none if the file is damaged."""
     try:
         with open(_path(context), encoding="utf-8") as file:
             return [decode(Forecast, json.loads(line)) for line in file]
@@ -188,9 +190,11 @@ def _remembered(context: Context) -> list[Forecast]:
         return []
 
 
-def _remember(known: Sequence[Forecast], context: Context) -> None:
-    """A disk that does not take it costs no forecast."""
+def _remember(forecasts: Sequence[Forecast], context: Context) -> None:
+    """Write the forecasts to the file. A failure to write is ignored."""
     with suppress(ClusterrunError):
         for folder in (context.store.home, context.store.cache):
             private_folder(folder)
-        write_whole(_path(context), "".join(json.dumps(encode(one)) + "\n" for one in known), sync=False)
+        write_whole(
+            _path(context), "".join(json.dumps(encode(forecast)) + "\n" for forecast in forecasts), sync=False
+        )

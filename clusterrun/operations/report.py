@@ -1,4 +1,4 @@
-"""The pre-flight report of a run, or why there is none."""
+"""Find the pre-flight report of a run, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from clusterrun.operations.context import Context
 
 
 class NoReport(ClusterrunError):
-    """The run has no pre-flight report (yet): it cannot be meant (exit code 2)."""
+    """The run has no pre-flight report (yet). The exit code is 2."""
 
     code = ExitCode.USAGE
 
 
 def report_of(context: Context, run_id: str, attempt: int | None = None) -> Report:
-    """The report of ``attempt``, or the newest that the run has. Raises ``NoReport``, which says why."""
-    found = attempts_with_report(context, run_id)
-    if attempt is None and found:
-        attempt = found[-1]
+    """Return the report of ``attempt``, or the newest report of the run.
+
+    Raise ``NoReport`` with the reason.
+    """
+    reported = attempts_with_report(context, run_id)
+    if attempt is None and reported:
+        attempt = reported[-1]
     report = context.store.report(run_id, attempt) if attempt is not None else None
     if report is None:
-        raise _missing(context, run_id, attempt, found)
+        raise _missing(context, run_id, attempt, reported)
     return report
 
 
 def attempts_with_report(context: Context, run_id: str) -> list[int]:
-    """The attempts of which there is a report; a restart inside the allocation is not checked again."""
+    """Return the attempts that have a report. A restart inside the allocation is not checked again."""
     paths = context.store.paths(run_id)
     try:
         return [n for n in attempts(paths.attempts) if os.path.exists(paths.attempt(n).preflight)]
@@ -40,33 +43,33 @@ def attempts_with_report(context: Context, run_id: str) -> list[int]:
         return []
 
 
-def _missing(context: Context, run_id: str, attempt: int | None, found: list[int]) -> NoReport:
-    asked = context.store.checked_for(run_id)
+def _missing(context: Context, run_id: str, attempt: int | None, reported: list[int]) -> NoReport:
+    check = context.store.checked_for(run_id)
     record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
     state, reason = status.state, f": {status.reason}" if status.reason else ""
-    if found:
-        seen = f"attempt {attempt} of {run_id} has no pre-flight report"
-        remedy = f"there is one of attempt {', '.join(map(str, found))}: clusterrun report {run_id}"
-        remedy += f" --attempt {found[-1]}"
-    elif asked and asked.by:
-        seen = f"{run_id} made no check: {asked.by} had made it on the same nodes of the allocation"
-        remedy = f"clusterrun report {asked.by}"
+    if reported:
+        message = f"attempt {attempt} of {run_id} has no pre-flight report"
+        remedy = f"there is one of attempt {', '.join(map(str, reported))}: clusterrun report {run_id}"
+        remedy += f" --attempt {reported[-1]}"
+    elif check and check.by:
+        message = f"{run_id} made no check: {check.by} had made it on the same nodes of the allocation"
+        remedy = f"clusterrun report {check.by}"
     elif record.spec.preflight in ("", Level.OFF.value):
-        seen = f"{run_id} was submitted with --preflight off: its nodes were not checked"
+        message = f"{run_id} was submitted with --preflight off: its nodes were not checked"
         remedy = "clusterrun check does it, or clusterrun submit --preflight full"
     elif state.ended:
-        seen = f"{run_id} ended as {state.value} before the check had a verdict{reason}"
+        message = f"{run_id} ended as {state.value} before the check had a verdict{reason}"
         remedy = f"clusterrun status {run_id} says more"
     elif status.phase is Phase.PREFLIGHT:
-        seen = f"the check of {run_id} is under way{reason}"
+        message = f"the check of {run_id} is under way{reason}"
         remedy = f"clusterrun report {run_id}, a moment later"
     else:
-        seen = f"{run_id} is {state.value}, {status.phase.value}{reason}: its nodes are not checked yet"
+        message = f"{run_id} is {state.value}, {status.phase.value}{reason}: its nodes are not checked yet"
         remedy = f"clusterrun wait {run_id}, or look again later"
-    return NoReport(seen, remedy)
+    return NoReport(message, remedy)
 
 
 def unfit(status: RunStatus) -> bool:
-    """Whether the run ended because too few of its nodes were fit (a program may exit with 3 too)."""
+    """Return whether the run ended because too few of its nodes were fit. A program may exit with 3 too."""
     ours = status.exit_code == ExitCode.UNFIT and status.reason.startswith("pre-flight")
     return status.state is State.FAILED and ours

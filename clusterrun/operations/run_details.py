@@ -1,4 +1,4 @@
-"""All that is known of one run: what was asked, how it went, where its files are."""
+"""Collect the facts about one run: its options, its course, and its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @frozen
 class RunDetails:
-    """One run with its files; what cannot be read is None or empty, and ``status.reason`` tells why."""
+    """A run with its files. An unreadable part is None or empty, and ``status.reason`` gives the reason."""
 
     status: RunStatus
     record: RunRecord | None
@@ -29,12 +29,13 @@ class RunDetails:
     checks: tuple[str, ...]  # the headline of each attempt's pre-flight report; '' without one
     trackers: tuple[TrackerLink, ...]
     end_report: EndReport | None
-    used: str  # what ranks of a live run use, in words
+    used: str  # a sentence on how a live run uses its nodes
     log_folder: str  # the logs of the newest attempt, or why they cannot be read
     trained_alone: tuple[str, ...]  # warnings about ranks that formed no group
 
 
 def run_details(context: Context, status: RunStatus) -> RunDetails:
+    """Return the facts about the run of ``status``."""
     record = _readable(context.store.read, status.run_id)
     state = _readable(context.store.state, status.run_id)
     return RunDetails(
@@ -86,6 +87,6 @@ def _log_folder(context: Context, run_id: str) -> str:
 def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunState | None) -> tuple[str, ...]:
     if state is None or status.state is not State.COMPLETED:
         return ()
-    from clusterrun.operations.postmortem_input import left_alone  # it loads all that diagnoses
+    from clusterrun.operations.postmortem_input import left_alone  # it imports the whole diagnosis
 
     return left_alone(context.store.paths(status.run_id), state)

@@ -1,4 +1,4 @@
-"""What the files of one run say: its record, its state, how it ended."""
+"""Read the files of one run: its record, its state, and its end."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, inferred
 
+# Seconds after the end of a run during which Slurm may know a better reason (its MinJobAge is 300).
 ROWS_LIVE = 600.0
-"""Seconds after its end during which Slurm may still know better why a run failed (MinJobAge is 300)."""
 
+# Seconds for which an inferred end is checked again, since the queue may still know the job.
 INFERRED_SECONDS = 86400.0
-"""For how long an end that was only inferred is asked about again: the queue may know the job after all."""
 
 
 @frozen
 class RunFiles:
-    """One run; ``damage``: why its state cannot be read, ``doubt``: why its jobs are not known.
-
-    ``waiting`` is the job that waits for the end of the run's own, ``shape`` which of several it began in.
-    """
+    """The files of one run."""
 
     record: RunRecord
     state: RunState | None
     ended: EndedRun | None
-    damage: str = ""
-    waiting: str = ""
-    doubt: str = ""
-    shape: int | None = None
+    damage: str = ""  # why its state cannot be read
+    waiting: str = ""  # the job that waits for the end of the run's own
+    doubt: str = ""  # why its jobs are not known
+    shape: int | None = None  # the shape that it began in
 
     def open(self, now: float) -> bool:
         """Return whether the scheduler may know more of this run.
@@ -45,17 +42,20 @@ class RunFiles:
 
     @property
     def _newer(self) -> bool:
-        """Whether the coordinator has written since the end was noted."""
+        """Return whether the coordinator has written since the end was recorded."""
         return self.state is not None and self.ended is not None and self.state.updated_at > self.ended.at
 
     def still_inferred(self, status: RunStatus) -> bool:
-        """Whether ``status`` says no more than the end that was inferred before."""
-        known = self.ended is not None and self.ended.inferred and not self._newer
-        return known and inferred(status)
+        """Return whether ``status`` adds nothing to the end that was inferred before."""
+        was_inferred = self.ended is not None and self.ended.inferred and not self._newer
+        return was_inferred and inferred(status)
 
 
 def read(store: Store, run_id: str) -> RunFiles | RunStatus:
-    """The case of a run, or a status that says why not even its record can be read. Raises ``NoSuchRun``."""
+    """Return the files of a run, or a status with the reason if its record cannot be read.
+
+    Raise ``NoSuchRun``.
+    """
     try:
         record = store.read(run_id)
     except NoSuchRun:
@@ -76,14 +76,17 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
 
 
 def formed(spec: JobSpec, state: RunState | None, shape: int | None = None) -> JobSpec:
-    """``spec`` in the shape that the run began in, else the first, with the nodes of its newest world."""
+    """Return ``spec`` in the shape that the run began in (default:
+
+    the first), with its newest number of nodes.
+    """
     spec = spec.shaped(shape or 0) if spec.shapes else spec
     worlds = [attempt.nodes for attempt in state.attempts if attempt.nodes] if state else []
     return replace(spec, nodes=len(worlds[-1]), min_nodes=0) if spec.min_nodes and worlds else spec
 
 
 def spec_of(record: RunRecord, store: Store) -> JobSpec:
-    """The spec as it was ``formed``; a state that cannot be read changes nothing."""
+    """Return the spec as ``formed``. An unreadable state leaves it unchanged."""
     if not (record.spec.min_nodes or record.spec.shapes):
         return record.spec
     try:
@@ -93,7 +96,7 @@ def spec_of(record: RunRecord, store: Store) -> JobSpec:
 
 
 def damaged(files: RunFiles, run_dir: str) -> RunStatus:
-    """What is known of a run whose state cannot be read, and of which nobody else has spoken."""
+    """Return the status of a run whose state cannot be read, if no other source knows the run."""
     record = files.record
     return RunStatus(
         run_id=record.run_id,

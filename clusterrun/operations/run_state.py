@@ -1,6 +1,6 @@
-"""What state a run is in, from all that was said about it; decides from values alone, asks nobody.
+"""Decide the state of a run from the reports of all sources. Reads no files and queries no scheduler.
 
-There are four sources: the record (what was asked), the coordinator (``state.json``), the scheduler (a row of
+There are four sources: the record (the request), the coordinator (``state.json``), the scheduler (a row of
 squeue, or a local process), and a request to cancel. They can disagree: a node dies with its coordinator,
 Slurm forgets a job after minutes, a controller does not answer.
 """
@@ -22,11 +22,11 @@ from clusterrun.slurm_text import job_states
 from clusterrun.slurm_text.reasons import explain
 
 STALE_SECONDS = 3 * contract.STATE_SECONDS
+# Seconds without an answer after which a submission counts as lost. The search for its job is far shorter.
 QUEUEING_SECONDS = 300.0
-"""How long a submission may go unanswered before it counts as lost: far above the search for its job."""
 
+# Seconds. Slurm expects a start a year from now if jobs without a time limit are ahead. That is no estimate.
 GUESSED_SECONDS = 90 * 86400.0
-"""Slurm says a year from now where jobs without a time limit are ahead: that is no estimate."""
 WILL_NEVER = "will never start"
 SCHEDULER_KNOWS_BEST = (State.TIMEOUT, State.PREEMPTED, State.NODE_FAIL, State.OUT_OF_MEMORY)
 ASKED = "by clusterrun cancel"
@@ -45,35 +45,27 @@ CANCELLED_AT_START = (
 
 @frozen
 class RunEvidence:
-    """Everything known about one run at ``now`` (seconds since the epoch).
-
-    ``answered`` tells a scheduler that does not know the job from one that was not heard: then ``row`` is
-    what it said at ``asked_at``. ``alive``: whether a local coordinator lives (None: cannot be told from
-    here). ``elsewhere`` names the cluster that holds the run's jobs where another was asked: its silence
-    means nothing. ``script_error`` is the batch script's word on its own end, ``before`` how the run ended
-    that this one waits for in vain, ``left`` the newest word of agents whose coordinator is gone.
-    ``damaged``: a state is there that cannot be read.
-    """
+    """The facts about one run."""
 
     record: RunRecord
     run_dir: str
-    now: float
+    now: float  # seconds since the epoch
     state: RunState | None = None
-    row: JobRow | None = None
-    answered: bool = True
-    asked_at: float | None = None
-    alive: bool | None = None
+    row: JobRow | None = None  # the job; without an answer, as the scheduler reported it at ``asked_at``
+    answered: bool = True  # whether the scheduler answered now; without a row it does not know the job
+    asked_at: float | None = None  # time of the scheduler's last answer
+    alive: bool | None = None  # whether a local coordinator lives; None if this machine cannot know
     cancel_asked: bool = False
-    elsewhere: str = ""
-    script_error: str = ""
-    before: str = ""
-    left: LeftBehind | None = None
-    shape: int | None = None
-    damaged: bool = False
+    elsewhere: str = ""  # another cluster that holds the run's jobs; the silence of this one means nothing
+    script_error: str = ""  # the reason that the batch script printed for its own end
+    before: str = ""  # how the run ended that this run waits for in vain
+    left: LeftBehind | None = None  # the newest message of agents whose coordinator is dead
+    shape: int | None = None  # the shape that the run began in
+    damaged: bool = False  # whether a state exists that cannot be read
 
     @property
     def fresh(self) -> bool:
-        """Whether the coordinator wrote a moment ago."""
+        """Return whether the coordinator wrote its state recently."""
         return self.state is not None and self.now - self.state.updated_at <= STALE_SECONDS
 
 
@@ -87,9 +79,10 @@ class _Verdict:
 
 
 def judge(evidence: RunEvidence) -> RunStatus:
+    """Return the status of a run."""
     if evidence.record.in_allocation:
         verdict = _in_allocation(evidence)
-        evidence = replace(evidence, row=None)  # its nodes and its end are not the run's
+        evidence = replace(evidence, row=None)  # the nodes and the end of the allocation are not the run's
     else:
         verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
     record, state, row = evidence.record, evidence.state, evidence.row
@@ -132,12 +125,12 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
         return _without_row(evidence)
     over = state is not None and state.state.ended and not _older(evidence, state, row)
     if state and over and state.state is State.COMPLETED:
-        return _by_state(evidence, state)  # whatever Slurm reports about nodes that were lost meanwhile
+        return _by_state(evidence, state)  # nodes that were lost since do not change a success
     if row.state in SCHEDULER_KNOWS_BEST:
         lost = lost_nodes.describe_lost_nodes(state, row) or row.explained
         why = _joined(lost, _did_not(state) or _why(evidence))
         return _Verdict(row.state, Phase.ENDED, why, row.end)
-    # A run that was handed over waits while the nodes of its job are cleared.
+    # A run that continues in another job waits while Slurm cleans up the nodes of its last job.
     handed_over = row.word == "COMPLETING" and state is not None and state.state is State.PENDING
     if (row.state is State.PENDING or handed_over) and not _started_since(evidence):
         never = evidence.answered and explain(row.reason).never
@@ -157,12 +150,12 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
 
 
 def halted(row: JobRow) -> str:
-    """Why nothing is heard of a job whose processes the scheduler has stopped, and what lets it continue."""
+    """Return why a job that the scheduler has stopped is silent, and the command that lets it continue."""
     return f"{job_states.read(row.word).said}: scontrol resume {row.job_id}, or ask the site's staff"
 
 
 def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:
-    """Why it waits: what ended its last job, and what Slurm says."""
+    """Return why a run waits: the end of its last job, and Slurm's reason."""
     why = _waiting(row, now)
     if state is None:
         return why
@@ -176,19 +169,21 @@ def _why_queued(row: JobRow, state: RunState | None, now: float) -> str:
 
 
 def _waiting(row: JobRow, now: float) -> str:
-    """Why the job waits, what would help, and when Slurm means to start it, where it tells."""
+    """Return why the job waits, a remedy, and the start that Slurm expects if it has an estimate."""
     reason = explain(row.reason)
     help_ = f" ({reason.remedy.replace('JOB', row.job_id)})" if reason.remedy or reason.never else ""
     if reason.never:
         return f"{WILL_NEVER}: {reason.said}{help_}"
-    known = row.start is not None and now < row.start < now + GUESSED_SECONDS
+    is_estimated = row.start is not None and now < row.start < now + GUESSED_SECONDS
     start = row.start or 0.0
-    until = f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if known else ""
+    until = (
+        f"; Slurm expects to start it about {moment(start)}, in {spoken(start - now)}" if is_estimated else ""
+    )
     return (reason.said or row.explained) + help_ + until
 
 
 def _started_since(evidence: RunEvidence) -> bool:
-    """The coordinator has spoken since the scheduler said that the job waits."""
+    """Return whether the coordinator has written since the scheduler reported that the job waits."""
     state, asked_at = evidence.state, evidence.asked_at
     if asked_at is None or state is None or state.state is not State.RUNNING:
         return False
@@ -196,7 +191,7 @@ def _started_since(evidence: RunEvidence) -> bool:
 
 
 def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
-    """The state is that of an earlier life of the run: Slurm has started its job, or the next, since."""
+    """Return whether Slurm has started the run's job, or the next job, since the state was written."""
     if row.state is not State.RUNNING or row.word == "COMPLETING":
         return False
     if state.state is State.PENDING:
@@ -209,7 +204,7 @@ def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
 
 
 def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
-    told = _did_not(evidence.state) or _why(evidence)
+    reason_of_run = _did_not(evidence.state) or _why(evidence)
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(evidence.state), row.end)
     nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
@@ -219,11 +214,11 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
     if row.state is State.CANCELLED:
         by_slurm = f"never started: {evidence.before or explain(NEVER).said}" if row.reason == NEVER else ""
         unasked = CANCELLED_UNASKED if evidence.state or not row.nodelist else CANCELLED_AT_START
-        why = told or by_slurm or unasked
+        why = reason_of_run or by_slurm or unasked
         return _Verdict(State.CANCELLED, Phase.ENDED, why, row.end)
     if row.state is State.COMPLETED and evidence.state is None and not evidence.damaged:
-        if evidence.now - (row.end or 0.0) < STALE_SECONDS:  # files of another machine may come late
-            return _Verdict(State.RUNNING, Phase.STARTING, "its job has ended; its last word is awaited")
+        if evidence.now - (row.end or 0.0) < STALE_SECONDS:  # files of another machine may appear late
+            return _Verdict(State.RUNNING, Phase.STARTING, "its job has ended; waiting for its last state")
         return _Verdict(State.FAILED, Phase.ENDED, evidence.script_error or NEVER_BEGAN, row.end)
     where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
     silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
@@ -231,14 +226,14 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
         silent = f"{BEFORE_RANKS}: {evidence.script_error}"
     if row.state is State.COMPLETED:
         silent = ""
-    if row.state is State.FAILED and told and evidence.state and evidence.state.phase.before_ranks:
-        told = f"{silent}; it said last: {told}"
-    reason = _joined(told, silent) if _did_not(evidence.state) else told or silent
+    if row.state is State.FAILED and reason_of_run and evidence.state and evidence.state.phase.before_ranks:
+        reason_of_run = f"{silent}; last message: {reason_of_run}"
+    reason = _joined(reason_of_run, silent) if _did_not(evidence.state) else reason_of_run or silent
     return _Verdict(row.state, Phase.ENDED, reason, row.end)
 
 
 def _did_not(state: RunState | None) -> str:
-    """A run that should have continued, but whose last job has ended."""
+    """Return the reason of a run that should have continued, but whose last job has ended; else ''."""
     if state is None or state.state is not State.PENDING:
         return ""
     return f"it did not continue: {state.reason}" if state.reason else ""
@@ -251,7 +246,7 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
     if not evidence.answered or evidence.elsewhere:
         return _without_answer(evidence)
     if state and state.state is State.RUNNING and evidence.fresh:
-        return _running(evidence, False)  # its coordinator wrote a moment ago: that outranks silence
+        return _running(evidence, False)  # a recent heartbeat outranks Slurm's silence
     if evidence.cancel_asked:
         return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
     if not evidence.record.job_id:
@@ -263,16 +258,16 @@ def _without_answer(evidence: RunEvidence) -> _Verdict:
     state, row = evidence.state, evidence.row
     if state is not None and evidence.fresh and state.state is State.RUNNING:
         return _running(evidence, False)
-    told = []
+    parts = []
     if state is not None:
-        told.append(f"the run's last heartbeat is {spoken(evidence.now - state.updated_at)} old")
+        parts.append(f"the run's last heartbeat is {spoken(evidence.now - state.updated_at)} old")
     if row is not None and evidence.asked_at:
         why = f" ({_waiting(row, evidence.now)})" if row.state is State.PENDING else ""
-        told.append(f"{spoken(evidence.now - evidence.asked_at)} ago it said {row.word}{why}")
-    known = "; ".join(told) or "the run has sent no heartbeat"
+        parts.append(f"{spoken(evidence.now - evidence.asked_at)} ago it reported {row.word}{why}")
+    facts = "; ".join(parts) or "the run has sent no heartbeat"
     away = evidence.elsewhere
     why = f"its jobs are on the cluster {away}" if away else "Slurm does not answer"
-    return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {known}")
+    return _Verdict(State.UNKNOWN, _phase(state), f"{why}; {facts}")
 
 
 def _submitting(evidence: RunEvidence) -> _Verdict:
@@ -286,14 +281,19 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
     row = evidence.row if evidence.answered else None
 
     def silent(state: RunState | None, age: float) -> str:
-        goes_on, left = evidence.record.spec.goes_on, evidence.left
-        return lost_nodes.describe_silent_run(state, row, left, age, evidence.now, goes_on) if row else ""
+        goes_on, last_message = evidence.record.spec.goes_on, evidence.left
+        return (
+            lost_nodes.describe_silent_run(state, row, last_message, age, evidence.now, goes_on)
+            if row
+            else ""
+        )
 
     if state is None or restarted or state.state.ended:
         age = evidence.now - row.start if row and row.start else 0.0
         more = silent(None, age)
-        words = f"the coordinator has sent no heartbeat yet{f', in {spoken(age)}' if more else ''}"
-        return _Verdict(State.RUNNING, Phase.STARTING, _joined(words, more))
+        duration = f", in {spoken(age)}" if more else ""
+        message = f"the coordinator has sent no heartbeat yet{duration}"
+        return _Verdict(State.RUNNING, Phase.STARTING, _joined(message, more))
     if evidence.fresh:
         return _Verdict(State.RUNNING, state.phase, _why(evidence))
     age = evidence.now - state.updated_at
@@ -319,62 +319,62 @@ def _local(evidence: RunEvidence) -> _Verdict:
 
 
 def _in_allocation(evidence: RunEvidence) -> _Verdict:
-    """A run in an allocation of its user's, which lives on after the run, or ends under it."""
+    """Return the verdict on a run in an allocation of its user, which may end before or after the run."""
     state, row = evidence.state, evidence.row
-    asked = ASKED_INSIDE if evidence.cancel_asked else ""
+    request = ASKED_INSIDE if evidence.cancel_asked else ""
     if state is not None and state.state.ended:
         verdict = _by_state(evidence, state)
-        is_asked = asked and state.state is State.CANCELLED
-        return replace(verdict, reason=_joined(asked, _killed_while_saving(state))) if is_asked else verdict
+        is_asked = request and state.state is State.CANCELLED
+        return replace(verdict, reason=_joined(request, _killed_while_saving(state))) if is_asked else verdict
     if evidence.fresh or evidence.alive:
         return _running(replace(evidence, row=None), False)
-    told = row is not None and (evidence.answered or row.state.ended)
-    over = row.state.ended if row and told else evidence.answered and not evidence.elsewhere
+    is_heard = row is not None and (evidence.answered or row.state.ended)
+    over = row.state.ended if row and is_heard else evidence.answered and not evidence.elsewhere
     if evidence.alive is False or over:
-        if asked:
-            return _Verdict(State.CANCELLED, Phase.ENDED, asked)
+        if request:
+            return _Verdict(State.CANCELLED, Phase.ENDED, request)
         if row and row.state.ended:
             word = row.state if row.state in (*SCHEDULER_KNOWS_BEST, State.CANCELLED) else State.FAILED
             why = f"its allocation, job {row.job_id}, ended before it ({row.explained or row.word})"
             return _Verdict(word, Phase.ENDED, why, row.end)
-        seen = "its coordinator is gone" if evidence.alive is False else FORGOTTEN
-        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, seen))
-    return _running(replace(evidence, row=None), False) if told else _without_answer(evidence)
+        cause = "its coordinator is gone" if evidence.alive is False else FORGOTTEN
+        return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, cause))
+    return _running(replace(evidence, row=None), False) if is_heard else _without_answer(evidence)
 
 
 def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
-    asked = evidence.cancel_asked and state.state is State.CANCELLED
-    reason = _joined(ASKED, _killed_while_saving(state)) if asked else _why(evidence)
+    is_requested = evidence.cancel_asked and state.state is State.CANCELLED
+    reason = _joined(ASKED, _killed_while_saving(state)) if is_requested else _why(evidence)
     return _Verdict(state.state, Phase.ENDED, reason, state.ended_at or state.updated_at)
 
 
-def _silent_end(evidence: RunEvidence, seen: str) -> str:
+def _silent_end(evidence: RunEvidence, cause: str) -> str:
     if evidence.script_error:
         return f"{BEFORE_RANKS}: {evidence.script_error}"
     last = evidence.state
     old = spoken(evidence.now - last.updated_at) if last else ""
     when = f"; its last heartbeat ({last.phase.value}) is {old} old" if last else ""
-    return f"{SILENT}: {seen}{when}; see job.out"
+    return f"{SILENT}: {cause}{when}; see job.out"
 
 
 def _why(evidence: RunEvidence) -> str:
-    """What the coordinator said of the end, or of the start that this is, and its newest warning."""
+    """Return the coordinator's reason for the end or for this start, and its newest warning."""
     well = evidence.state is not None and evidence.state.state in (State.RUNNING, State.COMPLETED)
     warnings = evidence.state.warnings if evidence.state and well else ()
     more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-    return _joined(_coordinator_reason(evidence), *(f"warning: {one}{more}" for one in warnings[-1:]))
+    return _joined(_coordinator_reason(evidence), *(f"warning: {warning}{more}" for warning in warnings[-1:]))
 
 
 def _coordinator_reason(evidence: RunEvidence) -> str:
-    """The coordinator's reason, or which rank failed first and how."""
+    """Return the coordinator's reason, or the failure of the rank that failed first."""
     state = evidence.state
     if state is None:
         return ""
-    told = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
+    failure = state.failure.why if state.failure and state.state is not State.COMPLETED else ""
     if state.state is State.RUNNING and state.epoch and state.attempts and not state.reason:
         again = state.attempts[-1].reason
-        return f"{again}, after {told}" if told and told not in again else again
-    return state.reason or told
+        return f"{again}, after {failure}" if failure and failure not in again else again
+    return state.reason or failure
 
 
 def _asked(state: RunState | None) -> str:
@@ -382,7 +382,7 @@ def _asked(state: RunState | None) -> str:
 
 
 def _killed_while_saving(state: RunState) -> str:
-    """What the coordinator reports of ranks that were killed while saving; '' if there are none."""
+    """Return the coordinator's report of ranks that were killed while saving; '' if there are none."""
     last = state.reason.rpartition("; ")[2]
     return last if contract.KILLED_WHILE_SAVING in last else ""
 
@@ -396,7 +396,10 @@ def _phase(state: RunState | None) -> Phase:
 
 
 def _nodelist(evidence: RunEvidence) -> str:
-    """Of a job that ends, Slurm lists only the nodes that it still clears."""
+    """Return the nodes of the run.
+
+    For a job that ends, Slurm lists only the nodes that it still cleans up.
+    """
     attempts = evidence.state.attempts if evidence.state else ()
     ours = fold(attempts[-1].nodes) if attempts else ""
     row = evidence.row
@@ -409,8 +412,8 @@ def _last_word(evidence: RunEvidence) -> float | None:
     return evidence.state.ended_at or evidence.state.updated_at if evidence.state else None
 
 
-def kept(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
-    """``before``, said at ``at`` while the scheduler still knew, unless the run went on since."""
+def recorded_end(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:
+    """Return the end ``before``, which was recorded at ``at``, unless the run has continued since."""
     if state is not None and state.updated_at > at:
         return now
     if not now.state.ended:

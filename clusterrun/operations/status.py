@@ -1,4 +1,4 @@
-"""Asks each source about all runs at once, and derives their status with ``run_state``."""
+"""Query each source for all runs at once, and derive their statuses with ``run_state``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from clusterrun.model.spec import Cluster
 from clusterrun.model.states import State
 from clusterrun.operations.job_matching import Jobs, MatchedJob
 from clusterrun.operations.run_files import RunFiles, damaged, read
-from clusterrun.operations.run_state import NEVER, QUEUEING_SECONDS, STALE_SECONDS, RunEvidence, judge, kept
+from clusterrun.operations.run_state import (
+    NEVER,
+    QUEUEING_SECONDS,
+    STALE_SECONDS,
+    RunEvidence,
+    judge,
+    recorded_end,
+)
 from clusterrun.runs.private_files import DiskRefused
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import ANSWER_SECONDS, SlurmClient
@@ -28,21 +35,17 @@ SPEAK_AFTER = 2.0
 
 @frozen
 class SchedulerReply:
-    """What the scheduler said of each run by its id, when, and whether it answered.
+    """The scheduler's answer about some runs."""
 
-    Of the runs in ``doubtful`` more may be learnt later: their last word is not kept yet. ``elsewhere``
-    names, by run id, the cluster that holds a run's jobs where another was asked.
-    """
-
-    rows: Mapping[str, MatchedJob] = {}
-    at: float | None = None
-    answered: bool = True
-    doubtful: tuple[str, ...] = ()
-    elsewhere: Mapping[str, str] = {}
+    rows: Mapping[str, MatchedJob] = {}  # job by run id
+    at: float | None = None  # time of the answer
+    answered: bool = True  # whether the scheduler answered now
+    doubtful: tuple[str, ...] = ()  # runs whose end is not recorded yet, since the accounting may know more
+    elsewhere: Mapping[str, str] = {}  # by run id, the other cluster that holds its jobs
 
 
 class StatusQuery:
-    """Statuses of runs; ``notices`` holds what the user should know about how they were found."""
+    """A query for the statuses of runs. ``notices`` holds the messages for the user about its sources."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class StatusQuery:
         tell: Callable[[str], None],
         other_cluster: Callable[[RunRecord], str],
     ) -> None:
-        """``tell`` reports a wait that gets long; ``other_cluster`` is ``Context.other_cluster``."""
+        """``tell`` gets a notice about a long wait. ``other_cluster`` is ``Context.other_cluster``."""
         self._store, self._client, self._jobs = store, client, jobs
         self._clock, self._tell, self._other_cluster = clock, tell, other_cluster
         self.notices: list[str] = []
@@ -64,33 +67,35 @@ class StatusQuery:
         ask: bool = True,
         oldest: float = 0.0,
         since: float = 0.0,
-        gone: bool = False,
+        skip_missing: bool = False,
     ) -> list[RunStatus]:
-        """The status of each run, in order; a damaged one is UNKNOWN and says why.
+        """Return the status of each run, in order. A damaged run is UNKNOWN with a reason.
 
-        Without ``ask`` only the run directories speak. An answer of Slurm may be ``oldest`` seconds old, but
-        not from before ``since``. With ``gone``, runs that are there no more are left out, else:
-        ``NoSuchRun``.
+        Only the run directories are read if ``ask`` is false. An answer of Slurm may be ``oldest`` seconds
+        old, but not from before ``since``. A run that does not exist is skipped if ``skip_missing`` is true.
+        Otherwise it raises ``NoSuchRun``.
         """
-        found: list[RunFiles | RunStatus] = []
-        for one in ids:
+        cases: list[RunFiles | RunStatus] = []
+        for run_id in ids:
             try:
-                found.append(read(self._store, one))
+                cases.append(read(self._store, run_id))
             except NoSuchRun:
-                if not gone:
+                if not skip_missing:
                     raise
-        readable = [c for c in found if isinstance(c, RunFiles)]
+        readable = [c for c in cases if isinstance(c, RunFiles)]
         heard = self._scheduler_reply(readable, oldest, since) if ask else SchedulerReply(answered=False)
-        return [self._status(c, heard) if isinstance(c, RunFiles) else c for c in found]
+        return [self._status(c, heard) if isinstance(c, RunFiles) else c for c in cases]
 
     def _scheduler_reply(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
-        """What the scheduler says of the runs that it could say something of."""
-        asked = [c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())]
-        if not asked:
+        """Return the scheduler's answer about the runs that it may know more about."""
+        candidates = [
+            c for c in cases if c.record.cluster == Cluster.SLURM.value and c.open(self._clock.now())
+        ]
+        if not candidates:
             return SchedulerReply()
         sentence = f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question"
         with notice_if_slow(SPEAK_AFTER, self._tell, sentence):
-            return self._asked(asked, oldest, since)
+            return self._asked(candidates, oldest, since)
 
     def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         began = self._clock.now()
@@ -98,16 +103,16 @@ class StatusQuery:
         queue = self._matching(news.rows)
         rows = _speaking(cases, queue)
         unknown = [c.record for c in cases if c.record.run_id not in rows and not news.failure]
-        away = {one.run_id: name for one in unknown if (name := self._other_cluster(one))}
+        away = {record.run_id: name for record in unknown if (name := self._other_cluster(record))}
         ours = [c for c in cases if c.record.run_id not in away]
         if not news.failure and any(self._outdated(c, news.at, rows.get(c.record.run_id)) for c in ours):
-            news = self._jobs().jobs(oldest, since=began)  # it may have been queued since that answer
+            news = self._jobs().jobs(oldest, since=began)  # a job may have been queued since that answer
             queue = self._matching(news.rows)
             rows = _speaking(cases, queue)
         if news.failure:
-            known = f"{news.failure}: what follows is what the run directories say"
+            message = f"{news.failure}: what follows is what the run directories say"
             ago = spoken(max(0.0, self._clock.now() - news.at))
-            self.notices.append(f"{known}, and what Slurm said {ago} ago" if news.at else known)
+            self.notices.append(f"{message}, and what Slurm said {ago} ago" if news.at else message)
             return SchedulerReply(rows, news.at or None, False)
         doubtful = self._account(ours, rows, queue)
         return SchedulerReply(rows, news.at, True, doubtful, away)
@@ -115,26 +120,29 @@ class StatusQuery:
     def _matching(self, rows: Iterable[JobRow]) -> Jobs:
         return Jobs(rows, self._other_cluster, self._store.newest_of_job)
 
-    def _outdated(self, files: RunFiles, answered_at: float, found: MatchedJob | None) -> bool:
-        """An answer must not bury a job that it should know, nor tell of one that has ended since."""
+    def _outdated(self, files: RunFiles, answered_at: float, job: MatchedJob | None) -> bool:
+        """Return whether an answer is too old: it lacks the run's job, or is from before the run's end."""
         if files.state and files.state.state.ended:
             return files.state.state is not State.COMPLETED and answered_at < files.state.updated_at
-        if files.damage or (found and (files.record.spec.shapes or files.record.job_id in ("", found.own))):
+        if files.damage or (job and (files.record.spec.shapes or files.record.job_id in ("", job.own))):
             return False
         return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
 
     def _account(self, cases: list[RunFiles], rows: dict[str, MatchedJob], queue: Jobs) -> tuple[str, ...]:
-        """Let the accounting speak of jobs that the queue has forgotten; the runs that it did not tell of."""
+        """Add the jobs that only the accounting knows to ``rows``.
+
+        Return the runs that it gave no answer about.
+        """
         open_ = [c for c in cases if not (c.state and c.state.state.ended)]
         asked_before = {c.record.run_id for c in open_ if c.ended and c.ended.inferred}
-        known = rows.keys() | asked_before
-        missing = [c for c in open_ if c.record.run_id not in known and c.record.job_id]
+        settled = rows.keys() | asked_before
+        missing = [c for c in open_ if c.record.run_id not in settled and c.record.job_id]
         numbers = (job for c in missing for job in (c.record.job_id, c.waiting) if job and job not in queue)
-        wanted = dict.fromkeys(numbers)
-        if not wanted:
+        job_ids = dict.fromkeys(numbers)
+        if not job_ids:
             return ()
         try:
-            jobs = self._matching(self._client().finished(tuple(wanted)))
+            jobs = self._matching(self._client().finished(tuple(job_ids)))
         except SchedulerError as error:
             self.notices.append(f"Slurm's accounting did not tell how forgotten jobs ended: {error.seen}")
             return tuple(c.record.run_id for c in missing)
@@ -142,12 +150,12 @@ class StatusQuery:
         return ()
 
     def _status(self, files: RunFiles, reply: SchedulerReply) -> RunStatus:
-        found = reply.rows.get(files.record.run_id)
-        record, now = found.record if found else files.record, self._clock.now()
-        row = found.row if found else None
+        job = reply.rows.get(files.record.run_id)
+        record, now = job.record if job else files.record, self._clock.now()
+        row = job.row if job else None
         files = self._latest(files, row if reply.answered else None)
-        if found and not files.record.job_id:  # its submission was answered after all
-            files = replace(files, record=replace(files.record, job_id=found.own))
+        if job and not files.record.job_id:  # its submission succeeded, though its answer was lost
+            files = replace(files, record=replace(files.record, job_id=job.own))
             self._store.save(files.record)
         local = record.cluster == Cluster.LOCAL.value
         run_dir = self._store.paths(record.run_id).run_dir
@@ -178,14 +186,14 @@ class StatusQuery:
             status = replace(status, reason="; ".join(reasons))
         if files.damage:
             return status
-        # A scheduler that does not answer withdraws no end.
+        # A recorded end stands if the scheduler does not answer.
         if files.ended and (not reply.answered or not files.open(now) or files.still_inferred(status)):
-            return kept(files.ended.status, files.state, files.ended.at, status)
+            return recorded_end(files.ended.status, files.state, files.ended.at, status)
         self._note(status, files, row is None or row.state.ended or record.in_allocation, reply, now)
         return status
 
     def _before(self, record: RunRecord) -> str:
-        """Which of the runs that ``record`` was to follow did not end well, and how it ended."""
+        """Return which run before ``record`` did not complete, and how it ended; '' if there is none."""
         for job_id in record.spec.after:
             try:
                 run_id = self._store.find(job_id)
@@ -199,18 +207,21 @@ class StatusQuery:
     def _note(
         self, status: RunStatus, files: RunFiles, final: bool, reply: SchedulerReply, now: float
     ) -> None:
-        """Keep an end, unless the scheduler may soon say better why; take one back that was none."""
-        told = reply.answered and status.run_id not in (*reply.doubtful, *reply.elsewhere)
+        """Record an end, unless the scheduler may soon know a better reason.
+
+        Remove the record of a wrong end.
+        """
+        is_certain = reply.answered and status.run_id not in (*reply.doubtful, *reply.elsewhere)
         try:
-            if status.state.ended and final and (told or status.cluster == Cluster.LOCAL.value):
+            if status.state.ended and final and (is_certain or status.cluster == Cluster.LOCAL.value):
                 self._store.settle(status, now, files.record.job_id)
             elif files.ended and status.state in (State.PENDING, State.RUNNING):
                 self._store.reopen(status.run_id)
-        except DiskRefused as error:  # a full disk takes nothing from what was found out
+        except DiskRefused as error:  # the status is right even if the disk is full
             self.notices.append(f"the state of {status.run_id} could not be written: {error.seen}")
 
     def _latest(self, files: RunFiles, row: JobRow | None) -> RunFiles:
-        """A run that seems to be over, or silent, may have spoken while the scheduler was asked."""
+        """Read a run again that seems ended or silent, since it may have written during the query."""
         if files.damage or (files.state and files.state.state.ended) or (row and not row.state.ended):
             return files
         with suppress(NoSuchRun):
@@ -220,7 +231,7 @@ class StatusQuery:
 
 
 def _speaking(cases: Iterable[RunFiles], jobs: Jobs) -> dict[str, MatchedJob]:
-    return {c.record.run_id: found for c in cases if (found := jobs.speaking(c))}
+    return {c.record.run_id: job for c in cases if (job := jobs.speaking(c))}
 
 
 def _alive(record: RunRecord) -> bool | None:

@@ -1,4 +1,4 @@
-"""From a spec to a queued run: every check first, the record on disk before the queue, never twice."""
+"""Queue a run from a spec: all checks first, then the record on disk, then one submission."""
 
 from __future__ import annotations
 
@@ -47,48 +47,47 @@ from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.queries import PartitionOffer
 from clusterrun.system import RealClock
 
+# Names in the run directory, each with its content.
 Files = Sequence[tuple[str, bytes]]
-"""Names in the run directory, and what stands there."""
+# An srun listens on three ports, and on two more for every 48 hosts (slurm.conf(5)).
 SRUN_PORTS, SRUN_PORTS_MORE, SRUN_HOSTS = 3, 2, 48
-"""An srun listens on three ports, and on two more for every 48 hosts (slurm.conf(5))."""
+# Seconds that a submission waits for the partitions' offers. Without them sbatch reports the same errors.
 OFFER_SECONDS = 1.0
-"""How long a submission waits for the partitions' offers; what is wrong then, sbatch says too, if later."""
 
 # The name in the run directory of the standard input that was passed on.
 INPUT = os.path.basename(RunPaths("").input)
 
+# Options of sbatch that salloc does not have.
 OF_A_SCRIPT = ("comment", "output", "open-mode", "requeue", "no-requeue")
-"""Options of sbatch that mean nothing to salloc."""
 
 
 @frozen
 class SubmitFacts:
-    """What is known before planning: ``said`` is for the person, ``of_launch`` of a launch by srun."""
+    """The facts before planning."""
 
     spec: JobSpec
     site: MachineFacts
-    said: tuple[str, ...]
-    of_launch: tuple[str, ...]
-    offered: Offered | None
-    """None if no scheduler is asked."""
+    said: tuple[str, ...]  # notices for the user
+    of_launch: tuple[str, ...]  # notices about a launch by srun
+    offered: Offered | None  # None if no scheduler is queried
 
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Notices about a plan that is made of it. Raises ``BadInput`` if it can never run."""
-        said = (*self.said, *self.of_launch, *about_python(planned, self.site))
+        """Return the notices about a plan from these facts. Raise ``BadInput`` if it can never run."""
+        notices = (*self.said, *self.of_launch, *about_python(planned, self.site))
         if not planned.spec.alone:
             verb = "run" if self.site.allocation else "submit"
-            said += check_words(self.spec, verb)
-            said += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
-        said += check(planned, environ=environ)
+            notices += check_words(self.spec, verb)
+            notices += check_command(self.spec, planned.spec.cluster is Cluster.SLURM, verb)
+        notices += check(planned, environ=environ)
         partition_limits.check(planned.spec, _partitions(self.offered))
         if not planned.spec.alone:
-            said += partition_limits.forgotten_gpus(planned.spec, _partitions(self.offered))
-        return said
+            notices += partition_limits.forgotten_gpus(planned.spec, _partitions(self.offered))
+        return notices
 
 
 @frozen
 class Draft:
-    """A submission before anything was touched; ``notices`` are for the person who submits."""
+    """A checked submission, before any file is made. ``notices`` are for the user."""
 
     plan: Plan
     notices: tuple[str, ...]
@@ -97,7 +96,7 @@ class Draft:
 
 @frozen
 class ShapeOfRun:
-    """Which of the shapes of a run is drafted, and what was found out once for all of them."""
+    """The shape of a run to draft, and the facts that all its shapes share."""
 
     run_id: str
     token: str
@@ -107,12 +106,15 @@ class ShapeOfRun:
 
 
 def submit_facts(
-    spec: JobSpec, context: Context, allocation: str = "", known: Offered | None = None
+    spec: JobSpec, context: Context, allocation: str = "", offered_before: Offered | None = None
 ) -> SubmitFacts:
-    """What this machine and Slurm say before ``spec`` is planned; ``allocation``: the job it starts in."""
+    """Return the facts of this machine and of Slurm for ``spec``.
+
+    ``allocation`` is the job that it starts in.
+    """
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
-    offered = (known or Offered(context)) if site.slurm and not allocation else None
+    offered = (offered_before or Offered(context)) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     spec, avoided = _without_unfit_nodes(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
@@ -121,57 +123,60 @@ def submit_facts(
 
 
 def named(spec: JobSpec, context: Context) -> tuple[str, str]:
-    """A new run id, and a token for its jobs."""
+    """Return a new run id and a token for its jobs."""
     name = spec.name or default_name(spec.command)
     return run_id(name, context.clock.now(), os.urandom(2)), os.urandom(8).hex()
 
 
 def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun | None = None) -> Draft:
-    """The whole submission of ``spec``, ``of`` a run in several shapes or alone, checked; makes no file."""
-    found = submit_facts(spec, context, allocation, of.offered if of else None)
-    spec, site = found.spec, found.site
+    """Return the checked submission of ``spec``, alone or as a shape ``of`` a run. No file is made."""
+    facts = submit_facts(spec, context, allocation, of.offered if of else None)
+    spec, site = facts.spec, facts.site
     chosen, token, shape = (of.run_id, of.token, of.shape) if of else (*named(spec, context), -1)
     paths = context.store.paths(chosen)
     as_asked = plan(spec, chosen, token, paths.run_dir, site, shape)
-    said = found.check(as_asked, context.environ)
+    notices = facts.check(as_asked, context.environ)
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
-        return Draft(as_asked, as_asked.notices + said + idle)
+        return Draft(as_asked, as_asked.notices + notices + idle)
     snapshot = (of and of.snapshot) or look(spec.cwd, spec.snapshot_include)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
-    said = (*planned.notices, *said, *snapshot.lines(), *missing(spec, snapshot), where)
-    return Draft(planned, said, snapshot)
+    notices = (*planned.notices, *notices, *snapshot.lines(), *missing(spec, snapshot), where)
+    return Draft(planned, notices, snapshot)
 
 
 def allocation_argv(
     spec: JobSpec, context: Context, command: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The salloc that gives ``command`` (none: a shell) what a job of ``spec`` would get, and what to say."""
+    """Return the salloc command for the resources of ``spec``, and notices.
+
+    An empty ``command`` means a shell.
+    """
     spec = replace(spec, cluster=Cluster.SLURM, name=spec.name or "interactive")
-    found = submit_facts(spec, context)
-    partition_limits.check(found.spec, _partitions(found.offered))
-    wanted = sbatch_options.job_options(found.spec, "", RunPaths(spec.cwd), (), found.site.cpus_per_gpu)
-    words = [sbatch_options.word((key, value)) for key, value in wanted if key not in OF_A_SCRIPT]
-    return ("salloc", *words, *command), found.said
+    facts = submit_facts(spec, context)
+    partition_limits.check(facts.spec, _partitions(facts.offered))
+    options = sbatch_options.job_options(facts.spec, "", RunPaths(spec.cwd), (), facts.site.cpus_per_gpu)
+    arguments = [sbatch_options.word((key, value)) for key, value in options if key not in OF_A_SCRIPT]
+    return ("salloc", *arguments, *command), facts.said
 
 
 class Offered:
-    """What the partitions offer; queried in a thread while the rest is prepared."""
+    """The offers of the partitions, queried in a thread during the other preparations."""
 
     def __init__(self, context: Context) -> None:
-        self._found: tuple[PartitionOffer, ...] = ()
+        self._partitions: tuple[PartitionOffer, ...] = ()
         self._thread = threading.Thread(target=self._ask, args=(context.client(),), daemon=True)
         self._thread.start()
 
     def _ask(self, client: SlurmClient) -> None:
-        with suppress(SchedulerError):  # sbatch will say what is wrong
-            self._found = client.partitions()
+        with suppress(SchedulerError):  # sbatch reports the error
+            self._partitions = client.partitions()
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
-        """All of them; none if no answer came in time."""
+        """Return all offers; none without an answer in time."""
         self._thread.join(OFFER_SECONDS)
-        return self._found
+        return self._partitions
 
 
 def _partitions(offered: Offered | None) -> tuple[PartitionOffer, ...]:
@@ -179,18 +184,20 @@ def _partitions(offered: Offered | None) -> tuple[PartitionOffer, ...]:
 
 
 def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, ...]]:
-    """``spec`` with the GPUs of whole nodes where Slurm hands out nothing smaller, and a notice."""
+    """Return ``spec`` with the GPUs of whole nodes and a notice if Slurm allocates only whole nodes."""
     if not spec.gpus or spec.gpus_from_node or not context.client().gives_whole_nodes():
         return spec, ()
-    seen = "Slurm gives whole nodes here and none of their GPUs (SelectType=select/linear)"
+    message = "Slurm gives whole nodes here and none of their GPUs (SelectType=select/linear)"
     if spec.gpu_type:
         remedy = f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition"
-        raise BadInput(f"--gpus {spec.gpus_asked}: {seen}: it cannot be asked for a type", remedy)
-    return replace(spec, gpus_from="node"), (f"{seen}: those that each node has are used (--gpus-from node)",)
+        raise BadInput(f"--gpus {spec.gpus_asked}: {message}: it cannot be asked for a type", remedy)
+    return replace(spec, gpus_from="node"), (
+        f"{message}: those that each node has are used (--gpus-from node)",
+    )
 
 
 def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
-    """A notice where the ports of ``SrunPortRange`` are too few for a launch beside one that still ends."""
+    """Return a notice if ``SrunPortRange`` has too few ports for a launch while another one ends."""
     ports = context.client().srun_ports()
     needed = SRUN_PORTS + SRUN_PORTS_MORE * -(-spec.nodes // SRUN_HOSTS)
     if not ports or ports >= 2 * needed:
@@ -204,13 +211,13 @@ def _few_ports(spec: JobSpec, context: Context) -> tuple[str, ...]:
 def _without_unfit_nodes(
     spec: JobSpec, context: Context, site: MachineFacts, offered: Offered | None
 ) -> tuple[JobSpec, tuple[str, ...]]:
-    """``spec`` without nodes that were lately unfit, where that is wanted, and what to say about it."""
+    """Return ``spec`` without the nodes that were unfit lately if --avoid-bad is set, and notices."""
     if not spec.avoid_bad or offered is None:
         return spec, ()
     now = context.clock.now()
-    known = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
+    records = recall(findings_folder(context.store.home, site.cluster), now - spec.bad_since)
     target = partition_limits.target_partition(spec, offered.partitions())
-    return keep_off(spec, known, now, target.nodes if target else 0)
+    return keep_off(spec, records, now, target.nodes if target else 0)
 
 
 def _sharing_cpus(
@@ -236,7 +243,7 @@ def _sharing_cpus(
     if refusal(site):  # one CPU per rank is refused too
         if waiting := _waits(spec, context, partitions):
             return site, (waiting,)
-        # The nodes have all come back: after a restart of the controller they do so while we ask.
+        # All nodes are up again. They return one by one after a restart of the controller.
         other_reason = refusal(site)
         now = "Slurm could not start this job as its nodes are now"
         later = "if the job stays in the queue, `clusterrun status` says what it waits for"
@@ -255,13 +262,13 @@ def _smaller_share(cpus: int, share: int, reason: str) -> str:
     )
 
 
-def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> str:
-    """The notice for a job that only waits for nodes, which ``--test-only`` calls impossible; else ''."""
+def _waits(spec: JobSpec, context: Context, partitions: Sequence[PartitionOffer]) -> str:
+    """Return the notice for a job that only waits for nodes; else ''. ``--test-only`` refuses such a job."""
     try:
         nodes = context.client().nodes()
     except SchedulerError:
         return ""
-    target = partition_limits.target_partition(spec, there)
+    target = partition_limits.target_partition(spec, partitions)
     away = node_calendar.away(nodes, target.name if target else "", spec.least_allocated, spec.nodelist)
     if not away:
         return ""
@@ -273,38 +280,38 @@ def _waits(spec: JobSpec, context: Context, there: Sequence[PartitionOffer]) -> 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:
     why = "" if spec.cluster is Cluster.LOCAL else context.client().why_not()
     if why and spec.cluster is Cluster.SLURM:
-        seen = f"Slurm cannot be used here: {why}"
-        raise SchedulerError(seen, "run this where Slurm is, or use --cluster local")
-    here = spec.cluster is Cluster.LOCAL or bool(why)
-    name = Cluster.LOCAL.value if here else context.client().cluster_name()
+        message = f"Slurm cannot be used here: {why}"
+        raise SchedulerError(message, "run this where Slurm is, or use --cluster local")
+    is_local = spec.cluster is Cluster.LOCAL or bool(why)
+    name = Cluster.LOCAL.value if is_local else context.client().cluster_name()
     named = spec.python and not spec.container
     python, why_python, about = (spec.python, "", "") if named else ranks_python(context.environ)
     return MachineFacts(
-        slurm=not here,
+        slurm=not is_local,
         python=python,
         why_python=why_python,
         about_python=about,
         why=why,
-        gpus=count_gpus(context.environ) if here and spec.gpus else 0,
+        gpus=count_gpus(context.environ) if is_local and spec.gpus else 0,
         cluster=name,
         findings=findings_folder(context.store.home, name),
-        runtimes=runtimes_here(context.environ, slurm=not here) if spec.container else (),
+        runtimes=runtimes_here(context.environ, slurm=not is_local) if spec.container else (),
         opens_own_output=opens_own_output(spec),
-        kill_wait=contract.KILL_WAIT_SECONDS if here else context.client().kill_wait(),
+        kill_wait=contract.KILL_WAIT_SECONDS if is_local else context.client().kill_wait(),
         of_a_cluster=context.client().of_a_cluster(os.uname().nodename) if why else "",
     )
 
 
-def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
-    """The Slurm jobs that must end well first; a run that has ended well already needs no waiting for."""
-    for word in words:
+def _job_ids(selectors: Iterable[str], context: Context) -> Iterable[str]:
+    """Yield the Slurm jobs that must succeed first. A run that has completed already is left out."""
+    for word in selectors:
         status = context.inquiry().statuses([find_run(context, word)])[0]
         if status.state is State.COMPLETED:
             continue
         run, wait = f"--after {word}: the run {status.run_id}", f"clusterrun wait {status.run_id}"
         if status.state.ended:
-            seen = f"{run} has ended as {status.state.value}"
-            raise BadInput(seen, "leave --after out, or name a run that can still succeed")
+            message = f"{run} has ended as {status.state.value}"
+            raise BadInput(message, "leave --after out, or name a run that can still succeed")
         record = context.store.read(status.run_id)
         if status.cluster != Cluster.SLURM.value or not status.job_id or record.in_allocation:
             raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
@@ -316,25 +323,26 @@ def _job_ids(words: Iterable[str], context: Context) -> Iterable[str]:
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
-    """Submit ``spec``: the record with its job id, and the inherited variables that were left behind.
+    """Submit ``spec``. Return the record with its job id, and the inherited variables that were dropped.
 
-    Only after ``SchedulerUnreachable`` may a run be queued: its record stays, so that ``status`` finds out.
+    After ``SchedulerUnreachable`` the run may be queued, so its record stays for ``status``. After any other
+    error it is not.
     """
-    made = draft(spec, context)
-    record = prepare(made, context, files=files)
-    record = replace(record, job_id=queue(made.plan, record, context, tell))
-    for notice in made.notices:  # a refusal stands alone: what surely is wrong, without what may be
+    drafted = draft(spec, context)
+    record = prepare(drafted, context, files=files)
+    record = replace(record, job_id=queue(drafted.plan, record, context, tell))
+    for notice in drafted.notices:  # after the submission, so that a refusal is shown alone
         tell(notice)
     try:
         context.store.save(record)
     except DiskRefused as error:
-        seen = f"job {record.job_id} is queued, but its number could not be written ({error.seen})"
-        tell(f"{seen}: clusterrun status finds it")
+        message = f"job {record.job_id} is queued, but its number could not be written ({error.seen})"
+        tell(f"{message}: clusterrun status finds it")
     return record, dropped(context.environ)
 
 
 def prepare(
-    made: Draft,
+    drafted: Draft,
     context: Context,
     sweep: str = "",
     point: str = "",
@@ -343,20 +351,20 @@ def prepare(
     program: str = "",
     others: Sequence[Plan] = (),
 ) -> RunRecord:
-    """Everything in the run directory, the record last; nothing of it is left where that fails.
+    """Write the run directory, the record last. Remove the directory if that fails.
 
-    With ``sync`` record, orders and program outlive a crash once this has returned: the job that is queued
-    then needs them. Slurm keeps a copy of the script. ``others`` are the run's further shapes.
+    The record, orders and program are synced to disk if ``sync`` is true, since the queued job needs them
+    after a crash. Slurm keeps a copy of the script. ``others`` are the run's further shapes.
     """
-    planned = made.plan
+    planned = drafted.plan
     paths = RunPaths(planned.run_dir)
     if planned.spec.input == paths.input and not any(name == INPUT for name, _ in files):
         raise BadInput("--input - is for submit and run on a command line", "name a file: --input FILE")
     record = replace(_record(planned, context), sweep=sweep, point=point)
     context.store.claim(planned.run_id, sync)
     try:
-        if made.snapshot:
-            take(made.snapshot, paths.snapshot, paths.snapshot_note)
+        if drafted.snapshot:
+            take(drafted.snapshot, paths.snapshot, paths.snapshot_note)
             os.makedirs(planned.spec.cwd, exist_ok=True)  # a folder without code is not copied
         share(program or program_for_nodes(context), paths.agent)
         _write_plans((planned, *others), paths, sync)
@@ -372,29 +380,30 @@ def prepare(
 def _record(planned: Plan, context: Context) -> RunRecord:
     names = [name for name, _ in planned.spec.environment if name not in contract.CODE_VARIABLES]
     environment = tuple((name, "") for name in names)
+    must_understand: tuple[str, ...] = ()
+    if planned.allocation:
+        must_understand = ("in_allocation",)
+    elif planned.shape >= 0:
+        must_understand = ("others",)
     return RunRecord(
         run_id=planned.run_id,
         name=planned.spec.name,
         cluster=planned.spec.cluster.value,
         token=planned.token,
-        # What people look at and send around names the variables; only the orders hold their values.
+        # Users look at the record and share it. Only the orders hold the values of the variables.
         spec=replace(planned.spec, environment=environment),
         submitted_at=context.clock.now(),
         host=os.uname().nodename,
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
         job_id=planned.allocation,
         in_allocation=bool(planned.allocation),
-        # Without these a reader would take the run's jobs for others.
-        must_understand=("in_allocation",)
-        if planned.allocation
-        else ("others",)
-        if planned.shape >= 0
-        else (),
+        # A reader that ignored these fields would attribute the run's jobs to other runs.
+        must_understand=must_understand,
     )
 
 
 def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
-    empty_file(paths.job_output)  # before Slurm makes it with the mode that the umask leaves
+    empty_file(paths.job_output)  # before Slurm makes it with the mode of the umask
     for planned in plans:
         if planned.orders.preflight.findings:
             private_folder(planned.orders.preflight.findings)
@@ -406,7 +415,7 @@ def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
 
 
 def program_for_nodes(context: Context) -> str:
-    """The path of the packed program that runs are given. Raises ``DiskRefused``."""
+    """Return the path of the packed program for runs. Raise ``DiskRefused``."""
     from clusterrun.script.pack import agent_program
 
     cache = os.path.join(context.store.home, "cache")
@@ -417,7 +426,7 @@ def program_for_nodes(context: Context) -> str:
 
 
 def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str:
-    """Slurm's number of the job, or the id of the coordinator's process on this machine."""
+    """Queue the run. Return the number of its job, or the id of its coordinator's process on this machine."""
     try:
         if planned.spec.cluster is Cluster.LOCAL:
             from clusterrun.local.start_run import start
@@ -425,9 +434,9 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
             return start(planned, scrubbed(context.environ))
         return queued(planned, context, tell)
     except SchedulerUnreachable:
-        raise  # it may be queued: the record stays, and its token finds the job
+        raise  # the job may be queued: the record stays, and its token identifies the job
     except (SchedulerError, BadInput) as error:
-        context.store.discard(record.run_id)  # refused in plain words: nothing is queued
+        context.store.discard(record.run_id)  # an explicit refusal: nothing is queued
         unused = not_obeyed(context.environ, planned.spec)
         if unused and isinstance(error, SchedulerError):
             error.remedy = "\n".join(filter(None, (error.remedy, unused)))
@@ -435,11 +444,11 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
 
 
 def queued(planned: Plan, context: Context, tell: Tell) -> str:
-    """The number of the job that Slurm has taken. Raises as ``submit_once.send``."""
+    """Return the number of the job that Slurm accepted. Raise the errors of ``submit_once.send``."""
     return sent(planned.argv, planned.spec, marked(planned.token, planned.shape), context, tell)
 
 
 def sent(argv: Sequence[str], spec: JobSpec, token: str, context: Context, tell: Tell) -> str:
-    """The number of the job, or array, that Slurm has taken. Raises as ``submit_once.send``."""
+    """Return the number of the job or array that Slurm accepted. Raise the errors of ``submit_once.send``."""
     slurm = SlurmClient(scrubbed(context.environ))
     return submit_once.send(slurm, argv, spec.cwd, token, spec.partition, RealClock(), tell)

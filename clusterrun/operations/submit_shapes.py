@@ -1,8 +1,8 @@
-"""One run in several shapes: a job of each is queued, and the first that starts keeps the run.
+"""Submit a run in several shapes: queue a job for each shape, and let the first job that starts keep the run.
 
-Which one that is a file decides (``runtime.run_files.claim_shape``), so it is one alone, also where two
-start in the same second or nobody can reach Slurm. The one that began cancels the jobs of the others; a
-job that starts all the same ends by itself.
+A file decides which job is first (``runtime.run_files.claim_shape``). So exactly one job keeps the run, even
+if two start in the same second or Slurm is unreachable. That job cancels the other jobs. A job that starts
+nevertheless ends by itself.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from clusterrun.script.environment import dropped
 
 
 def drafts(spec: JobSpec, context: Context) -> list[Draft]:
-    """The submission of each shape, checked; makes no file. Raises ``ClusterrunError``."""
+    """Return the checked submission of each shape. No file is made."""
     snapshot = look(spec.cwd, spec.snapshot_include) if spec.snapshot else None
     first = ShapeOfRun(*named(spec, context), 0, Offered(context), snapshot)
     shapes = [replace(first, shape=shape) for shape in range(len(spec.shape_words))]
-    return [draft(spec.shaped(one.shape), context, of=one) for one in shapes]
+    return [draft(spec.shaped(part.shape), context, of=part) for part in shapes]
 
 
 def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tuple[RunRecord, tuple[str, ...]]:
-    """Submit ``spec`` in all its shapes but those that Slurm refuses, which is said."""
-    made = drafts(spec, context)
-    record = prepare(made[0], context, files=files, others=[one.plan for one in made[1:]])
+    """Submit ``spec`` in all its shapes, and report the shapes that Slurm refuses."""
+    submissions = drafts(spec, context)
+    record = prepare(
+        submissions[0], context, files=files, others=[submission.plan for submission in submissions[1:]]
+    )
     jobs: dict[int, str] = {}
     refusals: list[SchedulerError | BadInput] = []
-    for one in made:
+    for submission in submissions:
         if context.store.shape(record.run_id) is not None:
-            break  # one of those that were queued has started already
+            break  # a queued job has started already
         try:
-            jobs[one.plan.shape] = queued(one.plan, context, tell)
+            jobs[submission.plan.shape] = queued(submission.plan, context, tell)
         except SchedulerUnreachable as error:
             if not jobs:
-                raise  # it may be queued: the record stays, and its token finds the job
-            tell(f"shape {spec.shape_words[one.plan.shape]} may not be queued: {error.seen}")
+                raise  # the job may be queued: the record stays, and its token identifies the job
+            tell(f"shape {spec.shape_words[submission.plan.shape]} may not be queued: {error.seen}")
             break
         except (SchedulerError, BadInput) as error:
             refusals.append(error)
-            tell(f"shape {spec.shape_words[one.plan.shape]} is left out: {error.seen}")
+            tell(f"shape {spec.shape_words[submission.plan.shape]} is left out: {error.seen}")
     if not jobs:
         context.store.discard(record.run_id)
         raise refusals[0]
-    for notice in dict.fromkeys(notice for one in made for notice in one.notices):
+    for notice in dict.fromkeys(notice for submission in submissions for notice in submission.notices):
         tell(notice)
     first, *others = jobs.values()
-    asked = {name: getattr(spec, name) for name in spec.said_by_shapes}
-    record = replace(record, job_id=first, others=tuple(others), spec=replace(record.spec, **asked))
+    requested = {name: getattr(spec, name) for name in spec.said_by_shapes}
+    record = replace(record, job_id=first, others=tuple(others), spec=replace(record.spec, **requested))
     try:
         context.store.save(record)
     except DiskRefused as error:
         tell(f"jobs {' '.join(jobs.values())} are queued, but that could not be written ({error.seen})")
-    # The one that began may have looked for the others before they were queued.
+    # The job that started may have cancelled the others before all of them were queued.
     begun = context.store.shape(record.run_id)
     if losers := [job_id for shape, job_id in jobs.items() if begun not in (None, shape)]:
         try:

@@ -1,18 +1,18 @@
-"""From the points of a sweep to queued runs: arrays on Slurm, one after the other on this machine.
+"""Queue the points of a sweep as runs: in arrays on Slurm, one after the other on this machine.
 
 A sweep is a table of ordinary runs. Each point has a run directory with its orders and its script, made
-before anything is queued, and as a job it is a task of an array: ``41_7``. What makes that work:
+before anything is queued. Its job is a task of an array: ``41_7``. The rules:
 
 - The array's script holds the list of run ids; a task becomes the run at its number (``array_script``).
   A task that Slurm queues again has the same number and continues with the same run.
-- The array is submitted once, as any run is (``submit_once``): its token stands in the comment, which all
-  tasks share. A run's token is the array's with its number, so that a row of Slurm finds its run.
-- On the nodes and here a task goes by ``41_7`` alone: its plain number may be that of the whole array.
+- The array is submitted once, as any run is (``submit_once``). Its token is in the comment that all tasks
+  share. A run's token is the array's token with the number of the task, which identifies its row in Slurm.
+- A task is always named ``41_7``, since its plain number may be that of the whole array.
 - A chain (``--requeue-by chain``) leaves the array: the next job of a run is a job of its own.
 
-Arrays are as long as Slurm takes them (MaxArraySize). ``at_most`` runs at once is ``%K`` of the array; a
-second array then waits for the end of the first. Where a limit on the user's jobs refuses an array, shorter
-ones are tried, and the rest is queued as runs end, by the process that has begun it.
+An array has at most MaxArraySize tasks. ``at_most`` runs at once is ``%K`` of the array, and a second array
+then waits for the end of the first. If a limit on the user's jobs refuses an array, this process tries
+shorter arrays and queues the rest as runs end.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
 from clusterrun.script.plan import Plan, default_name, plan
 
+# Characters. The name of a run, with the number of its point, still fits its id.
 LONGEST_NAME = 24
-"""Characters: with the number of its point the name of a run still fits its id."""
 LOOK_EVERY = 0.5
+# Seconds between queries for an array whose submission was cut short.
 OPEN_SECONDS = 5.0
-"""Seconds between looks whether Slurm shows an array whose submission nobody has seen the end of."""
+# Seconds between polls of the ended runs if a limit on jobs holds the others back.
 WAVE_SECONDS = 10.0
-"""Seconds between polls of how many runs have ended, where a limit on jobs holds the others back."""
+# A file in the run directory of a function: the function and its arguments (clusterrun.training.function).
 CALL = "call.pkl"
-"""In the run directory of a function: the function and its arguments (clusterrun.training.function)."""
 POLICY = "accounting/qos policy"
 
 
 class JobLimit(SchedulerError):
-    """Slurm takes no more jobs of this user now."""
+    """Slurm accepts no more jobs of this user at the moment."""
 
 
 class TakenOver(SchedulerError):
@@ -60,7 +60,7 @@ class TakenOver(SchedulerError):
 
 
 def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Context) -> SweepRecord:
-    """A sweep of which nothing is queued; makes no file. Raises ``BadInput``."""
+    """Return a sweep without queued points. No file is made. Raise ``BadInput``."""
     if at_most < 0:
         raise BadInput(f"--at-most must be at least 1, not {at_most}", "leave it out for no limit")
     if spec.shapes:
@@ -82,26 +82,26 @@ def run_spec(sweep: SweepRecord, spec: JobSpec, place: int) -> JobSpec:
 
 
 def checked(sweep: SweepRecord, context: Context) -> tuple[submit.SubmitFacts, Plan, tuple[str, ...]]:
-    """What is known before anything is queued, and the plan of the first waiting run, with its notices."""
+    """Return the facts before planning, the plan of the first waiting run, and its notices."""
     facts = submit.submit_facts(sweep.spec, context)
     place = (sweep.waiting or [0])[0]
     first = plan(run_spec(sweep, facts.spec, place), run_name(sweep, place), "0", sweep.sweep_id, facts.site)
     for other_place in sweep.waiting:
-        run_spec(sweep, facts.spec, other_place)  # a value that no command can hold
+        run_spec(sweep, facts.spec, other_place)  # raises if a value cannot be in a command
     return facts, first, (*first.notices, *facts.check(first, context.environ))
 
 
 def start(
     sweep: SweepRecord, context: Context, tell: Tell, files: Sequence[submit.Files] = (), patient: bool = True
 ) -> SweepRecord:
-    """Queue every point that waits; unless ``patient``, it returns where a limit holds the rest back."""
+    """Queue every waiting point. If a limit holds points back, wait for it if ``patient``, or return."""
     if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
         message = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
         raise BadInput(message, "call them again from that program; those that were queued are ordinary runs")
     facts, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
-    if not sweep.search:  # a search does so itself, at its begin
+    if not sweep.search:  # a search does this itself at its start
         sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
         sweep, facts = _copied(sweep, facts, context, tell)
@@ -128,7 +128,7 @@ def _copied(
 
 
 class _SweepQueue:
-    """What both ways have in common: the record of the sweep, and the runs that are made of its points."""
+    """The common part of both queues: the record of the sweep, and the runs of its points."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _SweepQueue:
 
     def _plan(self, place: int, token: str) -> Plan:
         spec = run_spec(self._sweep, self._facts.spec, place)
-        now = self._context.clock.now() + place / 1024  # ids sort as the points do
+        now = self._context.clock.now() + place / 1024  # ids have the order of the points
         chosen = run_id(spec.name, now, os.urandom(2))
         return plan(spec, chosen, token, self._context.store.paths(chosen).run_dir, self._facts.site)
 
@@ -156,14 +156,14 @@ class _SweepQueue:
         return submit.prepare(submit.Draft(planned, ()), self._context, sweep_id, point, sync, files, program)
 
     def _of_before(self, point: SweepPoint) -> submit.Files:
-        """The call (``CALL``) of a point that is run again; nothing if its run is not a function."""
+        """Return the call (``CALL``) of a point that runs again; none if its run is not a function."""
         if not point.earlier:
             return ()
         content = own_content(os.path.join(self._context.store.paths(point.earlier[-1]).run_dir, CALL))
         return () if content is None else ((CALL, content),)
 
     def _keep(self, runs: dict[int, str], job_id: str = "") -> None:
-        """Note which runs the points are ('': none), as far as nobody has cancelled the sweep meanwhile."""
+        """Record the run of each point ('': none), and keep a cancellation that was recorded meanwhile."""
         listed = list(self._sweep.points)
         for place, name in runs.items():
             listed[place] = replace(listed[place], run_id=name)
@@ -175,7 +175,7 @@ class _SweepQueue:
         return self._sweeps.read(self._sweep.sweep_id).cancelled
 
     def _live(self, ask: bool = True) -> list[RunStatus]:
-        statuses = self._context.inquiry(self._tell).statuses(self._sweep.run_ids, ask=ask, gone=True)
+        statuses = self._context.inquiry(self._tell).statuses(self._sweep.run_ids, ask=ask, skip_missing=True)
         return [status for status in statuses if not status.state.ended]
 
     def _later(self) -> str:
@@ -183,7 +183,7 @@ class _SweepQueue:
 
 
 class _LocalQueue(_SweepQueue):
-    """Runs on this machine: nobody keeps a queue here but the process that starts them."""
+    """Runs on this machine, which the process that starts them has to queue."""
 
     def run(self, patient: bool) -> SweepRecord:
         size = self._facts.spec.allocated * self._facts.spec.local_size
@@ -233,29 +233,30 @@ class _ArrayQueue(_SweepQueue):
         return self._sweep
 
     def _room(self) -> int:
-        """Wait until a run has ended; how many have since."""
+        """Wait until a run has ended. Return how many runs have ended since."""
         alive = len(self._live())
         while (now := len(self._live())) >= alive and now and not self._cancelled():
             self._context.clock.sleep(WAVE_SECONDS)
         return max(1, alive - now)
 
     def _array(self, places: Sequence[int], before: str) -> str:
-        """Queue these points as one array that waits for the end of ``before``; its number."""
+        """Queue these points as an array that waits for the end of ``before``. Return its job number."""
         token = os.urandom(8).hex()
         store = self._context.store
         records: dict[int, RunRecord] = {}
         try:
             for task, place in enumerate(places):
-                # Not each to the disk at once: after a crash of this machine a task says what it lacks.
+                # The files are not synced one by one. After a crash of this machine a task reports a missing
+                # file.
                 records[place] = self._prepare(place, self._plan(place, f"{token}_{task}"), sync=False)
             argv = self._write_script(list(records.values()), token, before)
             self._keep({place: record.run_id for place, record in records.items()})
             job_id = self._send(argv, token)
         except (SchedulerUnreachable, TakenOver):
-            raise  # it may be queued: the records stay, and the token finds the array
+            raise  # the array may be queued: the records stay, and the token identifies it
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)) and self._sweep.points[places[0]].run_id:
-                raise  # Slurm may have been asked
+                raise  # the array may have been submitted
             for record in records.values():
                 store.discard(record.run_id)
             self._keep(dict.fromkeys(places, ""))
@@ -265,7 +266,8 @@ class _ArrayQueue(_SweepQueue):
         self._keep({}, job_id)
         after = f", which starts when job {before} has ended" if before else ""
         most = f", at most {self._sweep.at_most} at once" if self._sweep.at_most else ""
-        self._tell(f"{len(places)} run{'s' if len(places) > 1 else ''} queued as job {job_id}{most}{after}")
+        noun = "run" if len(places) == 1 else "runs"
+        self._tell(f"{len(places)} {noun} queued as job {job_id}{most}{after}")
         return job_id
 
     def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
@@ -302,12 +304,12 @@ class _ArrayQueue(_SweepQueue):
 
 
 def _unsent(paths: RunPaths, token: str) -> str:
-    """The file that lies beside an array's script until somebody asks Slurm for the array."""
+    """Return the file that exists until a process submits the array."""
     return os.path.join(paths.run_dir, f"array-{token}.unsent")
 
 
 def _claim(paths: RunPaths, token: str) -> bool:
-    """Whether this process alone may decide about an array that Slurm was never asked for."""
+    """Return whether this process alone may decide about an array that was not submitted yet."""
     try:
         os.unlink(_unsent(paths, token))
     except FileNotFoundError:
@@ -318,10 +320,10 @@ def _claim(paths: RunPaths, token: str) -> bool:
 
 
 def unqueued(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
-    """``sweep`` with each point waiting again whose array was never queued, as its client was killed.
+    """Return ``sweep`` with each point waiting again whose array was never queued after its client died.
 
-    If Slurm was asked for the array, this waits until Slurm shows it or the submission counts as lost
-    (``QUEUEING_SECONDS``): the array may be queued although nobody has read the answer.
+    If the array was submitted, wait until Slurm shows it or the submission counts as lost
+    (``QUEUEING_SECONDS``). The array may be queued even if its client did not read the answer.
     """
     is_told = False
     while True:
@@ -338,9 +340,11 @@ def unqueued(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
 
 
 def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[SweepRecord, int]:
-    """``sweep`` without the runs that are surely not queued, and how many may be."""
+    """Return ``sweep`` without the runs that are certainly not queued, and the number of uncertain runs."""
     sweeps = Sweeps(context.store)
-    statuses = {status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    statuses = {
+        status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)
+    }
     is_claimed: dict[str, bool] = {}
     points, discarded, open_points = list(sweep.points), [], 0
     for place, point in enumerate(sweep.points):
@@ -370,12 +374,12 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
 
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
-    """``sweep`` with each point waiting again whose run has ended otherwise than well."""
+    """Return ``sweep`` with each point waiting again whose run has ended without success."""
     if sweep.search:
         message = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
         more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"
         raise BadInput(message, f"it asks for others: {more}")
-    statuses = {row.run_id: row for row in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    statuses = {row.run_id: row for row in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)}
     listed = []
     for point in sweep.points:
         status = statuses.get(point.run_id)

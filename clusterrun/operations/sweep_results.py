@@ -1,4 +1,4 @@
-"""What the runs of a sweep reported, best first; reads their run directories, changes nothing."""
+"""Collect the reported results of the runs of a sweep, best first. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,33 @@ from clusterrun.operations.context import Context, Tell
 from clusterrun.runs.private_files import names_in
 from clusterrun.runs.sweep_records import SweepRecord
 
+# Bytes of the output of rank 0 that are read. A result in a line of JSON is near the end.
 LAST_BYTES = 65536
-"""Of what rank 0 printed: a result in a line of JSON stands near the end."""
 MOST_BYTES = 1 << 20
 
+# A JSON scalar.
 Value = Any
-"""A JSON scalar."""
 
 
 @frozen
 class SweepResult:
-    """One point: its run, the state of that, the point's values, and what was reported.
-
-    ``reason``: why the run is in that state; '' if it completed.
-    """
+    """The result of one point."""
 
     name: str
     run_id: str
     state: str
-    point: tuple[tuple[str, str], ...]
-    reported: tuple[tuple[str, Value], ...] = ()
-    reason: str = ""
+    point: tuple[tuple[str, str], ...]  # names and values of the point
+    reported: tuple[tuple[str, Value], ...] = ()  # names and values that the run reported
+    reason: str = ""  # why the run is in that state; '' if it completed
 
 
 @frozen
 class SweepResults:
-    """All points of a sweep, best first; ``by`` is the result that they are sorted by ('': none)."""
+    """All points of a sweep, best first."""
 
     sweep_id: str
-    by: str
-    largest: bool
+    by: str  # name of the result that they are sorted by; '': none
+    largest: bool  # whether the largest result is the best
     results: tuple[SweepResult, ...]
 
     @property
@@ -53,7 +50,7 @@ class SweepResults:
 
     @property
     def heads(self) -> list[str]:
-        """The columns; the last one is the reason, unless every run completed."""
+        """Return the titles of the columns. The last column is the reason, unless every run completed."""
         names = ["run", "state", *(name for name, _ in self.results[0].point), *self._names]
         return [*names, "reason"] if self._has_reasons else names
 
@@ -62,6 +59,7 @@ class SweepResults:
         return any(result.reason for result in self.results)
 
     def rows(self) -> list[list[str]]:
+        """Return the cells of the table, one row for each point."""
         rows = []
         for result in self.results:
             reported = dict(result.reported)
@@ -71,7 +69,7 @@ class SweepResults:
         return rows
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints; NaN and infinity become null."""
+        """Return the document for ``--json``. NaN and infinity become null."""
         rows = [
             {
                 "name": result.name,
@@ -88,8 +86,10 @@ class SweepResults:
 
 
 def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell: Tell) -> SweepResults:
-    """The results of all points. Raises ``BadInput`` if no run reported ``by``."""
-    statuses = {status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, gone=True)}
+    """Return the results of all points. Raise ``BadInput`` if no run reported ``by``."""
+    statuses = {
+        status.run_id: status for status in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)
+    }
     results = []
     for place, point in enumerate(sweep.points):
         status = statuses.get(point.run_id)
@@ -116,7 +116,7 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
 
 
 def reported(paths: RunPaths) -> dict[str, Value]:
-    """What the newest attempt that reported anything said last: to ``report``, else in a line of JSON."""
+    """Return the last results of the newest attempt with results, from ``report`` or from a line of JSON."""
     attempts = sorted((int(name) for name in names_in(paths.attempts) if name.isdecimal()), reverse=True)
     for attempt in attempts:
         files = paths.attempt(attempt)
@@ -142,7 +142,7 @@ def _plain(values: dict[str, Value]) -> dict[str, Value]:
 
 
 def is_number(value: Value) -> bool:
-    """Whether runs can be sorted by it; NaN comes last."""
+    """Return whether runs can be sorted by ``value``. NaN sorts last."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -151,7 +151,7 @@ def _json_value(value: Value) -> Value:
 
 
 def _place(value: Value, largest: bool) -> tuple[bool, float]:
-    """By which a result is sorted: what is not a number, and NaN, comes last."""
+    """Return the sort key of a result. NaN and values that are not numbers sort last."""
     if not is_number(value) or math.isnan(value):
         return True, 0.0
     return False, -float(value) if largest else float(value)

@@ -1,7 +1,7 @@
-"""A sweep whose points Optuna asks for: asked and told here, queued as runs; ranks know nothing of it.
+"""Run a sweep whose points Optuna chooses. This process talks to Optuna; the ranks do not.
 
-Trial n of the study is point n of the sweep. Both are on disk before a run is queued, so whoever continues
-later finds what was asked, and asks for nothing twice.
+Trial n of the study is point n of the sweep. Both are on disk before a run is queued, so a later process
+continues the sweep without a duplicate trial.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from clusterrun.runs.private_files import alone, empty_file, private_folder
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps, SweepSearch
 
 AT_ONCE = 4
+# Number of failed runs without a success after which the search stops, since their values are not the cause.
 FIRST = 10
-"""So many runs, or as many as are at once, that all failed: not their values alone are at fault."""
 
 
 def new_search(spec: JobSpec, search: SweepSearch, context: Context) -> SweepRecord:
-    """A sweep of which no point is asked yet; makes no file. Raises ``BadInput``."""
+    """Return a sweep without points. No file is made. Raise ``BadInput``."""
     if not search.by:
         raise BadInput("--optuna needs --by NAME", "the name that the script gives to report(): --by loss")
     _optuna()
     names: Point = tuple((axis.name, "") for axis in search_space(search.sets))
-    made = new_sweep(spec, [names], 0, context)
-    return replace(made, points=(), search=replace(search, at_once=search.at_once or AT_ONCE))
+    sweep = new_sweep(spec, [names], 0, context)
+    return replace(sweep, points=(), search=replace(search, at_once=search.at_once or AT_ONCE))
 
 
 def foreseen(sweep: SweepRecord) -> SweepRecord:
-    """``sweep`` with points that Optuna might ask for first."""
+    """Return ``sweep`` with points that Optuna might choose first."""
     assert sweep.search is not None
     study = _optuna().create_study(sampler=_optuna().samplers.TPESampler(seed=0))
     count = min(sweep.search.at_once, sweep.search.trials)
-    asked = [_point(study.ask(), sweep.search) for _ in range(count)]
-    return replace(sweep, points=tuple(map(SweepPoint, asked)))
+    points = [_point(study.ask(), sweep.search) for _ in range(count)]
+    return replace(sweep, points=tuple(map(SweepPoint, points)))
 
 
 def searched(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
-    """Ask, queue and tell until every point that is wanted has ended. Raises ``ClusterrunError``."""
+    """Queue points and report their results to Optuna until every requested point has ended."""
     assert sweep.search is not None
     with _alone(Sweeps(context.store).paths(sweep.sweep_id).run_dir, sweep.name):
         return _SearchLoop(sweep, sweep.search, context, tell).run()
@@ -59,14 +59,14 @@ class _SearchLoop:
         self._known = Sweeps(context.store)
         self._storage = _storage(self._known.paths(sweep.sweep_id).run_dir)
         sampler = _optuna().samplers.TPESampler(constant_liar=True)
-        known = {"study_name": sweep.sweep_id, "storage": self._storage, "load_if_exists": True}
+        options = {"study_name": sweep.sweep_id, "storage": self._storage, "load_if_exists": True}
         direction = "maximize" if search.largest else "minimize"
-        self._study = _optuna().create_study(sampler=sampler, direction=direction, **known)
+        self._study = _optuna().create_study(sampler=sampler, direction=direction, **options)
         self._failed = 0
         self._good = False
 
     def run(self) -> SweepRecord:
-        """Keep as many runs alive as are wanted at once, as long as points are wanted."""
+        """Keep ``at_once`` runs alive until the study has all its trials."""
         self._known.save(self._sweep)
         while not self._known.read(self._sweep.sweep_id).cancelled:
             live = self._report_ended()
@@ -76,12 +76,12 @@ class _SearchLoop:
             elif not live:
                 break
             else:
-                there = live[0].cluster == Cluster.SLURM.value
-                self._context.clock.sleep(WAVE_SECONDS if there else LOOK_EVERY)
+                on_slurm = live[0].cluster == Cluster.SLURM.value
+                self._context.clock.sleep(WAVE_SECONDS if on_slurm else LOOK_EVERY)
         return self._known.read(self._sweep.sweep_id)
 
     def _report_ended(self) -> list[RunStatus]:
-        """Tell the study which runs have ended; those that have not."""
+        """Report the ended runs to the study. Return the live runs."""
         trials = self._study.get_trials(deepcopy=False)
         places = {
             point.run_id: place
@@ -89,16 +89,16 @@ class _SearchLoop:
             if point.run_id and not trials[place].state.is_finished()
         }
         live = []
-        for status in self._context.inquiry(self._tell).statuses(list(places), gone=True):
+        for status in self._context.inquiry(self._tell).statuses(list(places), skip_missing=True):
             if status.state.ended:
                 self._report_result(places[status.run_id], status)
             else:
                 live.append(status)
         if not self._good and self._failed >= max(FIRST, self._search.at_once):
             name, then = self._sweep.name, f"clusterrun sweep continue {self._sweep.name}"
-            seen = f"all {self._failed} runs of {name} that have ended reported no {self._search.by}"
-            remedy = f"clusterrun diagnose {self._sweep.run_ids[-1]}; when it is mended: {then}"
-            raise ClusterrunError(seen, remedy)
+            message = f"all {self._failed} runs of {name} that have ended reported no {self._search.by}"
+            remedy = f"clusterrun diagnose {self._sweep.run_ids[-1]}; after the repair: {then}"
+            raise ClusterrunError(message, remedy)
         return live
 
     def _report_result(self, place: int, status: RunStatus) -> None:
@@ -113,26 +113,28 @@ class _SearchLoop:
         self._study.tell(place, value)
         best = self._study.best_trial
         others = f"best: {best.value:.6g}, {run_name(self._sweep, best.number)}"
-        told = "the best so far" if best.number == place else others
-        self._tell(f"{name}: {by}={value:.6g} ({told})")
+        rank = "the best so far" if best.number == place else others
+        self._tell(f"{name}: {by}={value:.6g} ({rank})")
 
     def _ask(self, count: int) -> None:
-        """Queue what was asked before and is not queued, and ``count`` new points."""
-        known = len(self._sweep.points)
-        there = self._study.get_trials(deepcopy=False)[known:]
+        """Queue ``count`` points: first the trials that are not queued yet, then new ones."""
+        count_before = len(self._sweep.points)
+        unqueued = self._study.get_trials(deepcopy=False)[count_before:]
         study = self._storage.get_study_id_from_name(self._sweep.sweep_id)
-        ids = [self._storage.get_trial_id_from_study_id_trial_number(study, one.number) for one in there]
-        before = [_optuna().trial.Trial(self._study, one) for one in ids]
+        ids = [
+            self._storage.get_trial_id_from_study_id_trial_number(study, trial.number) for trial in unqueued
+        ]
+        before = [_optuna().trial.Trial(self._study, trial_id) for trial_id in ids]
         trials = [*before, *(self._study.ask() for _ in range(count - len(before)))]
-        asked = [_point(trial, self._search) for trial in trials]
+        values = [_point(trial, self._search) for trial in trials]
         cancelled = self._known.read(self._sweep.sweep_id).cancelled
-        points = (*self._sweep.points, *map(SweepPoint, asked))
+        points = (*self._sweep.points, *map(SweepPoint, values))
         grown = replace(self._sweep, points=points, cancelled=cancelled)
         self._sweep = start(grown, self._context, self._tell)
 
 
 def _point(trial: Any, search: SweepSearch) -> Point:
-    """The values of a trial; those that it has already stay what they are."""
+    """Return the values of a trial. Values that it has already do not change."""
     return tuple((axis.name, str(_value(trial, axis))) for axis in search_space(search.sets))
 
 
@@ -149,7 +151,7 @@ def _storage(folder: str) -> Any:
     from optuna.storages.journal import JournalFileBackend, JournalStorage
 
     path = os.path.join(folder, "study.journal")
-    empty_file(path)  # before Optuna makes it with the mode that the umask leaves
+    empty_file(path)  # before Optuna makes it with the mode of the umask
     return JournalStorage(JournalFileBackend(path))
 
 
@@ -157,18 +159,21 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        seen = f"--optuna needs the package optuna, which cannot be imported ({error})"
-        raise BadInput(seen, "pip install 'clusterrun[optuna]'") from error
+        message = f"--optuna needs the package optuna, which cannot be imported ({error})"
+        raise BadInput(message, "pip install 'clusterrun[optuna]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
 
 def _alone(folder: str, name: str) -> AbstractContextManager[None]:
-    """Two that ask for the points of one study would ask for twice as many. Raises ``BadInput``."""
+    """Lock the search in ``folder``.
+
+    Raise ``BadInput`` if another process holds it, since it would add trials.
+    """
     private_folder(folder)
 
     def refused(error: OSError) -> BadInput:
-        seen = f"another process asks for the points of {name} ({error.strerror})"
-        return BadInput(seen, f"clusterrun status {name} shows its runs")
+        message = f"another process asks for the points of {name} ({error.strerror})"
+        return BadInput(message, f"clusterrun status {name} shows its runs")
 
     return alone(os.path.join(folder, "asking"), refused)

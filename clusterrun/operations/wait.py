@@ -1,4 +1,4 @@
-"""Waits for the end of a run: polls its files often and the scheduler rarely, and reports why it waits."""
+"""Wait for the end of a run: poll its files often and the scheduler rarely, and report the reason."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from clusterrun.operations.context import Context, Tell
 LOOK_EVERY = 0.4
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 30.0
+# Seconds for which Slurm must report that a job can never start, since its limits may be about to change.
 CERTAIN_SECONDS = 4.0
-"""What the scheduler says of a job that can never start must hold for so long: limits may just be changed."""
 SPEAK_AFTER = 2.0
 SPEAK_AGAIN = 300.0
+# Counts, durations and times: a change in them alone is not reported.
 COUNTS = re.compile(r"\d+ (?:s left|answers?|(?:d|h|min|s)\b)|\d\d:\d\d(?::\d\d)?")
-"""Counts, durations and times: a change in them alone is not reported."""
+# Number of further polls after an unrequested cancellation, since Slurm may still report a time limit.
 SECOND_THOUGHTS = 3
-"""A run cancelled by nobody here may have met a time limit that Slurm has yet to name."""
 
 
 def gist(sentence: str) -> str:
-    """A reason without counts, durations and times of day: that they move on is no news."""
+    """Return a reason without counts, durations and times of day, whose changes are not reported."""
     return COUNTS.sub("", sentence)
 
 
 class RunWait:
-    """The state of one run over time, asked as rarely as will do."""
+    """The state of a run over time, polled as rarely as possible."""
 
     def __init__(self, context: Context, run_id: str, tell: Tell, logs_are_shown: bool = False) -> None:
-        """With ``logs_are_shown`` it reports nothing while ranks train."""
-        context.store.read(run_id)  # raises what is wrong with it
+        """Nothing is reported while ranks train if ``logs_are_shown``."""
+        context.store.read(run_id)  # raises if the run does not exist or is damaged
         self._context, self._run_id, self._tell = context, run_id, tell
         self._heard = logs_are_shown
         self._status: RunStatus | None = None
@@ -46,28 +46,28 @@ class RunWait:
         self._said = ""
 
     def over(self) -> bool:
-        """Whether the run has ended, as far as is known, or can never start."""
+        """Return whether the run has ended or can never start."""
         return self.look().state.ended or self.in_vain
 
     @property
     def in_vain(self) -> bool:
-        """The scheduler has said, and said again, that the run can never start as it is."""
+        """Return whether the scheduler reports repeatedly that the run can never start."""
         since = self._hopeless_since
         return since is not None and self._asked_at - since >= CERTAIN_SECONDS
 
     def look(self) -> RunStatus:
-        """The status now, or that of a moment ago."""
+        """Return the status, at most ``LOOK_EVERY`` seconds old."""
         now = self._context.clock.monotonic()
         if self._status is None or (not self._status.state.ended and now - self._looked_at >= LOOK_EVERY):
             self._looked_at = now
-            self._status = self._found(now)
+            self._status = self._current(now)
             self._speak(self._status, now)
         return self._status
 
-    def _found(self, now: float) -> RunStatus:
-        here = self._context.inquiry().statuses([self._run_id], ask=False)[0]
-        if here.cluster == Cluster.LOCAL.value or here.state is State.RUNNING:
-            return here
+    def _current(self, now: float) -> RunStatus:
+        by_files = self._context.inquiry().statuses([self._run_id], ask=False)[0]
+        if by_files.cluster == Cluster.LOCAL.value or by_files.state is State.RUNNING:
+            return by_files
         if now - self._asked_at < self._pause and self._status is not None:
             return self._status
         first, self._asked_at = self._asked_at < 0, now
@@ -85,8 +85,11 @@ class RunWait:
         return status
 
     def _speak(self, status: RunStatus, now: float) -> None:
-        """Say what is being waited for: after two seconds, when it changes, and now and then."""
-        doing = f"{status.phase.value}{': ' if status.reason else ''}{status.reason}"
+        """Report the reason of the wait:
+
+        after two seconds, at each change, and every ``SPEAK_AGAIN`` seconds.
+        """
+        doing = ": ".join(filter(None, (status.phase.value, status.reason)))
         kind = gist(doing)
         again = kind != self._said or now - self._said_at > SPEAK_AGAIN
         obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
@@ -107,8 +110,8 @@ class RunWait:
         clock = self._context.clock
         limit = None if timeout is None else clock.monotonic() + timeout
         while not self.over():
-            left = LOOK_EVERY if limit is None else min(LOOK_EVERY, limit - clock.monotonic())
-            if left <= 0:
+            pause = LOOK_EVERY if limit is None else min(LOOK_EVERY, limit - clock.monotonic())
+            if pause <= 0:
                 break
-            clock.sleep(left)
+            clock.sleep(pause)
         return self.look()

@@ -1,4 +1,4 @@
-"""Copies the code as it is now, uncommitted changes too, into a folder; knows git as a list of files."""
+"""Copy the code in its present state, with uncommitted changes, into a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Data:
 
 @frozen
 class Snapshot:
-    """The files of a project that are copied, and what stands in for the others.
+    """The files of a project that are copied, and the links to other files.
 
     Every path is relative to ``root``, the top folder of the repository, or the submit folder outside git.
     """
@@ -57,7 +57,7 @@ class Snapshot:
     lacks_git: bool = False  # a repository, on a machine without git: the whole folder is copied
 
     def lines(self) -> Iterator[str]:
-        """Yield what is copied, what is not, and what follows for the ranks."""
+        """Yield sentences on the copied files, the other files, and the effect on the ranks."""
         commit = f", commit {self.commit[:12]}" if self.commit else ""
         changes = " with uncommitted changes" if self.commit and self.is_dirty else ""
         files = f"{_count(len(self.files), 'file')}, {_size(self.size)}"
@@ -143,10 +143,10 @@ def _weight(path: str) -> int:
 
 
 def look(cwd: str, include: Iterable[str] = ()) -> Snapshot:
-    """Return what a snapshot of ``cwd`` holds: what git knows or would add, or without git the whole folder.
+    """Return a snapshot of ``cwd``: the files that git knows or would add, or the whole folder without git.
 
-    Submodules and nested clones are taken in the same way. ``include`` are paths of which git-ignored files
-    are copied too, or linked to if they are too much. Raises ``BadInput``, with git's message if git fails.
+    Submodules and nested clones are copied in the same way. The git-ignored files of ``include`` are copied
+    too, or linked to if they are too large. Raise ``BadInput``, with git's message if git fails.
     """
     included = [os.path.normpath(os.path.join(cwd, path)) for path in include]
     for path in included:
@@ -204,15 +204,15 @@ def _folder_with(folder: str, name: str) -> str:
 def _git(folder: str, *args: str, absent: int = 0) -> str:
     """Return the output of git in ``folder``, '' for the exit code ``absent``.
 
-    Raises ``BadInput`` and ``ProgramMissing``.
+    Raise ``BadInput`` or ``ProgramMissing``.
     """
-    done = system.run(("env", "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args), GIT_SECONDS, cwd=folder)
-    if done.code == 127:
+    result = system.run(("env", "LC_ALL=C", "GIT_OPTIONAL_LOCKS=0", "git", *args), GIT_SECONDS, cwd=folder)
+    if result.code == 127:
         raise system.ProgramMissing("the program 'git' was not found")
-    if done.code not in (0, absent):
-        message = " ".join(done.err.split()) or f"exit code {done.code}"
+    if result.code not in (0, absent):
+        message = " ".join(result.err.split()) or f"exit code {result.code}"
         raise BadInput(f"git cannot list the code in {folder}: {message}", "mend that, or use --no-snapshot")
-    return done.out if done.code == 0 else ""
+    return result.out if result.code == 0 else ""
 
 
 def _top(cwd: str) -> str:
@@ -259,7 +259,7 @@ def _with_repository(snapshot: Snapshot, folder: str) -> Snapshot:
 
 
 def _ignored(top: str) -> list[str]:
-    """Return what git ignores: files, and folders of which it knows nothing else, each once."""
+    """Return the files that git ignores, and the folders in which it ignores every file, each once."""
     listed = _git(top, "ls-files", "-oi", "--exclude-standard", "--directory", "-z").split("\0")
     ignored: list[str] = []
     for entry in sorted(filter(None, listed)):
@@ -289,7 +289,7 @@ def _with_ignored(snapshot: Snapshot, entry: str) -> Snapshot:
 
 
 def _weigh_ignored(root: str, ignored: Iterable[str], chosen: Sequence[str]) -> Data:
-    """Return what ranks may miss: ignored files but for caches, environments and hidden files."""
+    """Return the ignored files that ranks may miss, except caches, environments and hidden files."""
     data = Data()
     for name in _ignored_data(root, ignored):
         if any(_is_within(name, entry) for entry in chosen):
@@ -334,7 +334,7 @@ class TooMuch(BadInput):
 def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
     """Return ``snapshot`` with the files ``names`` that exist.
 
-    Raises ``TooMuch`` at the first file too many.
+    Raise ``TooMuch`` if the files are more than code.
     """
     files = list(snapshot.files)
     size = snapshot.size
@@ -350,14 +350,14 @@ def _copied(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
         size += status.st_size
         if size > LIMIT or len(files) > MOST:
             limits = f"more than {LIMIT >> 20} MB or {MOST} files"
-            seen = f"below {snapshot.root} there are {limits}: that is more than code"
+            message = f"below {snapshot.root} there are {limits}: that is more than code"
             remedy = "keep data out (git: .gitignore), submit from a smaller folder, or use --no-snapshot"
-            raise TooMuch(seen, remedy)
+            raise TooMuch(message, remedy)
     return replace(snapshot, files=tuple(files), size=size)
 
 
 def _links_outside(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
-    """Return the links of which the copy lacks the target, each with its absolute target."""
+    """Return the links whose target is not in the copy, each with its absolute target."""
     links = []
     for name in snapshot.files:
         path = os.path.join(snapshot.root, name)
@@ -457,7 +457,7 @@ def _make_repository(snapshot: Snapshot, folder: str, copy: str) -> None:
 
 
 def note(snapshot: Snapshot) -> str:
-    """Return where the files come from: folder, commit, and the diff of the working tree against it."""
+    """Return the origin of the files: the folder, the commit, and the diff of the working tree."""
     carried = os.path.join(snapshot.root, CARRIED_NOTE)
     if os.path.isfile(carried):
         with open(carried, encoding="utf-8", errors="surrogateescape") as file:

@@ -1,4 +1,4 @@
-"""Measures what folders hold on their disk, within a limit of time."""
+"""Measure the disk usage of folders, within a time limit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from collections.abc import Iterable, Mapping
 
 from clusterrun.model.frozen import frozen
 
+# Bytes in a block of ``st_blocks`` on every file system (stat(2)).
 BLOCK = 512
-"""Bytes in a block of ``st_blocks``, whatever the file system's own are."""
 
 
 @frozen
 class LinkedFile:
-    """A file with several names: its bytes, how many names it has, and how many of them lie here."""
+    """A file with several names (hard links)."""
 
-    size: int
-    names: int
-    here: int
+    size: int  # bytes
+    names: int  # number of all its names
+    here: int  # number of its names in the measured folder
 
 
 @frozen
 class Usage:
-    """What a folder takes: ``own`` bytes of files with one name, and by inode those that have more.
+    """The disk usage of a folder."""
 
-    ``whole`` is false where something could not be looked at.
-    """
-
-    own: int = 0
-    linked: Mapping[tuple[int, int], LinkedFile] = {}
-    whole: bool = True
+    own: int = 0  # bytes of the files with one name
+    linked: Mapping[tuple[int, int], LinkedFile] = {}  # files with several names, by device and inode
+    whole: bool = True  # false if a part could not be read
 
     @property
     def size(self) -> int:
@@ -39,38 +36,41 @@ class Usage:
 
 
 def together(parts: Iterable[Usage]) -> Usage:
-    """Several folders as one: a file with a name in each of them counts once."""
+    """Return the usage of several folders together. A file with a name in each of them counts once."""
     own, linked, whole = 0, dict[tuple[int, int], LinkedFile](), True
     for part in parts:
         own, whole = own + part.own, whole and part.whole
         for key, file in part.linked.items():
-            here = file.here + (linked[key].here if key in linked else 0)
-            linked[key] = LinkedFile(file.size, file.names, here)
+            names_below = file.here + (linked[key].here if key in linked else 0)
+            linked[key] = LinkedFile(file.size, file.names, names_below)
     return Usage(own, linked, whole)
 
 
 def freed(usage: Usage) -> int:
-    """The bytes that are free once all this is removed: a file stays while it has a name elsewhere."""
+    """Return the bytes that a removal frees. A file with a name elsewhere stays."""
     return usage.own + sum(file.size for file in usage.linked.values() if file.here >= file.names)
 
 
 def measure(folders: Mapping[str, str], limit: float) -> dict[str, Usage]:
-    """What each of ``folders`` takes that was measured in time; one that hangs keeps its thread alone."""
-    found: dict[str, Usage] = {}
+    """Return the usage of each of ``folders`` that was measured in ``limit`` seconds.
+
+    A folder that hangs blocks only the thread of this call.
+    """
+    usages: dict[str, Usage] = {}
     late = threading.Event()
-    thread = threading.Thread(target=_measure_all, args=(dict(folders), found, late), daemon=True)
+    thread = threading.Thread(target=_measure_all, args=(dict(folders), usages, late), daemon=True)
     thread.start()
     thread.join(limit)
     late.set()
-    return dict(found)
+    return dict(usages)
 
 
-def _measure_all(folders: dict[str, str], found: dict[str, Usage], late: threading.Event) -> None:
+def _measure_all(folders: dict[str, str], usages: dict[str, Usage], late: threading.Event) -> None:
     for name, folder in folders.items():
         usage = _usage(folder, late)
         if late.is_set():
             return
-        found[name] = usage
+        usages[name] = usage
 
 
 def _usage(top: str, late: threading.Event) -> Usage:
@@ -85,19 +85,19 @@ def _usage(top: str, late: threading.Event) -> Usage:
     while waiting and not late.is_set():
         try:
             with os.scandir(waiting.pop()) as entries:
-                seen = [(entry, entry.stat(follow_symlinks=False)) for entry in entries]
-        except FileNotFoundError:  # somebody else removes it
+                files = [(entry, entry.stat(follow_symlinks=False)) for entry in entries]
+        except FileNotFoundError:  # another process removes it
             continue
         except OSError:
             whole = False
             continue
-        for entry, about in seen:
+        for entry, about in files:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
             elif about.st_nlink > 1:
                 key = (about.st_dev, about.st_ino)
-                here = 1 + (linked[key].here if key in linked else 0)
-                linked[key] = LinkedFile(about.st_blocks * BLOCK, about.st_nlink, here)
+                names_below = 1 + (linked[key].here if key in linked else 0)
+                linked[key] = LinkedFile(about.st_blocks * BLOCK, about.st_nlink, names_below)
                 continue
             own += about.st_blocks * BLOCK
     return Usage(own, linked, whole)

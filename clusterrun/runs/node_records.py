@@ -1,8 +1,8 @@
-"""What earlier pre-flights found out about the nodes of a cluster, as files.
+"""The findings of earlier pre-flight checks about the nodes of a cluster, as files.
 
-``$CLUSTERRUN_HOME/findings/<cluster>/`` holds a copy of each report that found something, written
-by the coordinators, and a ``<node>.forgotten`` for each node whose past no longer counts: it has the
-moment (seconds since the epoch) before which nothing is held against the node.
+``$CLUSTERRUN_HOME/findings/<cluster>/`` holds a copy of each report with findings, written by the
+coordinators. It holds a ``<node>.forgotten`` for each node whose older findings no longer count. That file
+has the time (seconds since the epoch) before which findings are ignored.
 """
 
 from __future__ import annotations
@@ -18,39 +18,42 @@ from clusterrun.runs.private_files import names_in, write_whole
 from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
 
 FORGOTTEN = ".forgotten"
+# Seconds by which the clocks of nodes and file servers may differ. A file is skipped only if it is older
+# still.
 SLACK = 86400.0
-"""Clocks of nodes and of file servers differ: a file is skipped unopened only if it is older by this too."""
 
 
 @frozen
 class NodeRecords:
-    """The reports of one cluster, oldest first, when nodes were forgotten, and which files are damaged."""
+    """The reports about the nodes of one cluster."""
 
     cluster: str
-    reports: tuple[Report, ...]
-    forgotten: tuple[tuple[str, float], ...] = ()
-    damaged: tuple[str, ...] = ()
+    reports: tuple[Report, ...]  # oldest first
+    forgotten: tuple[
+        tuple[str, float], ...
+    ] = ()  # nodes, each with the time before which findings do not count
+    damaged: tuple[str, ...] = ()  # messages about damaged files
 
 
 def findings_folder(home: str, cluster: str) -> str:
-    """Where the findings of a cluster lie; a name is not a path."""
+    """Return the folder of the findings of a cluster. Its name is escaped."""
     return os.path.join(home, "findings", _safe(cluster or "cluster"))
 
 
 def _safe(name: str) -> str:
-    """``name`` as the name of a file, and no two names alike."""
+    """Return a file name for ``name``. Different names have different file names."""
     text = quote(name, safe="", errors="surrogateescape")
     return text.replace(".", "%2E") if set(text) <= {"."} else text
 
 
 def clusters(home: str) -> tuple[str, ...]:
-    """The clusters of which something is known, by the names of their folders."""
+    """Return the clusters with findings, by the names of their folders."""
     folder = os.path.join(home, "findings")
     return tuple(name for name in sorted(names_in(folder)) if os.path.isdir(os.path.join(folder, name)))
 
 
 def recall(folder: str, since: float) -> NodeRecords:
-    """The reports in ``folder`` from ``since`` (seconds since the epoch) on; no folder: nothing is known."""
+    """Return the reports in ``folder`` from ``since`` (seconds since the epoch) on; none without a folder."""
     reports, forgotten, damaged = [], [], []
     for name in sorted(names_in(folder)):
         path = os.path.join(folder, name)
@@ -70,7 +73,7 @@ def recall(folder: str, since: float) -> NodeRecords:
 
 
 def forget(folder: str, node: str, now: float) -> None:
-    """Let nothing count that was found out about ``node`` up to ``now``. Raises ``DiskRefused``."""
+    """Ignore the findings about ``node`` up to ``now``. Raise ``DiskRefused``."""
     write_whole(os.path.join(folder, _safe(node) + FORGOTTEN), f"{now}\n")
 
 
@@ -81,7 +84,7 @@ def _moment_in(path: str) -> float:
 
 
 def forgotten_at(memory: NodeRecords, node: str) -> float:
-    """Up to when the past of ``node`` does not count; 0 by default."""
+    """Return the time before which findings about ``node`` do not count; 0 by default."""
     return dict(memory.forgotten).get(_safe(node), 0.0)
 
 

@@ -23,7 +23,10 @@ class DiskRefused(BadInput):
 
 
 def private_folder(path: str) -> None:
-    """Make ``path`` and its parents, 0700 whatever the umask; refuse one that is not ours alone to write."""
+    """Make ``path`` and its parents with mode 0700, whatever the umask.
+
+    Raise ``DiskRefused`` if others own the folder or may write to it.
+    """
     try:
         above = os.path.dirname(path)
         if not os.path.exists(above):
@@ -37,7 +40,7 @@ def private_folder(path: str) -> None:
 
 @contextmanager
 def alone(path: str, refused: Callable[[OSError], ClusterrunError]) -> Iterator[None]:
-    """Hold a file that one process at a time may hold; raises what ``refused`` makes where one does."""
+    """Lock the file ``path``. Raise the error of ``refused`` if another process holds the lock."""
     import fcntl
 
     handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -52,7 +55,7 @@ def alone(path: str, refused: Callable[[OSError], ClusterrunError]) -> Iterator[
 
 
 def new_folder(path: str, sync: bool = True) -> None:
-    """Make ``path``, 0700 whatever the umask; with ``sync`` it outlives a crash of this machine."""
+    """Make ``path`` with mode 0700, whatever the umask. ``sync`` makes it survive a crash of this machine."""
     os.mkdir(path, 0o700)
     try:
         os.chmod(path, 0o700)
@@ -64,24 +67,24 @@ def new_folder(path: str, sync: bool = True) -> None:
 
 
 def trust(path: str, links: bool = True) -> None:
-    """Refuse a folder that others own or may write; with ``links`` false, also one reached by a link."""
+    """Raise ``DiskRefused`` if others own the folder or may write to it, or for a link unless ``links``."""
     try:
-        found = os.stat(path, follow_symlinks=links)
+        status = os.stat(path, follow_symlinks=links)
     except OSError as error:
         raise refusal(path, error) from error
-    if not stat.S_ISDIR(found.st_mode):
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else "not a folder"
+    if not stat.S_ISDIR(status.st_mode):
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "not a folder"
         raise DiskRefused(f"{path} is {kind}", "move it away, or set CLUSTERRUN_HOME to another folder")
-    if found.st_uid != os.geteuid():
-        seen = f"{path} belongs to another user (number {found.st_uid})"
-        raise DiskRefused(seen, "set CLUSTERRUN_HOME to a folder of yours")
-    if found.st_mode & 0o022:
-        seen = f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise DiskRefused(seen, f"chmod go-w {shlex.quote(path)}")
+    if status.st_uid != os.geteuid():
+        message = f"{path} belongs to another user (number {status.st_uid})"
+        raise DiskRefused(message, "set CLUSTERRUN_HOME to a folder of yours")
+    if status.st_mode & 0o022:
+        message = f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+        raise DiskRefused(message, f"chmod go-w {shlex.quote(path)}")
 
 
 def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = True) -> None:
-    """As ``atomic_file.write_whole``, but raises ``DiskRefused``."""
+    """Write the file as ``atomic_file.write_whole`` does. Raise ``DiskRefused`` if it fails."""
     content = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     try:
         atomic_file.write_whole(path, content, mode, sync)
@@ -90,7 +93,7 @@ def write_whole(path: str, data: str | bytes, mode: int = 0o600, sync: bool = Tr
 
 
 def empty_file(path: str) -> None:
-    """Make an empty file, 0600 whatever the umask, where there is none. Raises ``DiskRefused``."""
+    """Make an empty file with mode 0600, whatever the umask, if it does not exist. Raise ``DiskRefused``."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(path, flags, 0o600)
@@ -103,10 +106,10 @@ def empty_file(path: str) -> None:
 
 
 def share(source: str, path: str) -> None:
-    """Let ``path`` be the file ``source``, which nobody ever changes: linked where it can be, else copied."""
+    """Make ``path`` a hard link to ``source``, a file that never changes, or a copy if that fails."""
     try:
         os.link(source, path)
-    except OSError:  # another file system, or one that links nothing
+    except OSError:  # another file system, or a file system without hard links
         try:
             with open(source, "rb") as file:
                 content = file.read()
@@ -116,18 +119,18 @@ def share(source: str, path: str) -> None:
 
 
 def refusal(path: str, error: OSError) -> DiskRefused:
-    """What an error of the operating system means for whoever wanted ``path``."""
+    """Return the error for the user from an error of the operating system about ``path``."""
     remedies = {
         errno.ENOSPC: "free some space, or set CLUSTERRUN_HOME to a folder on a file system that has room",
         errno.EDQUOT: "your quota is used up: free some space, or set CLUSTERRUN_HOME to another file system",
     }
     elsewhere = "set CLUSTERRUN_HOME to a folder that you may write and that the nodes share"
-    said = (error.strerror or str(error)).lower()
-    return DiskRefused(f"{path}: {said}", remedies.get(error.errno or 0, elsewhere))
+    message = (error.strerror or str(error)).lower()
+    return DiskRefused(f"{path}: {message}", remedies.get(error.errno or 0, elsewhere))
 
 
 def removed(path: str) -> None:
-    """Remove a file that is there. Raises ``DiskRefused``."""
+    """Remove a file if it exists. Raise ``DiskRefused``."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -137,7 +140,7 @@ def removed(path: str) -> None:
 
 
 def names_in(folder: str) -> list[str]:
-    """What lies in a folder of ours; nothing if there is none. Raises ``DiskRefused``."""
+    """Return the names in a folder; none if it does not exist. Raise ``DiskRefused``."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -147,12 +150,12 @@ def names_in(folder: str) -> list[str]:
 
 
 def own_content(path: str) -> bytes | None:
-    """What stands in a file that is ours alone (0600, no link); None if there is no such file."""
+    """Return the content of a private file (0600, our own, no link); None if it is missing or not private."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        ours = found.st_uid == os.geteuid() and not found.st_mode & 0o077 and stat.S_ISREG(found.st_mode)
+        status = os.fstat(handle)
+        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077 and stat.S_ISREG(status.st_mode)
         return file.read() if ours else None

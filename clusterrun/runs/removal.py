@@ -1,7 +1,7 @@
-"""Removes run directories so that a removal cut short is finished by the next one; follows no link.
+"""Remove run directories, and finish removals that were cut short. Links are not followed.
 
-A run directory is first renamed, in one step: from then on there is no such run. What is left of it
-bears a name that no run has, beside the others.
+The run directory is first renamed to a name that no run has. From then on the run does not exist. Its content
+is removed after that.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import os
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.runs.private_files import names_in
 
+# Prefix of the name of a run directory during its removal.
 ASIDE = ".removed-"
-"""How the name of a run directory that is being removed begins."""
+# Number of levels of folders that are open at once. A deeper folder is first moved up to the top.
 DEEPEST = 50
-"""Levels of folders that are held open at once; what lies deeper is first moved up to the top."""
+# Another process that removes the same folder may move a folder up to the top meanwhile.
 TRIES = 3
-"""Somebody who removes the same folder may bring something up from below meanwhile."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Unremoved(ClusterrunError):
-    """Something of a run directory could not be removed."""
+    """A part of a run directory could not be removed."""
 
 
 def leftovers(runs: str) -> list[str]:
-    """The folders below ``runs`` of which an earlier removal has left something."""
+    """Return the folders below ``runs`` that an earlier removal has not finished."""
     return sorted(os.path.join(runs, name) for name in names_in(runs) if name.startswith(ASIDE))
 
 
 def remove_run(run_dir: str) -> bool:
-    """Remove a run directory; False if somebody else has done so. Raises ``Unremoved``."""
+    """Remove a run directory. Return False if it does not exist any more. Raise ``Unremoved``."""
     runs, name = os.path.split(run_dir)
     aside = os.path.join(runs, ASIDE + name)
     try:
@@ -52,7 +52,7 @@ def remove_run(run_dir: str) -> bool:
 
 
 def finish(aside: str) -> None:
-    """Remove what is left of a run directory that was renamed. Raises ``Unremoved``."""
+    """Remove the rest of a run directory that was renamed. Raise ``Unremoved``."""
     try:
         _remove(aside)
     except OSError as error:
@@ -61,26 +61,26 @@ def finish(aside: str) -> None:
 
 def _unremoved(path: str, error: OSError) -> Unremoved:
     where = os.path.join(path, error.filename) if isinstance(error.filename, str) else path
-    said = (error.strerror or str(error)).lower()
-    return Unremoved(f"{where} could not be removed: {said}", "clusterrun clean tries again")
+    message = (error.strerror or str(error)).lower()
+    return Unremoved(f"{where} could not be removed: {message}", "clusterrun clean tries again")
 
 
 def _remove(top: str) -> None:
-    """Remove a folder with all that is in it; several may do so at once."""
+    """Remove a folder and its content. Several processes may do so at once."""
     above, name = os.path.split(top)
     try:
         parent = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             with _Folder(parent, name) as folder:
                 while _empty(folder, folder, 0):
                     pass
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError as error:
-                if error.errno != errno.ENOTEMPTY or not left:
+                if error.errno != errno.ENOTEMPTY or not tries_left:
                     raise
     except FileNotFoundError:
         pass
@@ -89,7 +89,7 @@ def _remove(top: str) -> None:
 
 
 class _Folder:
-    """An open folder of ours that may be written, whatever its mode was."""
+    """An open folder. Its owner gets permission to write to it."""
 
     def __init__(self, parent: int, name: str) -> None:
         place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -110,11 +110,11 @@ class _Folder:
 
 
 def _empty(folder: _Folder, top: _Folder, depth: int) -> bool:
-    """Remove what is in ``folder``; whether something was moved up into ``top``, which then is not empty."""
+    """Remove the content of ``folder``. Return whether a folder was moved up into ``top``."""
     raised = False
     with os.scandir(folder.fd) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
+        contents = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in contents:
         try:
             if not is_folder:
                 os.unlink(name, dir_fd=folder.fd)

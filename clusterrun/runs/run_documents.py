@@ -1,4 +1,4 @@
-"""The documents of a run directory as values: reads one file at a time, knows not what it means."""
+"""Read the documents of a run directory, one file at a time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_REPORT_BYTES = 1 << 30
 
 
 def read_document(cls: type[T], path: str, most: int = MOST_BYTES) -> T | None:
-    """Return the document at ``path``; None if there is none. Raises ``BadDocument`` and ``DiskRefused``.
+    """Return the document at ``path``; None if it does not exist. Raise ``BadDocument`` and ``DiskRefused``.
 
-    Of a newer format what this version knows is read, so that such a run can be shown and cancelled. A file
-    of more than ``most`` bytes is damaged.
+    Unknown fields of a newer format are ignored, so that such a run can be shown and cancelled. A file of
+    more than ``most`` bytes is damaged.
     """
     data = _json(path, most)
     if data is _NOTHING:
@@ -31,17 +31,17 @@ def read_document(cls: type[T], path: str, most: int = MOST_BYTES) -> T | None:
     try:
         return decode(cls, data, path)
     except BadDocument as error:
-        found = data.get("format") if isinstance(data, dict) else None
-        if not isinstance(found, int) or found <= contract.FORMAT:
+        format_ = data.get("format") if isinstance(data, dict) else None
+        if not isinstance(format_, int) or format_ <= contract.FORMAT:
             raise
-        seen = f"{path} has format {found}, of a newer clusterrun ({error.seen})"
-        raise BadDocument(seen, "use the clusterrun that submitted the run, or a newer one") from error
+        message = f"{path} has format {format_}, of a newer clusterrun ({error.seen})"
+        raise BadDocument(message, "use the clusterrun that submitted the run, or a newer one") from error
 
 
 def _content(handle: int, most: int) -> bytes:
-    """Return the content of a file; without Python's own layers, which cost more than small files do.
+    """Return the content of a file. Raise ``ValueError`` if it has more than ``most`` bytes.
 
-    Raises ``ValueError`` if it has more than ``most`` bytes.
+    Python's own file layers would take longer than the small files themselves.
     """
     content = os.read(handle, CHUNK_BYTES)
     if len(content) < CHUNK_BYTES:
@@ -59,7 +59,7 @@ _NOTHING = object()
 
 
 def _json(path: str, most: int) -> Any:
-    """What stands in a document; ``_NOTHING`` where there is none, for ``null`` is something."""
+    """Return the content of a document; ``_NOTHING`` if it does not exist, since ``null`` is a content."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -71,5 +71,5 @@ def _json(path: str, most: int) -> Any:
     except OSError as error:
         raise refusal(path, error) from error
     except (ValueError, RecursionError) as error:
-        seen = f"{path} is damaged: {error}"
-        raise BadDocument(seen, "its ranks may still run; squeue and scancel know the job") from error
+        message = f"{path} is damaged: {error}"
+        raise BadDocument(message, "its ranks may still run; squeue and scancel know the job") from error

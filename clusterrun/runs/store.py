@@ -1,8 +1,8 @@
 """The runs on disk: their ids, records and states below one home.
 
-``$CLUSTERRUN_HOME/runs/<run id>/`` holds each run whole. ``live/<run id>`` is an empty file from
-before a run is queued until it was first seen ended: with it, ``status`` looks at the live runs
-and a few recent ones however many thousand there are. Losing it loses no run.
+``$CLUSTERRUN_HOME/runs/<run id>/`` holds all files of a run. ``live/<run id>`` is an empty file. It exists
+from before the run is queued until its end is first recorded. ``status`` uses it to read only the live runs
+and a few recent runs of many thousand. A missing file in ``live`` loses no run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID
 from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
 
+# Digits. Slurm's job ids in a federation use 32 bits.
 LONGEST = 20
-"""Digits: Slurm's ids of a federation fill 32 bits."""
 
 
 @frozen
 class SuccessorJob:
-    """``successor.json``, ``next.json``: a job of the run; a hint, for ranks may write there too."""
+    """``successor.json`` and ``next.json``:
+
+    a job of the run. It is only a hint, since ranks may write it too.
+    """
 
     job_id: str
     excluded: tuple[str, ...] = ()
@@ -46,20 +49,20 @@ class SuccessorJob:
 
 @frozen
 class SuccessorJobs:
-    """The newest job that has started beside the first, and the one that waits for its end ('': none)."""
+    """The further jobs of a run."""
 
-    job_id: str = ""
-    waiting: str = ""
-    damage: str = ""
+    job_id: str = ""  # the newest job that has started after the first; '': none
+    waiting: str = ""  # the job that waits for its end; '': none
+    damage: str = ""  # why a file cannot be read
 
 
 def further_jobs(paths: RunPaths) -> SuccessorJobs:
-    """What the files say; one that is damaged says nothing and takes nothing from the other."""
+    """Return the jobs that the files name. A damaged file does not affect the other file."""
     jobs, damage = [], ""
     for path in (paths.successor, paths.next):
         try:
-            found = read_document(SuccessorJob, path)
-            jobs.append(found.job_id if found else "")
+            job = read_document(SuccessorJob, path)
+            jobs.append(job.job_id if job else "")
         except ClusterrunError as error:
             jobs.append("")
             damage = damage or error.seen
@@ -72,14 +75,14 @@ _NAME_AT = len("20261120-074500-k3f9-")
 
 
 def run_id(name: str, now: float, chance: bytes) -> str:
-    """An id that sorts by time to the millisecond (UTC), a file name: ``20261120-074500-k3f9-train``."""
+    """Return a run id that sorts by time to the millisecond (UTC): ``20261120-074500-k3f9-train``."""
     part = int(now % 1 * 1024)
     tag = "".join(_SORTED_DIGITS[n % 32] for n in (part // 32, part, chance[0], chance[1]))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{tag}-{file_name(name)}"
 
 
 def file_name(name: str) -> str:
-    """What of a run's name can stand in a path: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 32."""
+    """Return a run's name for a path: at most 32 ASCII letters, digits, ``.``, ``_`` and ``-``."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:32].lstrip("-.") or "run"
 
 
@@ -87,17 +90,17 @@ def name_of(run_id: str) -> str:
     return run_id[_NAME_AT:]
 
 
+# Part of the reason of a run whose end no source has reported.
 FORGOTTEN = "Slurm no longer knows the job"
-"""In the reason of a run whose end nobody told."""
 
 
 def inferred(status: RunStatus) -> bool:
-    """Whether nothing but the scheduler's silence about its job speaks for the end of a run."""
+    """Return whether the end of a run follows only from the scheduler's silence about its job."""
     return FORGOTTEN in status.reason
 
 
+# Prefix of the lines that the batch script itself prints.
 OURS = "clusterrun: "
-"""How the lines begin that the batch script prints of itself."""
 LAST_BYTES = 4096
 
 
@@ -105,7 +108,7 @@ LAST_BYTES = 4096
 class EndedRun:
     """``ended.json``: how a run ended, recorded because Slurm forgets a job after minutes.
 
-    ``status`` names the job that told the end: in a chain this may be the next job, which never started.
+    ``status`` names the job that showed the end. In a chain this may be the next job, which never started.
     ``job_id`` is the newest job that had started; '' in a file of an older version.
     """
 
@@ -125,18 +128,18 @@ class EndedRun:
 
 @frozen
 class CheckedFor:
-    """``checked.json``: what a pre-flight depends on; ``by``: the run whose check counted ('': its own)."""
+    """``checked.json``: the subject of the pre-flight check of a run in an allocation."""
 
-    key: str
-    by: str = ""
+    key: str  # equal for checks that test the same things
+    by: str = ""  # the run whose check counted; '': its own
     format: int = contract.FORMAT
 
 
 class Store:
-    """The runs below ``home`` (an absolute path); nothing is made before the first ``claim``."""
+    """The runs below ``home`` (an absolute path). The first ``claim`` makes the folders."""
 
     def __init__(self, home: str, other_cluster: Callable[[RunRecord], str] = lambda _: "") -> None:
-        """``other_cluster`` names the cluster of a run's jobs, where that is not the one of this machine."""
+        """``other_cluster`` returns the cluster of a run's jobs; '' if it is the cluster of this machine."""
         self.home = home
         self._other_cluster = other_cluster
         self.runs = os.path.join(home, "runs")
@@ -145,13 +148,13 @@ class Store:
         self._paths: dict[str, RunPaths] = {}
 
     def paths(self, run_id: str) -> RunPaths:
-        known = self._paths.get(run_id)
-        if known is None:  # made once: lists ask for them again and again
-            known = self._paths[run_id] = RunPaths(os.path.join(self.runs, run_id))
-        return known
+        paths = self._paths.get(run_id)
+        if paths is None:  # cached, since lists use it many times
+            paths = self._paths[run_id] = RunPaths(os.path.join(self.runs, run_id))
+        return paths
 
     def claim(self, run_id: str, sync: bool = True) -> None:
-        """Make the run directory of a new run. Raises ``DiskRefused``, also where the id is taken."""
+        """Make the run directory of a new run. Raise ``DiskRefused``, also if the id exists already."""
         for folder in (self.home, self.runs, self.live):
             private_files.private_folder(folder)
         path = self.paths(run_id).run_dir
@@ -168,8 +171,11 @@ class Store:
         self._forget_live(run_id)
 
     def remove(self, run_id: str) -> bool:
-        """Remove a run that has ended; False if somebody else has. Raises ``ClusterrunError``."""
-        from clusterrun.runs.removal import remove_run  # for this alone
+        """Remove a run that has ended.
+
+        Return False if it does not exist any more. Raise ``ClusterrunError``.
+        """
+        from clusterrun.runs.removal import remove_run  # only this method needs it
 
         removed = remove_run(self.paths(run_id).run_dir)
         self._forget_live(run_id)
@@ -179,17 +185,20 @@ class Store:
         private_files.removed(os.path.join(self.live, run_id))
 
     def save(self, record: RunRecord, sync: bool = True) -> None:
-        """Write ``record.json`` whole, to outlive a crash: it leads to the job. Mark the run as live."""
+        """Write ``record.json`` whole, and mark the run as live.
+
+        ``sync`` makes the record survive a crash.
+        """
         private_files.empty_file(os.path.join(self.live, record.run_id))
         private_files.write_whole(self.paths(record.run_id).record, _text(encode_set(record)), sync=sync)
 
     def read(self, run_id: str) -> RunRecord:
-        """The record of a run, with the newest of its jobs that has started. Raises ``NoSuchRun``."""
+        """Return the record of a run with its newest job that has started. Raise ``NoSuchRun``."""
         record, job_id = self._recorded(run_id), self.further_jobs(run_id).job_id
         return replace(record, job_id=job_id) if job_id else record
 
     def shape(self, run_id: str) -> int | None:
-        """Which of its shapes a run has begun in; None before that, and where it has but one."""
+        """Return the shape that a run has started in; None before the start, or if the run has only one."""
         try:
             _, number = of_shape(os.path.dirname(os.readlink(self.paths(run_id).orders)))
         except OSError:
@@ -202,8 +211,8 @@ class Store:
     def _recorded(self, run_id: str) -> RunRecord:
         paths = self.paths(run_id)
         if not os.path.lexists(paths.run_dir):
-            seen = f"there is no run {run_id} in {self.runs}"
-            raise NoSuchRun(seen, "clusterrun status shows the runs there are")
+            message = f"there is no run {run_id} in {self.runs}"
+            raise NoSuchRun(message, "clusterrun status shows the runs there are")
         private_files.trust(paths.run_dir, links=False)
         record = read_document(RunRecord, paths.record)
         if record is None:
@@ -213,50 +222,50 @@ class Store:
         return record
 
     def state(self, run_id: str) -> RunState | None:
-        """What the coordinator last said; None before its first word. Raises ``BadDocument``."""
+        """Return the coordinator's newest state; None if it has not written any. Raise ``BadDocument``."""
         return read_document(RunState, self.paths(run_id).state)
 
     def ended(self, run_id: str) -> EndedRun | None:
-        """How the run ended, if the client recorded it. Raises ``BadDocument``."""
+        """Return the end of the run if a client recorded it. Raise ``BadDocument``."""
         return read_document(EndedRun, self.paths(run_id).ended)
 
     def report(self, run_id: str, attempt: int) -> Report | None:
-        """What the pre-flight check of an attempt found, if it had a verdict. Raises ``BadDocument``."""
+        """Return the pre-flight report of an attempt; None without a verdict. Raise ``BadDocument``."""
         return read_document(Report, self.paths(run_id).attempt(attempt).preflight, MOST_REPORT_BYTES)
 
     def checked_for(self, run_id: str) -> CheckedFor | None:
-        """What the check of a run in an allocation depends on. Raises ``BadDocument``."""
+        """Return the subject of the check of a run in an allocation. Raise ``BadDocument``."""
         return read_document(CheckedFor, self.paths(run_id).checked_for)
 
     def settle(self, status: RunStatus, now: float, job_id: str) -> None:
-        """Record the end of a run whose newest started job is ``job_id``.
+        """Record the end of a run whose newest started job is ``job_id``. Raise ``DiskRefused``.
 
-        It is not synced: an end that a crash damages is determined again. Raises ``DiskRefused``.
+        The file is not synced. If a crash damages it, the end is determined again.
         """
         text = _text(encode_set(EndedRun(now, status, job_id)))
         private_files.write_whole(self.paths(status.run_id).ended, text, sync=False)
         self._forget_live(status.run_id)
 
     def reopen(self, run_id: str) -> None:
-        """Remove the record of a run's end: it is still live. Raises ``DiskRefused``."""
+        """Remove the record of the end of a run that is still live. Raise ``DiskRefused``."""
         private_files.empty_file(os.path.join(self.live, run_id))
         private_files.removed(self.paths(run_id).ended)
 
     def left_behind(self, run_id: str) -> LeftBehind | None:
-        """The newest message of agents whose coordinator is gone; None if none can be read."""
+        """Return the newest message of agents whose coordinator is dead; None if none can be read."""
         try:
             return read_document(LeftBehind, self.paths(run_id).left)
         except (BadDocument, ClusterrunError):
             return None
 
     def script_error(self, run_id: str) -> str:
-        """What the batch script printed last, where it is the script's own word on why it ended; else ''."""
-        told = end_of(self.paths(run_id).job_output, LAST_BYTES)[0].decode("utf-8", "replace")
-        last = told.rstrip("\n").rpartition("\n")[2]
+        """Return the reason that the batch script printed last for its own end; '' if it printed none."""
+        output = end_of(self.paths(run_id).job_output, LAST_BYTES)[0].decode("utf-8", "replace")
+        last = output.rstrip("\n").rpartition("\n")[2]
         return last.removeprefix(OURS) if last.startswith(OURS) else ""
 
     def ask_cancel(self, run_id: str, kill_wait: float | None = None) -> None:
-        """Leave the request to end the run, with the seconds from SIGTERM to SIGKILL if they are given."""
+        """Write the request to end the run. ``kill_wait`` is the time from SIGTERM to SIGKILL in seconds."""
         text = "" if kill_wait is None else json.dumps({"kill_wait": kill_wait}) + "\n"
         private_files.write_whole(self.paths(run_id).cancel, text)
 
@@ -264,20 +273,20 @@ class Store:
         return os.path.exists(self.paths(run_id).cancel)
 
     def ids(self) -> list[str]:
-        """Every run id, newest first; nothing is opened."""
+        """Return every run id, newest first. No run is opened."""
         return _listed(self.runs)
 
     def current(self, recent: int) -> list[str]:
-        """The ids of all live runs and of the newest ``recent`` ones, newest first."""
-        known = self.ids()
+        """Return the ids of all live runs and of the newest ``recent`` runs, newest first."""
+        ids = self.ids()
         alive = set(_listed(self.live))
-        return [one for place, one in enumerate(known) if place < recent or one in alive]
+        return [run_id for place, run_id in enumerate(ids) if place < recent or run_id in alive]
 
     def find(self, word: str) -> str:
         """Return the run that an id, a unique prefix of one, ``last``, a job id or a name means.
 
-        A name may be written as it was given, or as it stands in run ids: ``pkg/train`` or ``pkg_train``.
-        Raises ``NoSuchRun``.
+        A name may have its original form or its form in run ids: ``pkg/train`` or ``pkg_train``.
+        Raise ``NoSuchRun`` if no run matches.
         """
         ids = self.ids()
         if word in ids:
@@ -290,7 +299,7 @@ class Store:
             return named
         if named_in_id := next((run_id for run_id in ids if name_of(run_id) == word), ""):
             return named_in_id
-        # Digits alone are a job's number. As the start of an id, "2" would mean any lone run.
+        # Digits alone are a job number. As the start of an id, "2" would match every single run.
         is_start = bool(word) and not JOB_ID.fullmatch(word)
         starts = [run_id for run_id in ids if is_start and run_id.startswith(word)]
         if len(starts) == 1:
@@ -298,24 +307,24 @@ class Store:
         raise _unknown(word, starts, ids)
 
     def newest_of_job(self, job_id: str) -> str:
-        """The newest run that had the job ``job_id``, or waits for it; '' where none had it."""
+        """Return the newest run that had the job ``job_id`` or waits for it; '' if there is none."""
         return self._by_job(job_id, self.ids())
 
-    def _by_job(self, word: str, known: list[str]) -> str:
+    def _by_job(self, word: str, ids: list[str]) -> str:
         if not JOB_ID.fullmatch(word):
             return ""
         elsewhere = ""
-        for record in self._records(known):
+        for record in self._records(ids):
             further = self.further_jobs(record.run_id)
             if word not in (record.job_id, further.job_id, further.waiting, *record.others):
                 continue
             if not self._other_cluster(record):
                 return record.run_id
             elsewhere = elsewhere or record.run_id
-        return elsewhere or next((one for one in known if word in self._earlier_jobs(one)), "")
+        return elsewhere or next((run_id for run_id in ids if word in self._earlier_jobs(run_id)), "")
 
     def _earlier_jobs(self, run_id: str) -> set[str]:
-        """The jobs of a long chain: elsewhere only the first and the last of them stand."""
+        """Return the jobs of a long chain. Other files hold only its first and its newest jobs."""
         if not os.path.exists(self.paths(run_id).successor):
             return set()
         try:
@@ -324,31 +333,31 @@ class Store:
             return set()
         return {attempt.job_id for attempt in state.attempts} if state else set()
 
-    def _named(self, word: str, known: list[str]) -> Iterator[str]:
-        wanted = file_name(word)
-        same = [one for one in known if name_of(one) == wanted]
+    def _named(self, word: str, ids: list[str]) -> Iterator[str]:
+        name_in_id = file_name(word)
+        same = [run_id for run_id in ids if name_of(run_id) == name_in_id]
         return (record.run_id for record in self._records(same) if record.name == word)
 
     def live_of_name(self, name: str) -> list[str]:
-        """The ids of the runs of this name that were not seen to end, newest first."""
+        """Return the ids of the runs of this name without a recorded end, newest first."""
         return list(self._named(name, self.current(0)))
 
     def _records(self, ids: list[str]) -> Iterator[RunRecord]:
-        for one in ids:
+        for run_id in ids:
             try:
-                yield self._recorded(one)
+                yield self._recorded(run_id)
             except (BadDocument, private_files.DiskRefused, NoSuchRun):
                 continue
 
 
-def _unknown(word: str, starts: list[str], known: list[str]) -> NoSuchRun:
+def _unknown(word: str, starts: list[str], ids: list[str]) -> NoSuchRun:
     if starts:
-        shown = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
-        return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {shown}", "give more of the id")
-    if not known:
+        listing = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
+        return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {listing}", "give more of the id")
+    if not ids:
         return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
-    words = dict.fromkeys([name_of(one) for one in known] + known + [LAST])
-    near = nearest(word, words, most=3)
+    candidates = dict.fromkeys([name_of(run_id) for run_id in ids] + ids + [LAST])
+    near = nearest(word, candidates, most=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 

@@ -1,7 +1,7 @@
-"""The sweeps below one home: which runs their points have become.
+"""The sweeps below one home, with the run of each point.
 
-``$CLUSTERRUN_HOME/sweeps/<sweep id>/`` holds ``sweep.json``, the script of each array that was queued, and
-the copy of the code where one was asked for. The runs are ordinary ones.
+``$CLUSTERRUN_HOME/sweeps/<sweep id>/`` holds ``sweep.json``, the script of each queued array, and the copy of
+the code if a snapshot was requested. The runs are ordinary runs.
 """
 
 from __future__ import annotations
@@ -22,41 +22,37 @@ from clusterrun.runs.store import Store, file_name, name_of
 
 @frozen
 class SweepPoint:
-    """One point: its values, the run that it is now ('': not queued), and the runs that it was before."""
+    """A point of a sweep."""
 
-    values: tuple[tuple[str, str], ...]
-    run_id: str = ""
-    earlier: tuple[str, ...] = ()
+    values: tuple[tuple[str, str], ...]  # names and values
+    run_id: str = ""  # its run; '': not queued
+    earlier: tuple[str, ...] = ()  # its earlier runs
 
 
 @frozen
 class SweepSearch:
-    """What Optuna is asked for: ``sets`` as `--set` had them, to make ``by`` small, or ``largest``."""
+    """The settings of a search by Optuna."""
 
-    sets: tuple[str, ...]
-    trials: int
-    by: str
-    largest: bool = False
-    at_once: int = 0
+    sets: tuple[str, ...]  # the values of `--set`
+    trials: int  # number of points
+    by: str  # name of the result to optimize
+    largest: bool = False  # whether the largest result is the best
+    at_once: int = 0  # number of runs at once
 
 
 @frozen
 class SweepRecord:
-    """``sweep.json``, 0600: it holds the environment. ``spec`` is as asked, its command with the places.
-
-    ``at_most`` runs are to live at once (0: as many as the cluster takes). ``job_id`` is the newest array.
-    ``cancelled``: no point is queued any more unless somebody asks again. With ``search`` more points come.
-    """
+    """``sweep.json``. Its mode is 0600, since it holds the environment."""
 
     sweep_id: str
     name: str
-    spec: JobSpec
+    spec: JobSpec  # as requested; its command has the placeholders
     points: tuple[SweepPoint, ...]
     submitted_at: float
-    at_most: int = 0
-    job_id: str = ""
-    cancelled: bool = False
-    search: SweepSearch | None = None
+    at_most: int = 0  # number of runs that may live at once; 0: no limit
+    job_id: str = ""  # the newest array
+    cancelled: bool = False  # no further point is queued until the sweep is continued
+    search: SweepSearch | None = None  # a search that adds points
     format: int = contract.FORMAT
 
     @property
@@ -78,39 +74,39 @@ class Sweeps:
         self._folder = os.path.join(store.home, "sweeps")
 
     def paths(self, sweep_id: str) -> RunPaths:
-        """Its script, the output of its arrays and its copy of the code have the names of a run's."""
+        """Return the paths of a sweep. Its files have the same names as those of a run."""
         return RunPaths(os.path.join(self._folder, sweep_id))
 
     def _document(self, sweep_id: str) -> str:
         return os.path.join(self._folder, sweep_id, "sweep.json")
 
     def save(self, sweep: SweepRecord) -> None:
-        """Write ``sweep.json`` whole. Raises ``DiskRefused``."""
+        """Write ``sweep.json`` whole. Raise ``DiskRefused``."""
         private_folder(os.path.join(self._folder, sweep.sweep_id))
         text = json.dumps(encode_set(sweep), separators=(",", ":")) + "\n"
         write_whole(self._document(sweep.sweep_id), text)
 
     def read(self, sweep_id: str) -> SweepRecord:
-        """Raises ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
+        """Return the record of a sweep. Raise ``NoSuchRun``, ``BadDocument`` and ``DiskRefused``."""
         path = self._document(sweep_id)
         if not os.path.lexists(path):
-            seen = f"there is no sweep {sweep_id!r}"
-            raise NoSuchRun(seen, "clusterrun sweep list shows the sweeps there are")
+            message = f"there is no sweep {sweep_id!r}"
+            raise NoSuchRun(message, "clusterrun sweep list shows the sweeps there are")
         trust(os.path.dirname(path), links=False)
-        found = read_document(SweepRecord, path)
-        if found is None or found.sweep_id != sweep_id:
-            seen = f"{path} is not the record of that sweep"
-            raise BadDocument(seen, "its runs are known: clusterrun status")
-        return found
+        sweep = read_document(SweepRecord, path)
+        if sweep is None or sweep.sweep_id != sweep_id:
+            message = f"{path} is not the record of that sweep"
+            raise BadDocument(message, "its runs are known: clusterrun status")
+        return sweep
 
     def remove_empty(self) -> None:
-        """Remove the sweeps of which no run is left and no point waits. Raises ``DiskRefused``."""
-        import shutil  # for this alone
+        """Remove the sweeps without runs and without waiting points. Raise ``DiskRefused``."""
+        import shutil  # only this method needs it
 
-        there = set(self._store.ids())
-        for found in filter(None, map(self._readable, self.ids())):
-            if found.run_ids and not found.waiting and there.isdisjoint(found.run_ids):
-                path = self.paths(found.sweep_id).run_dir
+        present_ids = set(self._store.ids())
+        for sweep in filter(None, map(self._readable, self.ids())):
+            if sweep.run_ids and not sweep.waiting and present_ids.isdisjoint(sweep.run_ids):
+                path = self.paths(sweep.sweep_id).run_dir
                 try:
                     shutil.rmtree(path)
                 except OSError as error:
@@ -120,14 +116,14 @@ class Sweeps:
         return sorted(names_in(self._folder), reverse=True)
 
     def find(self, word: str) -> SweepRecord | None:
-        """The sweep that ``word`` means: its id, its name (the newest), or the number of its newest array."""
+        """Return the sweep with this id, this name (the newest), or this number of its newest array."""
         for sweep_id in self.ids():
             if word in (sweep_id, "last") or name_of(sweep_id) == file_name(word):
                 return self._readable(sweep_id)
         if not word.isdecimal():
             return None
-        found = filter(None, map(self._readable, self.ids()))
-        return next((one for one in found if one.job_id == word), None)
+        sweeps = filter(None, map(self._readable, self.ids()))
+        return next((sweep for sweep in sweeps if sweep.job_id == word), None)
 
     def _readable(self, sweep_id: str) -> SweepRecord | None:
         try:
@@ -136,27 +132,28 @@ class Sweeps:
             return None
 
     def called_off(self, word: str) -> list[str]:
-        """The runs that ``word`` means, to be ended; of a sweep no more points are queued from now on."""
-        ids, found = self.runs_of(word), self.find(word)
-        if found and ids == found.run_ids and (found.waiting or found.unasked):
-            self.save(replace(found, cancelled=True))
+        """Return the runs to end for ``word``. No further points of a sweep are queued from now on."""
+        ids, sweep = self.runs_of(word), self.find(word)
+        if sweep and ids == sweep.run_ids and (sweep.waiting or sweep.unasked):
+            self.save(replace(sweep, cancelled=True))
         return ids
 
     def runs_of(self, word: str) -> list[str]:
-        """The runs that ``word`` means: one, or all of a sweep; of two of one name the newer counts.
+        """Return the runs that ``word`` means: a run, or all runs of a sweep. Raise ``NoSuchRun``.
 
-        ``last`` is the whole sweep where the newest run is of one. Raises ``NoSuchRun``.
+        If a run and a sweep have the same name, the newer counts. ``last`` is the whole sweep if the newest
+        run belongs to a sweep.
         """
         try:
             run_id = self._store.find(word)
         except NoSuchRun:
-            found = self.find(word)
-            if found is None or not found.run_ids:
+            sweep = self.find(word)
+            if sweep is None or not sweep.run_ids:
                 raise
-            return found.run_ids
+            return sweep.run_ids
         if word == run_id:
             return [run_id]
-        found = self.find(word)
+        sweep = self.find(word)
         if word == "last":
-            return found.run_ids if found and run_id in found.run_ids else [run_id]
-        return found.run_ids if found and found.sweep_id > run_id else [run_id]
+            return sweep.run_ids if sweep and run_id in sweep.run_ids else [run_id]
+        return sweep.run_ids if sweep and sweep.sweep_id > run_id else [run_id]

@@ -1,4 +1,4 @@
-"""What the observers of a run's nodes wrote about its use of them; reads files of one attempt only."""
+"""Read the samples of an attempt: how its nodes are used, as their observers wrote it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.model.usage import NodeUse
 
+# Bytes. This is more than one line of a node with many ranks and GPUs.
 LAST_BYTES = 64 * 1024
-"""More than one line of a node with many ranks and GPUs."""
 
 
 def newest(attempt: AttemptPaths, nodes: int) -> tuple[NodeUse, ...]:
-    """The newest sample of each of so many ``nodes`` of an allocation that has one, in their order."""
-    found = []
+    """Return the newest samples of the ``nodes`` of an allocation, in their order. Silent nodes have none."""
+    samples = []
     for node in range(nodes):
-        seen = [use for path in (attempt.now(node), attempt.samples(node)) if (use := _last(path))]
-        if seen:
-            found.append(max(seen, key=lambda use: use.at))
-    return tuple(found)
+        node_samples = [use for path in (attempt.now(node), attempt.samples(node)) if (use := _last(path))]
+        if node_samples:
+            samples.append(max(node_samples, key=lambda use: use.at))
+    return tuple(samples)
 
 
 def _last(path: str) -> NodeUse | None:
-    """The last whole line; None if there is none, or none that can be read."""
+    """Return the last whole line that can be read; None if there is none."""
     for line in reversed(end_of(path, LAST_BYTES)[0].split(b"\n")[:-1]):
         try:
             return decode(NodeUse, json.loads(line))
@@ -35,14 +35,14 @@ def _last(path: str) -> NodeUse | None:
 
 
 def summary(uses: Sequence[NodeUse]) -> str:
-    """How busy a run has kept its nodes since it started, in a sentence; '' where nothing is known."""
-    known = [use.whole for use in uses if use.whole and use.whole.seconds > 0]
-    if not known:
+    """Return a sentence on how busy the run has kept its nodes since its start; '' without samples."""
+    totals = [use.whole for use in uses if use.whole and use.whole.seconds > 0]
+    if not totals:
         return ""
-    busy = [whole.busy for whole in known if whole.busy >= 0]
-    cores = sum(whole.cores for whole in known) / len(known)
+    busy = [whole.busy for whole in totals if whole.busy >= 0]
+    cores = sum(whole.cores for whole in totals) / len(totals)
     held = [gpu.memory / gpu.memory_total for use in uses for gpu in use.gpus if gpu.memory_total > 0]
-    said = [f"GPUs {sum(busy) / len(busy):.0f} % busy on average" if busy else ""]
-    said += [f"their memory {100 * max(held):.0f} % full at most" if held else ""]
-    said += [f"{cores:.1f} cores of each node's {uses[0].cores_total}"]
-    return ", ".join(filter(None, said))
+    parts = [f"GPUs {sum(busy) / len(busy):.0f} % busy on average" if busy else ""]
+    parts += [f"their memory {100 * max(held):.0f} % full at most" if held else ""]
+    parts += [f"{cores:.1f} cores of each node's {uses[0].cores_total}"]
+    return ", ".join(filter(None, parts))

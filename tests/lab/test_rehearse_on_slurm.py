@@ -37,4 +37,4 @@ def test_an_allocation_that_is_too_small_is_refused_before_anything_is_copied(on
     done = on_slurm.run(
         "alloc", "--nodes", "1", "bash", "-c", again.replace("clusterrun", PROGRAM), limit=120
     )
-    assert (done.code, "2 nodes are wanted; job " in done.err) == (2, True), done.err
+    assert (done.code, "2 nodes are requested; job " in done.err) == (2, True), done.err

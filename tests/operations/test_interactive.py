@@ -59,10 +59,10 @@ OLD = state(updated_at=NOW - 400)
         ({"exclude": "n1"}, "exclude", {}, (2, 4, "n[0,2]")),
         ({"nodes": 1, "spares": 1}, "nodes", {"n1": "x"}, (1, 4, "n[0,2]")),
         # more than there are
-        ({"nodes": 4}, "nodes", {}, "4 nodes are wanted; job 41 has 3 for it: n[0-2]"),
-        ({"nodes": 3, "spares": 1}, "nodes", {}, "4 nodes are wanted; job 41 has 3 for it: n[0-2]"),
-        ({"spares": 3}, "", {}, "4 nodes are wanted; job 41 has 3 for it: n[0-2]"),
-        ({"exclude": "n[0-2]"}, "exclude", {}, "1 nodes are wanted; job 41 has 0 for it: none"),
+        ({"nodes": 4}, "nodes", {}, "4 nodes are requested; job 41 has 3 for it: n[0-2]"),
+        ({"nodes": 3, "spares": 1}, "nodes", {}, "4 nodes are requested; job 41 has 3 for it: n[0-2]"),
+        ({"spares": 3}, "", {}, "4 nodes are requested; job 41 has 3 for it: n[0-2]"),
+        ({"exclude": "n[0-2]"}, "exclude", {}, "1 nodes are requested; job 41 has 0 for it: none"),
         ({"nodelist": "n[2-3]"}, "nodelist", {}, "--nodelist: job 41 does not have n3"),
         ({"gpus": 8}, "gpus", {}, "--gpus 8: job 41 has 4 on each node"),
         # nodes that other runs have

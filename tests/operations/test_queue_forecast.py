@@ -119,5 +119,5 @@ def test_forecasts_that_cannot_be_read_or_kept_cost_none(context: Context, tmp_p
 def test_without_a_queue_there_is_nothing_to_forecast(context: Context) -> None:
     with pytest.raises(BadInput, match="starts at once"):
         forecasts(replace(SPEC, cluster=Cluster.LOCAL), context)
-    with pytest.raises(BadInput, match="which partition it goes to is not known"):
+    with pytest.raises(BadInput, match="its partition is not known"):
         forecasts(replace(SPEC, partition="a,b"), context)

@@ -10,7 +10,7 @@ from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
 from clusterrun.model.record import LeftBehind, RunStatus
 from clusterrun.model.states import Phase, State
-from clusterrun.operations.run_state import RunEvidence, judge, kept
+from clusterrun.operations.run_state import RunEvidence, judge, recorded_end
 from tests.operations.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
 
 LOCAL = replace(RECORD, cluster="local", job_id="12.99")
@@ -196,7 +196,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
                 "row": row("FAILED", nodelist="n[0-1]"),
                 "state": state(phase=Phase.PREFLIGHT, reason="clocks are compared"),
             },
-            "ended without giving a reason on n0 (FAILED); see job.out; it said last: clocks are compared",
+            "ended without giving a reason on n0 (FAILED); see job.out; last message: clocks are compared",
         ),
         ({"row": row("FAILED", nodelist="n[1-")}, "ended without giving a reason (FAILED); see job.out"),
         (
@@ -249,7 +249,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         ({"answered": False, "state": state(**OLD)}, "the run's last heartbeat is 6 min 40 s old"),
         ({"row": row("CANCELLED"), "cancel_asked": True}, "by clusterrun cancel, before it started"),
-        ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it said PENDING"),
+        ({"answered": False, "row": row("PENDING"), "asked_at": NOW - 60}, "1 min ago it reported PENDING"),
         ({"row": row("PENDING"), "state": RESUBMITTED}, "resubmitted as job 42 without n1"),
         (
             {"row": row("PENDING", job_id="42", reason="Priority"), "state": HANDED_OVER},
@@ -328,37 +328,37 @@ def test_a_job_that_ends_keeps_the_nodes_that_slurm_has_cleared() -> None:
 def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
     then = judge(said(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
     later = judge(said(state=state(State.CANCELLED)))
-    assert kept(then, state(State.CANCELLED), NOW, later) == then
+    assert recorded_end(then, state(State.CANCELLED), NOW, later) == then
 
 
 def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None:
     then = judge(said(row=replace(row("FAILED"), nodelist="n[0-1]")))
     later = judge(said())
-    assert (later.nodelist, kept(then, None, NOW, later)) == ("", then)
+    assert (later.nodelist, recorded_end(then, None, NOW, later)) == ("", then)
 
 
 def test_an_end_that_was_seen_stands_while_slurm_does_not_answer() -> None:
     then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
     unheard = judge(said(answered=False, cancel_asked=True))
-    assert (unheard.state, kept(then, None, NOW, unheard)) == (State.UNKNOWN, then)
+    assert (unheard.state, recorded_end(then, None, NOW, unheard)) == (State.UNKNOWN, then)
 
 
 def test_a_run_cancelled_while_it_waited_keeps_the_time_of_its_end() -> None:
     then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
-    assert kept(then, None, NOW, judge(said(cancel_asked=True))) == then
+    assert recorded_end(then, None, NOW, judge(said(cancel_asked=True))) == then
 
 
 def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
     then = judge(said(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
     anew = state(updated_at=NOW + 60)
     now = judge(said(now=NOW + 61, row=row(), state=anew))
-    assert kept(then, anew, NOW, now).state is State.RUNNING
+    assert recorded_end(then, anew, NOW, now).state is State.RUNNING
 
 
 def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
     silent = judge(said(row=None))
     late = judge(said(state=state(State.COMPLETED)))
-    assert kept(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
+    assert recorded_end(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
 
 
 def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -> None:

@@ -182,7 +182,8 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
     (found,) = statuses(context=context, tell=said.append)
     assert (found.state, found.reason) == (
         State.UNKNOWN,
-        "Slurm does not answer; 10 min ago it said PENDING (waits: jobs with a higher priority are ahead)",
+        "Slurm does not answer; 10 min ago it reported PENDING"
+        " (waits: jobs with a higher priority are ahead)",
     )
     assert "and what Slurm said 10 min ago" in said[0]
 
@@ -268,7 +269,7 @@ def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
 def test_a_run_deleted_while_it_is_listed_is_left_out(context: Context) -> None:
     kept, gone = add(context), add(context, at=NOW + 1)
     context.store.discard(gone)
-    assert [s.run_id for s in context.inquiry().statuses([gone, kept], gone=True)] == [kept]
+    assert [s.run_id for s in context.inquiry().statuses([gone, kept], skip_missing=True)] == [kept]
     with pytest.raises(NoSuchRun):
         context.inquiry().statuses([gone, kept])
 
