@@ -80,8 +80,9 @@ REQUESTED = "the run directory holds the request: a coordinator that runs, or st
 
 
 def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
+    """Return the error for runs whose jobs may live on, since Slurm did not answer."""
     states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
-    message = f"{silence.seen}\n{states}; a job in Slurm's queue may still be there"
+    message = f"{silence.seen}\n{states}; a job may still be in Slurm's queue"
     again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
     return type(silence)(message, f"{REQUESTED}\nonce Slurm answers, type again: {again}")
 
@@ -195,8 +196,8 @@ def _wait_for_the_end(
         if live and queue is not None and 0 < queue.spare_running_until <= context.clock.now():
             queue.spare_running_until = 0.0
             queue.end()
-        untold = queue is None or len(queue.unreachable([status.run_id for status in live])) == len(live)
-        hopeless = untold and all(status.state is State.UNKNOWN for status in live)
+        unreachable = queue is None or len(queue.unreachable([status.run_id for status in live])) == len(live)
+        hopeless = unreachable and all(status.state is State.UNKNOWN for status in live)
         if waited > limit or hopeless:
             return
         if waited > SPEAK_AFTER and not is_reported:

@@ -86,10 +86,10 @@ def earlier(plan: Plan, own_key: str, records: Iterable[RunRecord], context: Con
 
 
 def _covers(report: Report, plan: Plan, nodes: set[str]) -> bool:
-    enough = report.level in _ORDER and _ORDER.index(report.level) >= _ORDER.index(
-        plan.orders.preflight.level
-    )
-    return enough and report.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(report.world)
+    """Return whether all nodes passed a check of at least the level of ``plan``."""
+    level = plan.orders.preflight.level
+    is_thorough = report.level in _ORDER and _ORDER.index(report.level) >= _ORDER.index(level)
+    return is_thorough and report.verdict in (Grade.PASS, Grade.WARN) and nodes <= set(report.world)
 
 
 def undisturbed(state: RunState | None) -> bool:
@@ -108,6 +108,7 @@ def undisturbed(state: RunState | None) -> bool:
 
 
 def _own_mistake(failure: Failure) -> bool:
+    """Return whether a rank ended by itself with exceptions that a fault of the program causes."""
     lines = (*failure.last_lines, *failure.traceback.splitlines())
     raised = {match[1] for line in lines if (match := _EXCEPTION.match(line.strip()))}
     ended_itself = failure.rank >= 0 and failure.code > 0 and not failure.noticed

@@ -114,10 +114,7 @@ class _DiagnosisRequest:
         finally:
             with suppress(OSError):
                 os.unlink(question)
-        return self._with_printed_errors(diagnosis)
-
-    def _with_printed_errors(self, diagnosis: Diagnosis) -> Diagnosis:
-        """Add the errors that the culprits printed or logged. A rank that hangs has often printed why."""
+        # A rank that hangs has often printed why.
         per_node = self._context.store.read(self._status.run_id).spec.per_node
         return _with_output(diagnosis, self._paths, self._state.epoch, per_node)
 

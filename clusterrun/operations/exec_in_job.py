@@ -34,7 +34,7 @@ def exec_argv(
 
     ``terminal`` connects it to a terminal. Raise ``BadInput`` if the run has no such node.
     """
-    record, node = where(context, run_id, wish, tell)
+    record, node = target_node(context, run_id, wish, tell)
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
     return (*to_node(context, record, node, terminal), *program, "--", *command)
@@ -54,7 +54,7 @@ def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> t
     return ("srun", *options, *gpus, *plain, "--pty" if terminal else "--unbuffered")
 
 
-def where(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
+def target_node(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> tuple[RunRecord, str]:
     """Return the run's record and the name of the requested node.
 
     Raise ``BadInput`` as ``exec_argv`` does.

@@ -10,7 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.spec import Cluster
 from clusterrun.operations import port_relay
 from clusterrun.operations.context import Context, Tell
-from clusterrun.operations.exec_in_job import ExecTarget, to_node, where
+from clusterrun.operations.exec_in_job import ExecTarget, target_node, to_node
 
 ANSWER_SECONDS = 3.0
 
@@ -30,7 +30,7 @@ def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: 
 
     Raise ``BadInput`` if the run has no nodes.
     """
-    record, node = where(context, run_id, wish, tell)
+    record, node = target_node(context, run_id, wish, tell)
     host = node if record.cluster == Cluster.SLURM.value else "127.0.0.1"
     return NodePort(run_id, host, port, _answers(host, port))
 
@@ -39,7 +39,7 @@ def relay_argv(
     context: Context, run_id: str, wish: ExecTarget, port: int, tell: Tell
 ) -> tuple[tuple[str, ...], int]:
     """Return the command that relays connections to ``port`` over its streams, and the run's attempt."""
-    record, node = where(context, run_id, wish, tell)
+    record, node = target_node(context, run_id, wish, tell)
     front = to_node(context, record, node, terminal=False)
     attempt = context.inquiry().statuses([run_id])[0].attempt
     mark = f"{contract.MARKER_VARIABLE}={run_id}.{attempt}"

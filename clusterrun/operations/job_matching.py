@@ -96,19 +96,14 @@ class Jobs:
         if own is None:
             return None
         row = own
-        if _is_over(files, own):
+        state = files.state.state if files.state else State.UNKNOWN
+        is_continuing = state is State.PENDING and own.word == "COMPLETING"
+        if not state.ended and (own.state.ended or is_continuing):
             first = _number(own.job_id)
             later = [row for row in rows if row.job_id == files.waiting or _number(row.job_id) > first]
             # The newest job that has not ended, or the newest job if all have.
             row = max(reversed(later), key=lambda row: not row.state.ended, default=own)
         return MatchedJob(replace(files.record, job_id=row.job_id), row, own.job_id)
-
-
-def _is_over(files: RunFiles, own: JobRow) -> bool:
-    """Return whether the run's own job has ended while the run itself has not."""
-    state = files.state.state if files.state else State.UNKNOWN
-    handed_over = state is State.PENDING and own.word == "COMPLETING"
-    return not state.ended and (own.state.ended or handed_over)
 
 
 def _tasks(row: JobRow) -> list[JobRow]:

@@ -48,7 +48,7 @@ class EndedIndex:
         self._entries: dict[str, Any] = {}
         self._keys: dict[str, Key] = {}
 
-    def known(self, ids: Iterable[str]) -> dict[str, RunStatus]:
+    def unchanged(self, ids: Iterable[str]) -> dict[str, RunStatus]:
         """Return the noted statuses of the runs ``ids`` whose files have not changed since."""
         self._entries = self._read()
         self._keys = {run_id: key for run_id in ids if (key := self._key(run_id))}
@@ -187,7 +187,7 @@ class RunList:
     def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
         ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
         register = EndedIndex(self._context.store)
-        noted = register.known(ids)
+        noted = register.unchanged(ids)
         read = inquiry.statuses(
             [run_id for run_id in ids if run_id not in noted], oldest=oldest, skip_missing=True
         )

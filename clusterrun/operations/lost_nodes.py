@@ -39,27 +39,22 @@ def describe_silent_run(
     if out and not lost and state is not None:
         # Only the coordinator's own host is known before the first attempt starts.
         lost = f"{_host(state)}, where it ran, is not a node of the job"
-    mine = (
-        last_message
-        if last_message is not None and last_message.job_id == row.job_id and now - last_message.at < silent
-        else None
-    )
+    mine = last_message
+    if mine is not None and (mine.job_id != row.job_id or now - mine.at >= silent):
+        mine = None  # it is about another job, or older than the silence
     if mine is None and not out and silent < BEGUN_AGAIN_SECONDS:
         return lost  # it may still be started again on its node
     if mine is not None and mine.done:
         return "; ".join(part for part in (lost, f"{mine.node} gave the job back: {mine.why}") if part)
-    report = f"{mine.node} said {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
-    agents = report or "no agent of it has said that it gives the job back"
+    report = f"{mine.node} reported {spoken(max(0.0, now - mine.at))} ago: {mine.why}" if mine else ""
+    agents = report or "no agent has reported that it gives the job back"
     alive = "" if out or mine else "where its ranks print nothing either (clusterrun logs): "
-    return "; ".join(part for part in (lost, agents, alive + _remedy(row.job_id, goes_on)) if part)
-
-
-def _remedy(job_id: str, goes_on: str) -> str:
-    again = {
-        "requeue": f"to start it again, type scontrol requeue {job_id}; ",
-        "chain": f"to continue in the next job, or to end the run if no job waits, type scancel {job_id}",
-    }
-    return again.get(goes_on, "") + (f"to end it, type scancel {job_id}" if goes_on != "chain" else "")
+    remedy = f"to end it, type scancel {row.job_id}"
+    if goes_on == "requeue":
+        remedy = f"to start it again, type scontrol requeue {row.job_id}; {remedy}"
+    elif goes_on == "chain":
+        remedy = f"to continue in the next job, or to end the run if no job waits, type scancel {row.job_id}"
+    return "; ".join(part for part in (lost, agents, alive + remedy) if part)
 
 
 def given_back(state: RunState | None, last_message: LeftBehind | None, row: JobRow) -> str:

@@ -38,16 +38,26 @@ def run_details(context: Context, status: RunStatus) -> RunDetails:
     """Return the facts about the run of ``status``."""
     record = _readable(context.store.read, status.run_id)
     state = _readable(context.store.state, status.run_id)
+    paths = context.store.paths(status.run_id)
+    used = ""
+    if not status.state.ended and record is not None and state is not None and state.attempts:
+        attempt = paths.attempt(state.attempts[-1].epoch)
+        used = usage_files.summary(usage_files.newest(attempt, record.spec.nodes + record.spec.spares))
+    trained_alone: tuple[str, ...] = ()
+    if state is not None and status.state is State.COMPLETED:
+        from clusterrun.operations.postmortem_input import left_alone  # it imports the whole diagnosis
+
+        trained_alone = left_alone(paths, state)
     return RunDetails(
         status,
         record,
         state,
         tuple(_check(context, status.run_id, attempt.epoch) for attempt in (state.attempts if state else ())),
-        tuple(tracker_links(context.store.paths(status.run_id))),
+        tuple(tracker_links(paths)),
         end_report(context, status),
-        "" if status.state.ended else _used(context, record, state),
+        used,
         _log_folder(context, status.run_id),
-        _ranks_that_trained_alone(context, status, state),
+        trained_alone,
     )
 
 
@@ -59,6 +69,7 @@ def _readable(read: Callable[[str], T | None], run_id: str) -> T | None:
 
 
 def _check(context: Context, run_id: str, epoch: int) -> str:
+    """Return the headline of the pre-flight report of an attempt, or why it cannot be read."""
     from clusterrun.reports.text_report import headline
 
     try:
@@ -68,25 +79,11 @@ def _check(context: Context, run_id: str, epoch: int) -> str:
     return headline(report) if report else ""
 
 
-def _used(context: Context, record: RunRecord | None, state: RunState | None) -> str:
-    if record is None or state is None or not state.attempts:
-        return ""
-    attempt = context.store.paths(record.run_id).attempt(state.attempts[-1].epoch)
-    return usage_files.summary(usage_files.newest(attempt, record.spec.nodes + record.spec.spares))
-
-
 def _log_folder(context: Context, run_id: str) -> str:
+    """Return the folder of the newest attempt's logs, or why the attempts cannot be read."""
     paths = context.store.paths(run_id)
     try:
         epochs = attempts(paths.attempts)
     except ClusterrunError as error:
         return error.seen
     return paths.attempt(epochs[-1]).folder if epochs else ""
-
-
-def _ranks_that_trained_alone(context: Context, status: RunStatus, state: RunState | None) -> tuple[str, ...]:
-    if state is None or status.state is not State.COMPLETED:
-        return ()
-    from clusterrun.operations.postmortem_input import left_alone  # it imports the whole diagnosis
-
-    return left_alone(context.store.paths(status.run_id), state)

@@ -74,8 +74,8 @@ class _Verdict:
     state: State
     phase: Phase
     reason: str = ""
-    ended_at: float | None = None
-    hopeless: bool = False
+    ended_at: float | None = None  # None: the time in the row or in the state counts
+    hopeless: bool = False  # whether the run can never start
 
 
 def judge(evidence: RunEvidence) -> RunStatus:
@@ -88,6 +88,13 @@ def judge(evidence: RunEvidence) -> RunStatus:
     record, state, row = evidence.record, evidence.state, evidence.row
     spec = formed(record.spec, state, evidence.shape)
     ended = verdict.state.ended
+    ended_at = verdict.ended_at
+    if ended and not ended_at and row and row.end:
+        ended_at = row.end
+    elif ended and not ended_at and state:
+        ended_at = state.ended_at or state.updated_at
+    elif not ended:
+        ended_at = None
     attempts = state.attempts if state else ()
     failure = state.failure if state else None
     return RunStatus(
@@ -106,7 +113,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
         attempt=state.epoch if state else 0,
         submitted_at=record.submitted_at,
         started_at=state.started_at if state else None,
-        ended_at=(verdict.ended_at or _last_word(evidence)) if ended else None,
+        ended_at=ended_at,
         exit_code=state.exit_code if state and ended else None,
         failed_at=failure.at if failure and verdict.state is not State.COMPLETED and ended else None,
         run_dir=evidence.run_dir,
@@ -120,6 +127,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
 
 
 def _slurm(evidence: RunEvidence) -> _Verdict:
+    """Return the verdict on a run in a job of Slurm."""
     state, row = evidence.state, evidence.row
     if row is None or not (evidence.answered or row.state.ended):
         return _without_row(evidence)
@@ -142,7 +150,7 @@ def _slurm(evidence: RunEvidence) -> _Verdict:
     if row.state.ended:
         return _ended_by_row(evidence, row)
     if row.state is State.UNKNOWN and not evidence.fresh:
-        why = f"Slurm says {row.word}, which this version does not know"
+        why = f"Slurm reports the state {row.word}, which this version does not know"
         return _Verdict(State.UNKNOWN, _phase(state), why)
     if row.word in job_states.HALTED and evidence.answered:
         return _Verdict(State.RUNNING, _phase(state), halted(row))
@@ -204,9 +212,10 @@ def _older(evidence: RunEvidence, state: RunState, row: JobRow) -> bool:
 
 
 def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
+    """Return the verdict on a run whose job has ended, and whose coordinator recorded no end."""
     reason_of_run = _did_not(evidence.state) or _why(evidence)
     if evidence.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(evidence.state), row.end)
+        return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(evidence.state), row.end)
     nodes = lost_nodes.describe_lost_nodes(evidence.state, row)
     given_back = lost_nodes.given_back(evidence.state, evidence.left, row)
     if nodes or given_back:
@@ -220,8 +229,8 @@ def _ended_by_row(evidence: RunEvidence, row: JobRow) -> _Verdict:
         if evidence.now - (row.end or 0.0) < STALE_SECONDS:  # files of another machine may appear late
             return _Verdict(State.RUNNING, Phase.STARTING, "its job has ended; waiting for its last state")
         return _Verdict(State.FAILED, Phase.ENDED, evidence.script_error or NEVER_BEGAN, row.end)
-    where = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
-    silent = f"{SILENT}{where} ({row.explained or row.word}); see job.out"
+    on_node = f" on {first}" if (first := lost_nodes.first_of(row)) else ""
+    silent = f"{SILENT}{on_node} ({row.explained or row.word}); see job.out"
     if evidence.script_error:
         silent = f"{BEFORE_RANKS}: {evidence.script_error}"
     if row.state is State.COMPLETED:
@@ -240,6 +249,7 @@ def _did_not(state: RunState | None) -> str:
 
 
 def _without_row(evidence: RunEvidence) -> _Verdict:
+    """Return the verdict on a run whose job the scheduler does not know, or was not asked about."""
     state = evidence.state
     if state and state.state.ended:
         return _by_state(evidence, state)
@@ -248,13 +258,14 @@ def _without_row(evidence: RunEvidence) -> _Verdict:
     if state and state.state is State.RUNNING and evidence.fresh:
         return _running(evidence, False)  # a recent heartbeat outranks Slurm's silence
     if evidence.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+        return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(state))
     if not evidence.record.job_id:
         return _submitting(evidence)
     return _Verdict(State.FAILED, Phase.ENDED, _silent_end(evidence, FORGOTTEN))
 
 
 def _without_answer(evidence: RunEvidence) -> _Verdict:
+    """Return the verdict on a run if the scheduler does not answer."""
     state, row = evidence.state, evidence.row
     if state is not None and evidence.fresh and state.state is State.RUNNING:
         return _running(evidence, False)
@@ -271,12 +282,14 @@ def _without_answer(evidence: RunEvidence) -> _Verdict:
 
 
 def _submitting(evidence: RunEvidence) -> _Verdict:
+    """Return the verdict on a run without a job number: being submitted, or never queued."""
     if evidence.now - evidence.record.submitted_at < QUEUEING_SECONDS:
         return _Verdict(State.PENDING, Phase.QUEUED, "is being submitted")
     return _Verdict(State.FAILED, Phase.ENDED, "was never queued: the submission was cut short")
 
 
 def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
+    """Return the verdict on a run whose job runs. ``restarted`` means that the state is of an earlier job."""
     state = evidence.state
     row = evidence.row if evidence.answered else None
 
@@ -302,12 +315,13 @@ def _running(evidence: RunEvidence, restarted: bool) -> _Verdict:
 
 
 def _local(evidence: RunEvidence) -> _Verdict:
+    """Return the verdict on a run on this machine."""
     state = evidence.state
     if state and state.state.ended:
         return _by_state(evidence, state)
     unborn = not evidence.record.job_id and not evidence.alive
     if (unborn or evidence.alive is False) and evidence.cancel_asked:
-        return _Verdict(State.CANCELLED, Phase.ENDED, _asked(state))
+        return _Verdict(State.CANCELLED, Phase.ENDED, _cancel_reason(state))
     if unborn:
         return _submitting(evidence)
     if evidence.alive is False:
@@ -349,6 +363,7 @@ def _by_state(evidence: RunEvidence, state: RunState) -> _Verdict:
 
 
 def _silent_end(evidence: RunEvidence, cause: str) -> str:
+    """Return the reason of a run that ended without recording a reason."""
     if evidence.script_error:
         return f"{BEFORE_RANKS}: {evidence.script_error}"
     last = evidence.state
@@ -377,7 +392,7 @@ def _coordinator_reason(evidence: RunEvidence) -> str:
     return state.reason or failure
 
 
-def _asked(state: RunState | None) -> str:
+def _cancel_reason(state: RunState | None) -> str:
     return _joined(ASKED, _killed_while_saving(state)) if state else f"{ASKED}, before it started"
 
 
@@ -404,12 +419,6 @@ def _nodelist(evidence: RunEvidence) -> str:
     ours = fold(attempts[-1].nodes) if attempts else ""
     row = evidence.row
     return row.nodelist if row and row.nodelist and not (ours and row.word == "COMPLETING") else ours
-
-
-def _last_word(evidence: RunEvidence) -> float | None:
-    if evidence.row and evidence.row.end:
-        return evidence.row.end
-    return evidence.state.ended_at or evidence.state.updated_at if evidence.state else None
 
 
 def recorded_end(before: RunStatus, state: RunState | None, at: float, now: RunStatus) -> RunStatus:

@@ -95,9 +95,9 @@ class StatusQuery:
             return SchedulerReply()
         sentence = f"waiting for Slurm to answer, at most {ANSWER_SECONDS:.0f} s a question"
         with notice_if_slow(SPEAK_AFTER, self._tell, sentence):
-            return self._asked(candidates, oldest, since)
+            return self._query(candidates, oldest, since)
 
-    def _asked(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
+    def _query(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
         queue = self._matching(news.rows)
@@ -112,7 +112,7 @@ class StatusQuery:
         if news.failure:
             message = f"{news.failure}: what follows is what the run directories say"
             ago = spoken(max(0.0, self._clock.now() - news.at))
-            self.notices.append(f"{message}, and what Slurm said {ago} ago" if news.at else message)
+            self.notices.append(f"{message}, and what Slurm reported {ago} ago" if news.at else message)
             return SchedulerReply(rows, news.at or None, False)
         doubtful = self._account(ours, rows, queue)
         return SchedulerReply(rows, news.at, True, doubtful, away)
@@ -144,12 +144,13 @@ class StatusQuery:
         try:
             jobs = self._matching(self._client().finished(tuple(job_ids)))
         except SchedulerError as error:
-            self.notices.append(f"Slurm's accounting did not tell how forgotten jobs ended: {error.seen}")
+            self.notices.append(f"Slurm's accounting did not report how forgotten jobs ended: {error.seen}")
             return tuple(c.record.run_id for c in missing)
         rows.update(_speaking(missing, jobs))
         return ()
 
     def _status(self, files: RunFiles, reply: SchedulerReply) -> RunStatus:
+        """Return the status of a run, and record or remove its end in the run directory."""
         job = reply.rows.get(files.record.run_id)
         record, now = job.record if job else files.record, self._clock.now()
         row = job.row if job else None
@@ -161,6 +162,11 @@ class StatusQuery:
         run_dir = self._store.paths(record.run_id).run_dir
         if files.damage and (row is None or not reply.answered):
             return damaged(files, run_dir)
+        is_alive = None
+        is_this_machine = record.host == os.uname().nodename
+        has_process = record.process if record.in_allocation else local
+        if is_this_machine and has_process:
+            is_alive = bool(record.coordinator) and alive(record.coordinator)
         silent = files.state is None or now - files.state.updated_at > STALE_SECONDS
         status = judge(
             RunEvidence(
@@ -171,7 +177,7 @@ class StatusQuery:
                 row=row,
                 answered=reply.answered,
                 asked_at=reply.at,
-                alive=_alive(record) if local or record.in_allocation else None,
+                alive=is_alive,
                 cancel_asked=self._store.cancel_asked(record.run_id),
                 elsewhere=reply.elsewhere.get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
@@ -231,10 +237,5 @@ class StatusQuery:
 
 
 def _speaking(cases: Iterable[RunFiles], jobs: Jobs) -> dict[str, MatchedJob]:
+    """Return by run id the job that shows how the run is."""
     return {c.record.run_id: job for c in cases if (job := jobs.speaking(c))}
-
-
-def _alive(record: RunRecord) -> bool | None:
-    if record.host != os.uname().nodename or (record.in_allocation and not record.process):
-        return None
-    return bool(record.coordinator) and alive(record.coordinator)

@@ -67,13 +67,13 @@ class SubmitFacts:
 
     spec: JobSpec
     site: MachineFacts
-    said: tuple[str, ...]  # notices for the user
+    notices: tuple[str, ...]  # for the user
     of_launch: tuple[str, ...]  # notices about a launch by srun
     offered: Offered | None  # None if no scheduler is queried
 
     def check(self, planned: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the notices about a plan from these facts. Raise ``BadInput`` if it can never run."""
-        notices = (*self.said, *self.of_launch, *about_python(planned, self.site))
+        notices = (*self.notices, *self.of_launch, *about_python(planned, self.site))
         if not planned.spec.alone:
             verb = "run" if self.site.allocation else "submit"
             notices += check_words(self.spec, verb)
@@ -158,7 +158,7 @@ def allocation_argv(
     partition_limits.check(facts.spec, _partitions(facts.offered))
     options = sbatch_options.job_options(facts.spec, "", RunPaths(spec.cwd), (), facts.site.cpus_per_gpu)
     arguments = [sbatch_options.word((key, value)) for key, value in options if key not in OF_A_SCRIPT]
-    return ("salloc", *arguments, *command), facts.said
+    return ("salloc", *arguments, *command), facts.notices
 
 
 class Offered:

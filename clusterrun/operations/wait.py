@@ -36,14 +36,14 @@ class RunWait:
         """Nothing is reported while ranks train if ``logs_are_shown``."""
         context.store.read(run_id)  # raises if the run does not exist or is damaged
         self._context, self._run_id, self._tell = context, run_id, tell
-        self._heard = logs_are_shown
+        self._logs_are_shown = logs_are_shown
         self._status: RunStatus | None = None
-        self._looked_at = self._asked_at = self._said_at = -1e9
+        self._looked_at = self._asked_at = self._reported_at = -1e9
         self._pause = FIRST_PAUSE
         self._doubts = SECOND_THOUGHTS
         self._hopeless_since: float | None = None
         self._began = context.clock.monotonic()
-        self._said = ""
+        self._reported = ""
 
     def over(self) -> bool:
         """Return whether the run has ended or can never start."""
@@ -91,19 +91,17 @@ class RunWait:
         """
         doing = ": ".join(filter(None, (status.phase.value, status.reason)))
         kind = gist(doing)
-        again = kind != self._said or now - self._said_at > SPEAK_AGAIN
-        obvious = status.state.ended or (self._heard and status.phase is Phase.TRAINING)
+        again = kind != self._reported or now - self._reported_at > SPEAK_AGAIN
+        obvious = status.state.ended or (self._logs_are_shown and status.phase is Phase.TRAINING)
         if obvious or now - self._began < SPEAK_AFTER or not again:
             return
-        self._tell(self._sentence(status, doing, now))
-        self._said, self._said_at = kind, now
-
-    def _sentence(self, status: RunStatus, doing: str, now: float) -> str:
-        if status.phase is Phase.PREFLIGHT:
-            return f"pre-flight: {status.reason}"
         job = f", job {status.job_id}" if status.job_id else ""
-        since = f" (for {spoken(now - self._began)} so far)" if self._said else ""
-        return f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
+        since = f" (for {spoken(now - self._began)} so far)" if self._reported else ""
+        sentence = f"waiting for {status.name} ({status.run_id}{job}) to end{since}; it is {doing}"
+        if status.phase is Phase.PREFLIGHT:
+            sentence = f"pre-flight: {status.reason}"
+        self._tell(sentence)
+        self._reported, self._reported_at = kind, now
 
     def wait(self, timeout: float | None) -> RunStatus:
         """Return at the end of the run, when it can never start, or after ``timeout`` seconds."""

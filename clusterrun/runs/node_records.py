@@ -58,8 +58,16 @@ def recall(folder: str, since: float) -> NodeRecords:
     for name in sorted(names_in(folder)):
         path = os.path.join(folder, name)
         if name.endswith(FORGOTTEN):
-            forgotten.append((name.removesuffix(FORGOTTEN), _moment_in(path)))
-        if not name.endswith(".json") or _written(path) < since - SLACK:
+            moment = 0.0
+            with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+                moment = float(file.read(64))
+            forgotten.append((name.removesuffix(FORGOTTEN), moment))
+        if not name.endswith(".json"):
+            continue
+        written_at = 0.0
+        with suppress(OSError):
+            written_at = os.stat(path).st_mtime
+        if written_at < since - SLACK:
             continue
         try:
             report = read_document(Report, path, MOST_REPORT_BYTES)
@@ -77,18 +85,6 @@ def forget(folder: str, node: str, now: float) -> None:
     write_whole(os.path.join(folder, _safe(node) + FORGOTTEN), f"{now}\n")
 
 
-def _moment_in(path: str) -> float:
-    with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-        return float(file.read(64))
-    return 0.0
-
-
 def forgotten_at(memory: NodeRecords, node: str) -> float:
     """Return the time before which findings about ``node`` do not count; 0 by default."""
     return dict(memory.forgotten).get(_safe(node), 0.0)
-
-
-def _written(path: str) -> float:
-    with suppress(OSError):
-        return os.stat(path).st_mtime
-    return 0.0

@@ -210,7 +210,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"record": QUEUED, "now": NOW + 900}, "was never queued"),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD)},
-            "6 min 40 s; no agent of it has said that it gives the job back; "
+            "6 min 40 s; no agent has reported that it gives the job back; "
             "where its ranks print nothing either (clusterrun logs): to end it, type scancel 41",
         ),
         (
@@ -219,11 +219,11 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD), "left": WAITS},
-            "6 min 40 s; n1 said 1 min ago: it waits; to end it, type scancel 41",
+            "6 min 40 s; n1 reported 1 min ago: it waits; to end it, type scancel 41",
         ),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD), "left": replace(WAITS, at=NOW - 500)},
-            "6 min 40 s; no agent of it has said that it gives the job back; where",
+            "6 min 40 s; no agent has reported that it gives the job back; where",
         ),
         (
             {"row": row(start=NOW - 900), "state": state(**OLD), "record": REQUEUES},
@@ -236,7 +236,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"row": row(start=NOW - 60)}, "the coordinator has sent no heartbeat yet"),
         (
             {"row": row(start=NOW - 900)},
-            "the coordinator has sent no heartbeat yet, in 15 min; no agent of it has said that it gives the",
+            "the coordinator has sent no heartbeat yet, in 15 min; no agent has reported that it gives the",
         ),
         (
             {"row": row("CANCELLED"), "state": state(**OLD), "left": replace(WAITS, done=True)},
@@ -276,14 +276,14 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         (
             {"row": row(nodelist="n1", start=NOW - 900), "state": state(**OLD)},
             "no heartbeat from its coordinator for 6 min 40 s; node n0 was lost, with the coordinator of the"
-            " run; no agent of it has said that it gives the job back; to end it, type scancel 41",
+            " run; no agent has reported that it gives the job back; to end it, type scancel 41",
         ),
         (
             {
                 "row": row(nodelist="n1", start=NOW - 900),
                 "state": state(attempts=(replace(ATTEMPT, nodes=()),), **OLD),
             },
-            "6 min 40 s; n0, where it ran, is not a node of the job; no agent of it has said that it gives",
+            "6 min 40 s; n0, where it ran, is not a node of the job; no agent has reported that it gives",
         ),
         ({"row": row("CANCELLED", job_id="42"), "state": HANDED_OVER}, "it did not continue: the time limit"),
         ({"row": row(), "state": AGAIN}, f"restart 1 of 3, after {FAILURE.why}"),

@@ -185,7 +185,7 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
         "Slurm does not answer; 10 min ago it reported PENDING"
         " (waits: jobs with a higher priority are ahead)",
     )
-    assert "and what Slurm said 10 min ago" in said[0]
+    assert "and what Slurm reported 10 min ago" in said[0]
 
 
 def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Context, slurm: Slurm) -> None:
