@@ -49,7 +49,8 @@ PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 ROWS: tuple[KnownError, ...] = (
     # --- memory ---
     KnownError(
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
+        r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
+        r"|Cuda failure (?:2 )?'out of memory'",
         "a GPU ran out of memory",
         "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
         Verdict.OUT_OF_MEMORY,
@@ -144,6 +145,57 @@ ROWS: tuple[KnownError, ...] = (
         r"Torch not compiled with CUDA enabled",
         "the ranks' torch is the one for CPUs",
         "install torch for CUDA in the ranks' Python (--python names it)",
+    ),
+    KnownError(
+        r"(?i:Error 802\b|cudaErrorSystemNotReady|system not yet initialized)",
+        "the GPUs' NVSwitch fabric is not ready on this node",
+        "administrator: systemctl restart nvidia-fabricmanager there; clusterrun check names the node",
+    ),
+    KnownError(
+        r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))",
+        "NVLink between nodes (MNNVL) does not work: its service, IMEX, is not running or has another domain",
+        "nvidia-imex-ctl -N on a node shows the domain; --env NCCL_MNNVL_ENABLE=0 to go on over the network",
+    ),
+    KnownError(
+        r"Driver/library version mismatch",
+        "the NVIDIA driver was updated while the old one is loaded",
+        "administrator: drain the node and reboot it",
+    ),
+    KnownError(
+        r"(?i:CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable)",
+        "another process holds a GPU in exclusive mode, or a process that ended still does",
+        "nvidia-smi -q -d COMPUTE,PIDS on the node shows the mode and the processes",
+    ),
+    KnownError(
+        r"(?i:CUDA unknown error|cudaErrorUnknown)",
+        "CUDA cannot be initialized on this node: often the module nvidia-uvm is not loaded",
+        "modprobe nvidia-uvm on the node; nvidia-smi there says whether the driver answers",
+    ),
+    KnownError(
+        r"(?i:cudaErrorNvlinkUncorrectable|uncorrectable NVLink error)",
+        "an NVLink of this node failed",
+        "leave the node out (--exclude) and tell the administrator: dmesg there shows the Xid",
+    ),
+    KnownError(
+        r"(?i:not permitted when stream is capturing|cudaErrorStreamCapture)",
+        "a CUDA graph was captured while this process did something that a capture forbids",
+        'let other threads work during a capture: torch.cuda.graph(…, capture_error_mode="thread_local")',
+    ),
+    KnownError(
+        r"Memory access fault by GPU node|\bhipError|HIP error:",
+        "a kernel failed on the GPU; the line that is shown may be a later one",
+        "run once with --env AMD_SERIALIZE_KERNEL=3 to see the true line; dmesg on the node shows faults",
+    ),
+    KnownError(
+        r"NET/OFI .*(?i:fail|error|unable|no eligible)",
+        "NCCL's plug-in for libfabric (aws-ofi-nccl) does not work here",
+        "fi_info -p efa on the node lists the adapters; the plug-in must fit NCCL's version",
+    ),
+    KnownError(
+        r"NET/IB .*Got async (?:fatal )?event",
+        "an InfiniBand or RoCE port changed its state while ranks used it",
+        "ibstat and dmesg on that node; clusterrun check finds a port that is down",
+        Verdict.LINK,
     ),
     KnownError(
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",

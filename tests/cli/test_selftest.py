@@ -68,3 +68,12 @@ def test_a_file_that_is_none_of_a_selftest_is_refused(clusterrun: CommandLine, t
 def test_its_document_is_a_file_and_no_json_on_stdout(clusterrun: CommandLine) -> None:
     done = clusterrun("check", "--selftest-gpu", "--json")
     assert (done.code, done.out, "--selftest-file FILE says where" in done.err) == (2, "", True)
+
+
+def test_the_file_of_a_real_h100_is_read(clusterrun: CommandLine) -> None:
+    """Recorded on 26 November 2026: one rank has nobody to exchange with and nobody to wait for."""
+    recording = ROOT / "tests" / "recorded" / "selftest-gpu" / "one-h100.json"
+    shown = clusterrun("check", "--read", str(recording))
+    lines = [line.partition(":")[0].split() for line in shown.out.splitlines()]
+    parts = ["devices", "driver", "check", "sums", "bandwidth", "training", "hang"]
+    assert (shown.code, lines) == (0, [["PASS"], *(["ok", part] for part in parts)])

@@ -21,6 +21,60 @@ GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]
             "a GPU ran out of memory",
         ),
         (
+            "RuntimeError: CUDA error: device-side assert triggered",  # recorded on an H100
+            Verdict.CRASHED,
+            "a kernel failed on the GPU",
+        ),
+        (
+            "AcceleratorError: CUDA error: operation not permitted when stream is capturing",  # as above
+            Verdict.CRASHED,
+            "a CUDA graph was captured",
+        ),
+        (
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",  # as above
+            Verdict.CRASHED,
+            "two ranks use the same GPU",
+        ),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            Verdict.CRASHED,
+            "NVSwitch fabric is not ready",
+        ),
+        (
+            "NCCL WARN MNNVL: fabric handles are not supported, IMEX is not running",
+            Verdict.CRASHED,
+            "IMEX, is not running",
+        ),
+        ("init.cc:412 NCCL WARN Cuda failure 2 'out of memory'", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
+        ("torch.OutOfMemoryError: HIP out of memory. Tried", Verdict.OUT_OF_MEMORY, "a GPU ran out"),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch",
+            Verdict.CRASHED,
+            "driver was updated",
+        ),
+        (
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            Verdict.CRASHED,
+            "exclusive mode",
+        ),
+        (
+            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment",
+            Verdict.CRASHED,
+            "nvidia-uvm",
+        ),
+        (
+            "Memory access fault by GPU node-2 (Agent handle: 0x1)",
+            Verdict.CRASHED,
+            "a kernel failed on the GPU",
+        ),
+        ("RuntimeError: HIP error: an illegal memory access", Verdict.CRASHED, "a kernel failed on the GPU"),
+        ("NCCL WARN NET/OFI Unable to find a protocol", Verdict.CRASHED, "aws-ofi-nccl"),
+        (
+            "NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
+            Verdict.LINK,
+            "changed its state",
+        ),
+        (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory",
             Verdict.OUT_OF_MEMORY,
             "no more of the machine's memory",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import vote
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
@@ -26,7 +27,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
     for node, reading in readings.items():
         failure = _failure(reading)
         if failure:
-            yield node, Finding(NAME, Grade.FAIL, failure, _WRONG if text(reading, "wrong") else _SLOW)
+            known_error = meaning(failure)
+            remedy = known_error.remedy if known_error else _SLOW
+            yield node, Finding(NAME, Grade.FAIL, failure, _WRONG if text(reading, "wrong") else remedy)
     yield from _other_bits(readings)
     for (node, gpu), outlier in _slow_gpus(request, readings).items():
         where = f" of GPU {gpu}" if gpu else ""

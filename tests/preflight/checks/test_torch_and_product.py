@@ -182,3 +182,18 @@ def test_the_slower_of_two_single_gpu_nodes_is_named_if_it_has_less_than_half_of
 def test_products_are_compared_within_one_model():
     h100, a100 = of_gpus(*[60.0] * 8), of_gpus(*[19.0] * 8, model="NVIDIA A100-SXM4-80GB")
     assert verdicts(product, nodes(4, h100, old1=a100, old2=a100)) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("CUDA error: no kernel image is available for execution on the device", "install a torch wheel"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "nvidia-smi -q -d COMPUTE,PIDS"),
+        ("something that nobody knows", "clocks, power and heat"),
+    ],
+)
+def test_a_failed_product_has_the_remedy_of_its_error(error, remedy):
+    failed = done(passed=False, why=error)
+    ((_, finding),) = product.judge(asked(), {"n1": failed})
+    assert finding.verdict is FAIL
+    assert remedy in finding.remedy
