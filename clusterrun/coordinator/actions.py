@@ -1,4 +1,4 @@
-"""What the coordinator orders to be done; values only, carried out in the order in which they come."""
+"""The actions of the coordinator: values only. They are carried out in order."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ class DropLink(Action):
 
 @frozen
 class ClaimEpoch(Action):
-    """Take an attempt number exclusively; ends in ``EpochClaimed``, or in ``ClaimFailed`` after minutes.
+    """Take an attempt number exclusively. The answer is ``EpochClaimed``, or ``ClaimFailed`` after minutes.
 
-    ``after`` -1: the next free number. Otherwise exactly ``after`` + 1, and where another
-    coordinator holds that one the answer is ``Superseded``: two of them never leap-frog.
+    The answer is ``Superseded`` if another coordinator holds ``after`` + 1. So two coordinators never
+    leap-frog each other.
     """
 
-    after: int = -1
+    after: int = -1  # take exactly the next number; -1: take the next free number
 
 
 @frozen
 class LaunchAgents(Action):
-    """Start one agent per node; ``without``: again, and not on the nodes of these names.
+    """Start one agent per node."""
 
-    Some of these may have an agent of an earlier launch, which lives.
-    """
-
+    # Names of nodes that get no agent. An agent of an earlier launch may still run there.
     without: tuple[str, ...] = ()
 
 
 @frozen
 class LookAtLauncher(Action):
-    """Find out which of these nodes hold a connection to the program that starts the agents."""
+    """Find out which of these nodes hold a connection to the launcher; ends in ``LauncherReached``."""
 
     names: tuple[str, ...]
 
@@ -62,11 +60,11 @@ class SaveState(Action):
 
 @frozen
 class SaveReport(Action):
-    """Write what the pre-flight of attempt ``epoch`` found; ``keep``: among the cluster's findings too."""
+    """Write the pre-flight report of attempt ``epoch``."""
 
     epoch: int
     report: Report
-    keep: bool
+    keep: bool  # write it to the cluster's findings too
 
 
 @frozen
@@ -80,7 +78,7 @@ class SaveBeside(Action):
 
 @frozen
 class Resubmit(Action):
-    """Queue this run anew by the program ``argv``, without ``excluded``; ends in ``Resubmitted``."""
+    """Queue this run again with the program ``argv``, without ``excluded``; ends in ``Resubmitted``."""
 
     argv: tuple[str, ...]
     excluded: tuple[str, ...]
@@ -93,57 +91,57 @@ class AskJob(Action):
 
 @frozen
 class ReadProgress(Action):
-    """Read what rank 0 of attempt ``epoch`` has reported; ends in ``Progressed``, at once."""
+    """Read the progress that rank 0 of attempt ``epoch`` reported; ends in ``Progressed`` at once."""
 
     epoch: int
 
 
 @frozen
 class WriteNotice(Action):
-    """Write ``notice.json`` of attempt ``epoch``: ranks are to end by ``until`` (wall clock), and ``why``."""
+    """Write ``notice.json`` of attempt ``epoch``."""
 
     epoch: int
     why: str
-    until: float
+    until: float  # when ranks must have ended (wall clock, seconds)
 
 
 @frozen
 class QueueNext(Action):
-    """Queue the job that goes on after this one, unless it waits already; ends in ``NextQueued``."""
+    """Queue the job that continues the run, unless it waits already; ends in ``NextQueued``."""
 
     excluded: tuple[str, ...]
 
 
 @frozen
 class ExcludeNext(Action):
-    """Keep the waiting job off these nodes, as far as the scheduler lets us."""
+    """Exclude these nodes from the waiting job, as far as the scheduler allows it."""
 
     nodes: tuple[str, ...]
 
 
 @frozen
 class DropNext(Action):
-    """Take the waiting job back: nothing is left for it to do."""
+    """Cancel the waiting job, because it has no work."""
 
 
 @frozen
 class Requeue(Action):
-    """Give this job back to the scheduler, to start again, not on ``excluded``; ends in ``HandedOver``."""
+    """Requeue this job without the nodes ``excluded``; ends in ``HandedOver``."""
 
     excluded: tuple[str, ...]
 
 
 @frozen
 class Announce(Action):
-    """Tell the user's own program of ``event``; ``state`` is the run at that moment, ``at`` wall clock."""
+    """Run the user's own program for ``event``."""
 
     event: str
-    state: RunState
-    at: float
+    state: RunState  # the run at that moment
+    at: float  # wall clock, seconds
 
 
 @frozen
 class Finish(Action):
-    """Nothing is left to do: exit with ``code``."""
+    """The coordinator has no work left. It exits with ``code``."""
 
     code: int

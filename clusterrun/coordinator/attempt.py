@@ -1,7 +1,7 @@
-"""One start of the ranks, from the order to start until none lives anywhere; what nodes say of them; pure.
+"""One attempt: from the order to start ranks until no rank lives on any node; pure.
 
 STARTING -all RanksStarted-> TRAINING -failure, request, every rank exited 0-> STOPPING
--every node gone, or lost and its lease out-> over. A failure or a request leads from STARTING as well.
+-every node gone, or lost and its lease over-> OVER. A failure or a request leads from STARTING as well.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Note, Now, earliest
 
+# Wait this long after the first failure: an earlier failure of another node may still arrive.
 SETTLE_SECONDS = 0.3
-"""From the first failure until ranks are stopped: an earlier one from another node may still come."""
 # A failure within this time after a broken connection is its cause, not its consequence. A process closes its
 # connections when it ends, and the process at the other end may be reaped first.
 CONNECTION_SECONDS = 1.0
+# The same if all failed ranks only noticed that another rank had ended. On a busy node a failing process
+# closes its connections long before its agent sees its end.
 CAUSE_SECONDS = 3.0
-"""The same while all that failed only noticed that another rank had gone: on a busy node a process that fails
-closes its connections long before its end is seen."""
+# Added per node to the time limit for joining and starting.
 START_SECONDS_PER_NODE = 0.1
-"""Added to the time for joining and starting, for each node."""
+# A node may take this long beyond the grace time to kill and to check. Then it counts as lost.
 STOP_SLACK_SECONDS = 10.0
-"""Beyond the grace time: what a node may take to kill and to check before it is given up."""
+# How often the progress of the ranks is read.
 PROGRESS_SECONDS = 10.0
-"""How often it is read how far ranks have come."""
+# Agents that end within this time after their launcher end because of it.
 LAUNCHER_SECONDS = 5.0
-"""Agents that end within this time after their launcher end because of it."""
 
 
 class AttemptStage(enum.Enum):
@@ -52,7 +52,7 @@ class RankOutcomes:
     def __init__(self, nodes: int, processes: int, per_node: bool) -> None:
         self._per_node = per_node
         self.failure_events: list[FailureEvent] = []
-        # Ranks that ended after a signal to their node. What that means depends on what the signal means.
+        # Ranks that ended after a signal to their node. They are judged when the signal's meaning is known.
         self._signalled: dict[int, list[tuple[messages.RankExited, str, str]]] = {}
         self.got_signal: set[int] = set()
         self.saving: list[int] = []
@@ -69,7 +69,7 @@ class RankOutcomes:
         self.silent: list[Member] = []
 
     def started(self, node: int) -> bool:
-        """All ranks of ``node`` run; True if that holds for every node now."""
+        """Record that all ranks of ``node`` run. Return whether the ranks of every node run now."""
         self._started[node] = True
         return len(self._started) == self._nodes
 
@@ -78,9 +78,9 @@ class RankOutcomes:
         return [node for node in range(self._nodes) if node not in self._started]
 
     def exited(self, node: int, report: messages.RankExited, name: str, peer: str) -> None:
-        """A rank ended. Raises ``ValueError`` for a rank of another node.
+        """Record the end of a rank. Raise ``ValueError`` for a rank of another node.
 
-        ``peer`` is the node whose address its last words name.
+        ``peer`` is the node whose address the rank's last output names.
         """
         if report.rank // self._processes != node:
             raise ValueError(f"rank {report.rank} is none of node {node}")
@@ -102,23 +102,23 @@ class RankOutcomes:
             self._unwell[node] -= 1
 
     def count_signalled(self) -> None:
-        """Count the ranks that ended after a signal like all others: the signal ends nothing."""
+        """Count the ranks that ended after a signal like all others, because the signal ends nothing."""
         for node in self.got_signal:
             for report, name, peer in self._signalled.pop(node, ()):
                 self._count(node, report, name, peer)
         self.got_signal.clear()
 
     def awaits_verdict(self, node: int) -> bool:
-        """Whether ranks of ``node`` ended after a signal to it, and nobody knows yet what that means."""
+        """Return whether ranks of ``node`` ended after a signal whose meaning is not known yet."""
         return node in self._signalled and node in self.got_signal
 
     @property
     def first(self) -> FailureEvent:
-        """The failure to report, of which there must be one: the first in time, then in order of arrival.
+        """Return the failure to report: the first in time, then in order of arrival. At least one must exist.
 
         A port in use precedes all others: it is never the consequence of another failure. A broken
-        connection yields to another failure within ``CONNECTION_SECONDS``. A rank that only noticed that
-        a peer had gone comes last; ranks that ended with exit code 0 before it are named with it.
+        connection yields to another failure within ``CONNECTION_SECONDS``. A rank that only noticed the
+        end of a peer comes last. The report then names the ranks that ended with exit code 0 before it.
         """
         events = self.failure_events
         collisions = [event for event in events if event.kind is FailureKind.COLLISION]
@@ -133,7 +133,7 @@ class RankOutcomes:
 
     @property
     def settle_seconds(self) -> float:
-        """How long to wait after a failure; longer if all failures may be consequences of another one."""
+        """Return the seconds to wait after a failure; longer if all failures may be consequences."""
         running = len(self._exited) < self._nodes * self._processes
         if not running or any(map(_is_own, self.failure_events)):
             return SETTLE_SECONDS
@@ -143,11 +143,11 @@ class RankOutcomes:
 
     @property
     def completed(self) -> bool:
-        """Every rank exited 0, and none because it had been told to end."""
+        """Return whether every rank exited 0, and no rank did so after a request to end."""
         return len(self._ended) == self._nodes * self._processes
 
     def gone(self, node: int, stuck: tuple[str, ...], name: str) -> bool:
-        """Nothing is left on ``node`` but ``stuck``; False if not all of its ranks had exited 0."""
+        """Record that only ``stuck`` processes remain on ``node``. Return whether all its ranks exited 0."""
         if node not in self._gone:
             self.stuck += [f"{name}: {process}" for process in stuck]
             if stuck:
@@ -159,7 +159,7 @@ class RankOutcomes:
         return node in self._gone
 
     def lost(self, node: int, dead_by: float) -> bool:
-        """Count ``node`` as dead from ``dead_by`` on; False if it was gone before."""
+        """Count ``node`` as dead from ``dead_by`` on. Return False if its ranks had ended before."""
         if node in self._gone:
             return False
         self._lost[node] = dead_by
@@ -167,18 +167,21 @@ class RankOutcomes:
         return True
 
     @property
-    def all_told(self) -> bool:
-        """Nothing more is to be heard: where nodes were lost, the rest is waiting until ``dead_by``."""
+    def all_accounted_for(self) -> bool:
+        """Return whether no node owes a report. Lost nodes are dead from ``dead_by`` on."""
         return len(self._gone) + len(self._lost) == self._nodes
 
 
 def _is_own(event: FailureEvent) -> bool:
-    """Return whether a failure is no consequence of another rank's end."""
+    """Return whether the failure is not the consequence of another rank's end."""
     return not (event.failure.noticed or event.lost_connection)
 
 
 class LiveAttempt(RunPart):
-    """The ranks of one epoch as the coordinator sees them; ``AttemptOver`` once none can live."""
+    """The ranks of one epoch as the coordinator sees them.
+
+    Calls return ``AttemptOver`` if no rank can live.
+    """
 
     def __init__(self, shared: Shared, epoch: int) -> None:
         super().__init__(shared)
@@ -228,8 +231,8 @@ class LiveAttempt(RunPart):
             return self._give_up_on_the_silent(now)
         names = self._membership.names()
         late = failures.nodes_in_words([names[place] for place in self.outcomes.missing])
-        words = f"{late} did not start their ranks within {self._start_seconds:g} s"
-        self.fail(now, FailureKind.START, "", words)
+        message = f"{late} did not start their ranks within {self._start_seconds:g} s"
+        self.fail(now, FailureKind.START, "", message)
         return None
 
     # --- starting ---
@@ -237,9 +240,9 @@ class LiveAttempt(RunPart):
     def start(
         self, now: Now, meeting: Meeting, environment: tuple[tuple[str, str], ...], restarts: int
     ) -> None:
-        """Tell every node to start its ranks; ``environment`` is for ranks where their user set nothing.
+        """Order every node to start its ranks. At most ``restarts`` attempts may follow.
 
-        So many ``restarts`` may follow.
+        ``environment`` applies to variables that the user did not set.
         """
         self._overdue_at = now.steady + self._start_seconds
         world = World(self._membership.names(), self._orders.ranks_per_node)
@@ -251,10 +254,10 @@ class LiveAttempt(RunPart):
             self._actions.append(Send(member.link, order))
         self._state_keeper.explains("ranks are being started")
 
-    # --- what nodes say ---
+    # --- messages of nodes ---
 
     def heard(self, now: Now, member: Member, message: Any) -> AttemptOver | None:
-        """Handle a message of this epoch. Raises ``ValueError`` for a rank that is not on ``member``."""
+        """Handle a message of this epoch. Raise ``ValueError`` for a rank that is not on ``member``."""
         if isinstance(message, messages.RankExited):
             return self._exited(now, member, message)
         if isinstance(message, messages.RanksGone):
@@ -262,8 +265,8 @@ class LiveAttempt(RunPart):
         if isinstance(message, messages.RanksStarted):
             self._started(now, member)
         elif isinstance(message, messages.StartFailed):
-            words = f"{member.name} could not start its ranks: {message.why}"
-            self.fail(now, FailureKind.START, member.name, words)
+            explanation = f"{member.name} could not start its ranks: {message.why}"
+            self.fail(now, FailureKind.START, member.name, explanation)
         return None
 
     def _started(self, now: Now, member: Member) -> None:
@@ -274,7 +277,7 @@ class LiveAttempt(RunPart):
             self._state_keeper.trains(now)
 
     def notice(self, now: Now, why: str, until: float) -> bool:
-        """Notify the ranks of the coming end, and its time if known; False if none run."""
+        """Notify the ranks of the coming end and its time (0: unknown). Return False if no rank runs."""
         if self.stage is not AttemptStage.TRAINING:
             return False
         self._is_noticed, self._noticed_at = True, now.steady
@@ -285,17 +288,17 @@ class LiveAttempt(RunPart):
         return True
 
     def signal(self, number: int) -> None:
-        """Pass a signal on to all ranks that catch it; a node that has got it from Slurm ignores ours."""
+        """Pass a signal on to all ranks that catch it. A node that got it from Slurm ignores this one."""
         if self.stage in (AttemptStage.STARTING, AttemptStage.TRAINING):
             for member in self._membership.training():
                 self._actions.append(Send(member.link, messages.SignalRanks(self.epoch, number)))
 
     def continue_after(self, now: Now, number: int) -> None:
-        """Pass a signal on that ends nothing: ranks that ended after it ended by themselves."""
+        """Pass on a signal that ends nothing. Ranks that ended after it ended by themselves."""
         self._is_noticed, self._noticed_at = True, now.steady
         self.signal(number)
 
-    # --- what ends it ---
+    # --- ends of ranks and losses of nodes ---
 
     def _exited(self, now: Now, member: Member, message: messages.RankExited) -> AttemptOver | None:
         self.outcomes.exited(member.place, message, member.name, self._peer(message))
@@ -305,7 +308,7 @@ class LiveAttempt(RunPart):
         if self.outcomes.failure_events:
             self._settle(now)
         elif self.outcomes.completed and self.stage is not AttemptStage.STOPPING:
-            # Nothing needs to be stopped: each node lets leftover processes finish, then sweeps by itself.
+            # No rank must be stopped. Each node lets leftover processes finish, then kills the rest.
             self._is_finishing = True
             limit = contract.FINISH_SECONDS + self._orders.kill_wait + STOP_SLACK_SECONDS
             self._state_keeper.explains("every rank exited 0; processes that they left may finish")
@@ -313,7 +316,7 @@ class LiveAttempt(RunPart):
         return None
 
     def fail(self, now: Now, kind: FailureKind, node: str, why: str) -> None:
-        """``node`` is one whose doing it is, empty if it is none alone."""
+        """Record a failure. ``node`` is the node at fault, empty if it is not a single node."""
         if self.stage is not AttemptStage.STOPPING:
             self._failure_event(now, failures.of_node(kind, node, now.wall, why))
 
@@ -333,14 +336,14 @@ class LiveAttempt(RunPart):
         if self.outcomes.lost(member.place, self._membership.dead_by(member)) or ended_by_signal:
             self.outcomes.silent += [member] * member.silent
             self._failure_event(now, self._by_launcher(now) or failure_event)
-            if member.silent:  # this took so long that whatever else failed has been heard of
+            if member.silent:  # detecting silence took so long that all other failures have arrived
                 over = self.stop(now)
         return over or self._check_over(now)
 
-    def launcher_ended(self, now: Now, words: str) -> None:
-        """Note the launcher's end: agents do not need it, but its cause may end them too."""
-        words = f"{words}, and the agents with it"
-        self._launcher = failures.of_node(FailureKind.LAUNCHER, "", now.wall, words)
+    def launcher_ended(self, now: Now, message: str) -> None:
+        """Record the launcher's end. Agents do not need it, but its cause may end them too."""
+        message = f"{message}, and the agents with it"
+        self._launcher = failures.of_node(FailureKind.LAUNCHER, "", now.wall, message)
         self._launcher_until = now.steady + LAUNCHER_SECONDS
 
     def _by_launcher(self, now: Now) -> FailureEvent | None:
@@ -351,12 +354,12 @@ class LiveAttempt(RunPart):
         self._settle(now)
 
     def _peer(self, message: messages.RankExited) -> str:
-        """The node whose address, which no other node has, is named last in the words of a rank's end."""
+        """Return the node whose unique address comes last in the last output of a rank; '' if none does."""
         names: dict[str, str] = {}
         for member in self._membership.training() if message.noticed else ():
             names[member.hello.address] = "" if member.hello.address in names else member.name
-        said = [part.partition("]")[0] for part in "\n".join(message.last_lines).split("[")]
-        return next((names[address] for address in reversed(said) if address in names), "")
+        addresses = [part.partition("]")[0] for part in "\n".join(message.last_lines).split("[")]
+        return next((names[address] for address in reversed(addresses) if address in names), "")
 
     def _settle(self, now: Now) -> None:
         if self.failure_event_at is None:
@@ -369,10 +372,10 @@ class LiveAttempt(RunPart):
     # --- stopping ---
 
     def stop(self, now: Now, cause: str = "", grace: float | None = None) -> AttemptOver | None:
-        """End what runs, for the first failure if there is no other ``cause``; again and again is once.
+        """End all ranks, for ``cause`` or else for the first failure. A second call has no effect.
 
-        ``grace``: seconds from TERM to KILL; None: those of the orders after a failure. Ranks that got a
-        notice may be saving, so the end of one of them gives the others the whole time.
+        ``grace`` is the time from TERM to KILL in seconds; None: the time that the orders give after a
+        failure. Ranks that got a notice may be saving. They get the whole time if one of them ends.
         """
         is_stopped = self.stage is AttemptStage.STOPPING and not self._is_finishing
         if is_stopped or self.stage is AttemptStage.OVER:
@@ -388,7 +391,7 @@ class LiveAttempt(RunPart):
         return self._enter_stopping(now, self._grace + STOP_SLACK_SECONDS)
 
     def stop_sooner(self, grace: float) -> None:
-        """Kill ranks that are ending already after ``grace`` seconds from now at the latest."""
+        """Kill ranks that are already ending at most ``grace`` seconds from now."""
         if self.stage is AttemptStage.STOPPING and grace < self._grace:
             self._grace = grace
             self._stop_ranks(sooner=True)
@@ -408,41 +411,45 @@ class LiveAttempt(RunPart):
     def _give_up_on_the_silent(self, now: Now) -> AttemptOver | None:
         for member in self._membership.training():
             if not self.outcomes.is_gone(member.place):
-                words = f"{member.name} did not say that its ranks are gone: waiting for its lease"
-                self._actions += [Note(words), DropLink(member.link)]
+                note = f"{member.name} did not say that its ranks are gone: waiting for its lease"
+                self._actions += [Note(note), DropLink(member.link)]
                 self._membership.lose(member)
                 member.silent = True
                 self.outcomes.lost(member.place, self._membership.dead_by(member))
         return self._check_over(now)
 
     def _check_over(self, now: Now) -> AttemptOver | None:
-        if self.stage is not AttemptStage.STOPPING or not self.outcomes.all_told:
+        if self.stage is not AttemptStage.STOPPING or not self.outcomes.all_accounted_for:
             return None
         if now.steady < self.outcomes.dead_by:
             self._fence_at = self.outcomes.dead_by
             return None
         self.stage = AttemptStage.OVER
         self._overdue_at = self._fence_at = None
-        told = self.outcomes
+        outcomes = self.outcomes
         return AttemptOver(
             self.epoch,
-            told.completed,
-            not told.missing,
-            self._silent_together(told.first) if told.failure_events else None,
+            outcomes.completed,
+            not outcomes.missing,
+            self._silent_together(outcomes.first) if outcomes.failure_events else None,
             self.failure_event_at,
-            tuple(told.stuck),
-            tuple(told.stuck_on.items()),
-            tuple(sorted(told.saving)),
+            tuple(outcomes.stuck),
+            tuple(outcomes.stuck_on.items()),
+            tuple(sorted(outcomes.saving)),
             self._grace,
         )
 
     def _silent_together(self, first: FailureEvent) -> FailureEvent:
-        """``first``, of no node where that one is one of several that fell silent at the same time."""
+        """Return ``first``, without a node if several nodes fell silent at the same time as its node."""
         silent = self.outcomes.silent
-        found = [one.heard for one in silent if one.name == first.failure.node]
-        together = [one for one in silent if found and abs(one.heard - found[0]) <= contract.LOST_SECONDS]
+        heard_at = [member.heard for member in silent if member.name == first.failure.node]
+        together = [
+            member
+            for member in silent
+            if heard_at and abs(member.heard - heard_at[0]) <= contract.LOST_SECONDS
+        ]
         if len(together) < 2 or first.kind is not FailureKind.NODE:
             return first
-        names = sorted(one.name for one in together)
-        others = sorted(one.name for one in self._membership.linked())
+        names = sorted(member.name for member in together)
+        others = sorted(member.name for member in self._membership.linked())
         return failures.of_silent(names, others, self._state_keeper.state.host, first.failure.at)

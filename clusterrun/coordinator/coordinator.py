@@ -6,19 +6,18 @@ Laws
 2. Every heartbeat is acknowledged, unless another coordinator took over; nothing else lengthens a lease.
 3. A node that is lost (its link ended, or silence) is dead only when the lease that our last
    acknowledgement gave has run out and its shim has had time to kill.
-4. Ranks of a later epoch start only when every node has said that nothing of the earlier one is left,
-   or is dead by law 3. A node with a process that cannot be killed takes no part any more.
-5. The first failure in time is the one reported; what comes after ranks were told to end is a consequence.
-6. Whoever asks first for an end is reported; asking again changes nothing.
+4. Ranks of a later epoch start only when every node has reported that no process of the earlier one is
+   left, or is dead by law 3. A node with a process that cannot be killed is excluded.
+5. The first failure in time is reported. Failures after the order to end ranks are consequences.
+6. The first request for an end is reported. A second request changes nothing.
 7. A run ends once: its last state is saved when no rank can be alive, and ``Finish`` follows within a
    bounded time. A coordinator that was superseded writes no state.
-8. Ranks start on nodes that the pre-flight, where one was ordered, calls fit; what idles beside them
-   may come and go.
+8. Ranks start only on nodes that the pre-flight, if one was ordered, calls fit. Idle nodes may come and go.
 9. A message costs one step whatever the number of nodes; silence is looked for twice a second.
-10. Restarts are charged to a budget that is counted from the record of all attempts; it is full again
-    when one got further than all before it.
-11. Time in which this process stood still does not count here: no node was silent in it, no limit came
-    nearer. Leases are kept by the nodes, so a longer time here is always the safe side.
+10. Restarts are charged to a budget that is counted from the record of all attempts. The budget is full
+    again if an attempt got further than all before it.
+11. Time in which this process was suspended does not count: no node was silent in it, no limit came
+    nearer. The nodes keep their leases, so a longer time in this process is always safe.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime import machine_events
 from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
+# How often silence is looked for.
 SWEEP_SECONDS = 0.5
-"""How often silence is looked for."""
 
 USUAL = Timeouts()
 BARE = Collaborators()
@@ -89,13 +88,13 @@ class Coordinator:
         if self._state_keeper.due_at is not None and now.steady >= self._state_keeper.due_at:
             self._actions.append(self._state_keeper.save(now))
         if self._notifications is not None and not self._lifecycle.superseded:
-            # The end of the run is told before the last word of all.
+            # The end of the run is announced before ``Finish``.
             at = len(self._actions) - self._finished
             self._actions[at:at] = self._notifications.news(now, self._state_keeper.state)
         return list(self._actions)
 
     def wakes_at(self) -> float | None:
-        """When the next ``Tick`` is wanted (steady clock, seconds)."""
+        """Return when the next ``Tick`` is due (steady clock, seconds); None if none is."""
         if self._finished:
             return None
         wakes_at = earliest(self._sweep_at, self._lifecycle.wakes_at(), self._state_keeper.due_at)
@@ -119,14 +118,14 @@ class Coordinator:
         late = now.steady - self._sweep_at if self._sweep_at is not None else 0.0
         self._sweep_at = now.steady + SWEEP_SECONDS
         if late > machine_events.OVERSLEPT_SECONDS or self._lifecycle.stage is RunStage.SHUTTING_DOWN:
-            return  # what came meanwhile is read first
-        # A node that is checked has no ranks to fence: it may stand still for as long as its lease lasts.
+            return  # read first the messages that arrived meanwhile
+        # A node under check has no ranks to fence. It may be silent for as long as its lease lasts.
         timeouts, checked = self._membership.timeouts, self._lifecycle.formation.examines
         limit = timeouts.lease if checked else timeouts.lost
-        silent, here = self._membership.silent(now, limit), self._state_keeper.state.host
+        silent, host = self._membership.silent(now, limit), self._state_keeper.state.host
         why = f"{contract.NO_HEARTBEAT} {limit:g} s"
-        if silent and self._membership.hears_none(now, here):
-            why += f"; nor of any other node: {here} may itself be cut off"
+        if silent and self._membership.hears_none(now, host):
+            why += f"; nor of any other node: {host} may itself be cut off"
         for member in silent:
             self._actions.append(DropLink(member.link))
             member.silent = True
@@ -137,14 +136,14 @@ class Coordinator:
     def _on_joined(self, now: Now, event: events.AgentJoined) -> None:
         hello = event.hello
         if not self._lifecycle.formation.welcomes(hello.node):
-            words = f"{hello.name} (node {hello.node}) joined too late, or is not needed"
-            self._actions += [Note(words), Send(event.link, messages.Farewell())]
+            note = f"{hello.name} (node {hello.node}) joined too late, or is not needed"
+            self._actions += [Note(note), Send(event.link, messages.Farewell())]
         elif hello.epoch > self._lifecycle.epoch:
-            words = f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused"
-            self._actions += [Note(words), DropLink(event.link)]
+            note = f"{hello.name} has seen epoch {hello.epoch}, above {self._lifecycle.epoch}: refused"
+            self._actions += [Note(note), DropLink(event.link)]
         elif (dropped := self._membership.take(event.link, hello, now)) is not None:
-            words = f"node {hello.node} is taken, or unknown: a second agent for it was dropped"
-            self._actions += [Note(words), DropLink(dropped)]
+            note = f"node {hello.node} is taken, or unknown: a second agent for it was dropped"
+            self._actions += [Note(note), DropLink(dropped)]
 
     def _on_left(self, now: Now, event: events.AgentLeft) -> None:
         if member := self._membership.by_link.get(event.link):
@@ -152,7 +151,7 @@ class Coordinator:
 
     def _lose(self, now: Now, member: Member, why: str) -> None:
         if not member.present:
-            # It may never have learned that it was welcome: it, or another one, may try again.
+            # The agent may never have learned that it was welcome. It or another agent may try again.
             self._membership.vacate(member)
         else:
             self._membership.lose(member)
@@ -167,7 +166,7 @@ class Coordinator:
         if isinstance(message, messages.Beat):
             self._beat(now, member, message)
         elif isinstance(message, messages.SignalSeen) and self._lifecycle.formation.launched_again:
-            # Meant for the agents of the launch before, of which this one was slow to leave.
+            # The signal was for the agents of the previous launch. This agent was slow to leave.
             self._break(now, member, "it was being ended when it came")
         elif isinstance(message, messages.SignalSeen):
             self._on_agent_signal(now, member, message.number)
@@ -213,7 +212,7 @@ class Coordinator:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
 
     def _on_agent_signal(self, now: Now, member: Member, number: int) -> None:
-        """Handle an agent's signal: one that is meant for the run reaches all agents."""
+        """Handle an agent's signal. A signal for the whole run reaches all agents."""
         if number in contract.TERMINATE_SIGNALS:
             self._signalled[member.link] = signal.Signals(number).name
             if self._lifecycle.live is not None:
@@ -230,15 +229,15 @@ class Coordinator:
     def _signal(self, now: Now, number: int, who: str, some: bool = False) -> None:
         lifecycle = self._lifecycle
         if number in contract.TERMINATE_SIGNALS:
-            words = f"{who} {signal.Signals(number).name}"
-            wish = RunOutcome(State.CANCELLED, words, 128 + number)
+            reason = f"{who} {signal.Signals(number).name}"
+            wish = RunOutcome(State.CANCELLED, reason, 128 + number)
             lifecycle.heed(now, lifecycle.termination.terminated(now, wish, number, some))
         else:
             lifecycle.termination.noticed(now, lifecycle.live, number)
 
     def _on_job_answer(self, now: Now, event: events.JobTold) -> None:
         lifecycle = self._lifecycle
-        lifecycle.heed(now, lifecycle.termination.told(now, event, lifecycle.live))
+        lifecycle.heed(now, lifecycle.termination.on_job_answer(now, event, lifecycle.live))
         self._part_with_signalled(now)
 
     def _part_with_signalled(self, now: Now) -> None:
@@ -261,11 +260,12 @@ class Coordinator:
         self._lifecycle.ask(now, wish)
 
     def _on_supervisor_gone(self, now: Now, event: events.SupervisorGone) -> None:
-        words = "the first process of the batch step was killed, and with it the job"
+        reason = "the first process of the batch step was killed, and with it the job"
         self._lifecycle.termination.abandoned = True
-        self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, words, contract.ExitCode.FAILED))
+        self._lifecycle.ask(now, RunOutcome(State.NODE_FAIL, reason, contract.ExitCode.FAILED))
 
 
+# The handler of each event.
 _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     Tick: Coordinator._on_tick,
     events.AgentJoined: Coordinator._on_joined,
@@ -290,4 +290,3 @@ _HANDLERS: dict[type, Callable[[Coordinator, Now, Any], None]] = {
     events.ClientAsked: Coordinator._on_client_request,
     StoodStill: Coordinator._on_standstill,
 }
-"""The handler of each event."""

@@ -1,4 +1,4 @@
-"""What can happen to a coordinator: events go in, with a reading of the clocks; values only."""
+"""The events of a coordinator: values only. Each comes with a reading of the clocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from clusterrun.runtime.machine_events import Event
 
 @frozen
 class AgentJoined(Event):
-    """An agent proved that it knows the secret; ``link`` names its connection."""
+    """An agent proved that it knows the secret."""
 
-    link: int
+    link: int  # number of its connection
     hello: Hello
 
 
@@ -32,111 +32,98 @@ class MessageCame(Event):
 
 @frozen
 class Overloaded(Event):
-    """This machine had more work than it can do for so many seconds: agents on it join late."""
+    """This machine was overloaded for ``seconds``. Agents on it join late."""
 
     seconds: float
 
 
 @frozen
 class CancelAsked(Event):
-    """The cancel file is in the run directory, or was written again.
+    """The cancel file appeared in the run directory, or was written again."""
 
-    ``kill_wait``: the seconds from TERM to KILL that it names; None: those of the orders.
-    """
-
-    kill_wait: float | None = None
+    kill_wait: float | None = None  # seconds from TERM to KILL; None: those of the orders
 
 
 @frozen
 class LauncherEnded(Event):
-    """The program that started the agents ended, with its last words; not ``whole``: one agent alone did.
-
-    ``others``: what started agents before, on other nodes, lives. ``launch``: which one this was, counted
-    from 1; 0 is the newest.
-    """
+    """The launcher ended, or one of the agents that it started."""
 
     code: int
-    said: tuple[str, ...] = ()
-    whole: bool = True
-    others: bool = False
-    launch: int = 0
+    output: tuple[str, ...] = ()  # first and last lines that the launcher printed
+    whole: bool = True  # False: only one agent ended
+    others: bool = False  # an earlier launcher, with agents on other nodes, still runs
+    launch: int = 0  # number of the launch, counted from 1; 0: the newest
 
 
 @frozen
 class LauncherReached(Event):
-    """The nodes that hold a connection to the program that starts the agents.
-
-    ``settled``: it waits for no answer of any node, so it reached them all.
-    """
+    """The nodes that hold a connection to the launcher."""
 
     names: tuple[str, ...]
-    settled: bool = False
+    settled: bool = False  # the launcher waits for no node, so it reached all of them
 
 
 @frozen
 class SupervisorGone(Event):
-    """The first process of the batch step was killed: for the scheduler the job is over."""
+    """The first process of the batch step was killed. The job is over for the scheduler."""
 
 
 @frozen
 class Superseded(Event):
-    """Attempt ``epoch``, which is not ours, stands in the run directory: another coordinator took over."""
+    """Another coordinator took over: it wrote attempt ``epoch`` into the run directory."""
 
     epoch: int
 
 
 @frozen
 class ClaimFailed(Event):
-    """No attempt could be taken for minutes; ``why`` names the file."""
+    """No attempt could be taken for minutes."""
 
-    why: str
+    why: str  # names the file
 
 
 @frozen
 class Resubmitted(Event):
-    """``Resubmit`` was carried out: the new job's number; empty if there is none, and ``why``."""
+    """``Resubmit`` was carried out."""
 
-    job_id: str
-    why: str = ""
+    job_id: str  # empty if no job was queued
+    why: str = ""  # why no job was queued
 
 
 @frozen
 class JobTold(Event):
-    """``AskJob`` was carried out, within seconds, come what may.
+    """``AskJob`` was carried out. The event comes within seconds even if the scheduler does not answer."""
 
-    ``why`` the scheduler ends this job: one of ``""`` (it does not), ``cancelled``, ``time-limit``,
-    ``preemption``, ``requeue``, ``unknown`` (no answer). ``end_at`` is when it will end it (wall
-    clock, seconds), None if that is not known. ``requeued``: the scheduler queues it anew by itself.
-    """
-
+    # Why the scheduler ends this job: ``""`` (it does not), ``cancelled``, ``time-limit``, ``preemption``,
+    # ``requeue`` or ``unknown`` (no answer).
     why: str
-    end_at: float | None = None
-    requeued: bool = False
+    end_at: float | None = None  # when the scheduler ends the job (wall clock, seconds); None: unknown
+    requeued: bool = False  # the scheduler queues the job again by itself
 
 
 @frozen
 class Progressed(Event):
-    """``ReadProgress`` was carried out; -1: nothing reported. ``stopping``: ranks end with work left."""
+    """``ReadProgress`` was carried out."""
 
     epoch: int
-    step: int = -1
-    checkpoint: int = -1
-    stopping: bool = False
+    step: int = -1  # -1: not reported
+    checkpoint: int = -1  # step of the newest checkpoint; -1: not reported
+    stopping: bool = False  # ranks end before their work is complete
 
 
 @frozen
 class NextQueued(Event):
-    """``QueueNext`` was carried out: the number of the job that waits; empty if there is none: ``why``."""
+    """``QueueNext`` was carried out."""
 
-    job_id: str
-    why: str = ""
+    job_id: str  # the job that waits; empty if there is none
+    why: str = ""  # why there is none
 
 
 @frozen
 class HandedOver(Event):
-    """``Requeue`` was carried out: empty ``why`` where the scheduler has taken this job back."""
+    """``Requeue`` was carried out."""
 
-    why: str = ""
+    why: str = ""  # why the scheduler did not requeue the job; empty if it did
 
 
 @frozen
@@ -149,19 +136,13 @@ class ClientAsked(Event):
 
 @frozen
 class EpochClaimed(Event):
-    """Attempt ``epoch`` is ours; its folder exists.
-
-    ``earlier`` are the attempts that an older ``state.json`` tells of; not ``quiet``: ranks of one may
-    still live somewhere. ``excluded`` are the nodes that earlier jobs of this run found unfit; ``cause``
-    is why a coordinator makes its first attempt. ``dead_since``: the one before
-    it, on ``host``, was surely killed then (steady clock); ``there`` are the nodes of this job it had.
-    """
+    """This coordinator holds attempt ``epoch``, whose folder exists."""
 
     epoch: int
-    earlier: tuple[Attempt, ...] = ()
-    quiet: bool = True
-    excluded: tuple[str, ...] = ()
-    cause: str = "first"
-    dead_since: float | None = None
-    host: str = ""
-    there: tuple[str, ...] = ()
+    earlier: tuple[Attempt, ...] = ()  # attempts recorded in an older ``state.json``
+    quiet: bool = True  # False: ranks of an earlier attempt may still live
+    excluded: tuple[str, ...] = ()  # nodes that earlier jobs of this run marked as unfit
+    cause: str = "first"  # why this coordinator makes its first attempt
+    dead_since: float | None = None  # when the previous coordinator was killed (steady clock); None: unknown
+    host: str = ""  # host of the previous coordinator
+    nodes: tuple[str, ...] = ()  # nodes of this job that the previous coordinator had

@@ -1,4 +1,4 @@
-"""Describes failures: what failed, of which kind, and the sentence for the user; pure."""
+"""Describes failures: their kind, the rank or node, and the sentence for the user; pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterrun.runtime.exit_status import STARVED, code_in_words
 
 
 class FailureKind(enum.Enum):
-    """What sort of failure ended an attempt; it decides whether another attempt makes sense."""
+    """The kind of failure that ended an attempt. It decides whether another attempt makes sense."""
 
     RANK = "a rank failed"
     COLLISION = "rank 0 found its port in use"
@@ -27,20 +27,18 @@ class FailureKind(enum.Enum):
 
 @frozen
 class FailureEvent:
-    """Something that ends an attempt, and its ``Failure`` for the record.
-
-    ``lost_connection``: the rank ended of a broken connection; another rank's end may have broken it.
-    """
+    """A failure that ends an attempt."""
 
     kind: FailureKind
-    failure: Failure
+    failure: Failure  # for the record
+    # The rank ended because of a broken connection. The end of another rank may have broken it.
     lost_connection: bool = False
 
     @property
     def ended_by_request(self) -> bool:
-        """It looks like the work of a TERM or INT that somebody sent to the processes themselves."""
-        asked = (signal.SIGTERM, signal.SIGINT)
-        return self.failure.code in [-s for s in asked] + [128 + s for s in asked]
+        """Return whether the exit code is that of a TERM or INT, which somebody may have sent to the rank."""
+        signals = (signal.SIGTERM, signal.SIGINT)
+        return self.failure.code in [-s for s in signals] + [128 + s for s in signals]
 
 
 @frozen
@@ -53,22 +51,22 @@ class RunOutcome:
 
 
 def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> FailureEvent:
-    """A rank (with ``per_node`` the launcher of a node) that ended with a code other than 0.
+    """Return the failure of a rank (with ``per_node``: the launcher of a node) with a code other than 0.
 
-    ``peer`` is the node whose address its last words name.
+    ``peer`` is the node whose address its last output names.
     """
     kind = FailureKind.COLLISION if exited.collision and exited.rank == 0 else FailureKind.RANK
     who = f"node {exited.rank} ({node})" if per_node else f"rank {exited.rank} on {node}"
     why = f"{who} {code_in_words(exited.code)}"
     if exited.code == -signal.SIGKILL and STARVED in exited.last_lines:
         why += ", as the kernel does when memory runs out"
-    words = (exited.last_lines, exited.traceback, exited.noticed)
-    failure = Failure(exited.rank, node, exited.code, exited.at, why, *words, peer=peer)
+    details = (exited.last_lines, exited.traceback, exited.noticed)
+    failure = Failure(exited.rank, node, exited.code, exited.at, why, *details, peer=peer)
     return FailureEvent(kind, failure, exited.lost_connection)
 
 
 def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: str) -> FailureEvent:
-    """The same where ranks had ended with exit code 0 while others still needed them."""
+    """Return the failure with the ranks that ended with exit code 0 while other ranks needed them."""
     from clusterrun.diagnosis.verdict import folded, ranks_in_words  # at the end of an attempt, not before
 
     ranks = tuple(sorted(ended))
@@ -78,25 +76,25 @@ def after_early_ends(failure_event: FailureEvent, ended: Sequence[int], noun: st
 
 
 def of_node(kind: FailureKind, node: str, at: float, why: str) -> FailureEvent:
-    """A node that failed as a whole; ``at`` is when it was last known to be well."""
+    """Return the failure of a whole node; ``at`` is when the node was last heard."""
     return FailureEvent(kind, Failure(-1, node, 1, at, why))
 
 
 def of_silent(several: Sequence[str], others: Sequence[str], host: str, at: float) -> FailureEvent:
-    """Nodes that fell silent together: what connects them may be at fault, and none is to blame.
+    """Return the failure of ``several`` nodes that fell silent together. It blames no node.
 
-    ``others`` were heard; ``host`` is where the coordinator runs.
+    ``others`` are the nodes that were heard. ``host`` is the coordinator's host.
     """
     names = fold(list(several))
     parts = f"the network is partitioned between them and {fold([*others] or [host])}"
     alone = "" if {*others} - {host} else f" ({host} may itself be cut off)"
-    words = f"{names} fell silent at the same time: {parts}{alone}, or they are down"
-    words += f"; what does sinfo -N -n {names} say?"
-    return of_node(FailureKind.NODE, "", at, words)
+    message = f"{names} fell silent at the same time: {parts}{alone}, or they are down"
+    message += f"; what does sinfo -N -n {names} say?"
+    return of_node(FailureKind.NODE, "", at, message)
 
 
 def nodes_in_words(names: Sequence[str]) -> str:
-    """``node n3`` or ``nodes n1, n2 and n7``; no more than eight are named."""
+    """Return ``node n3`` or ``nodes n1, n2 and n7``, with eight names at most."""
     if len(names) == 1:
         return f"node {names[0]}"
     if len(names) > 8:

@@ -1,4 +1,4 @@
-"""Passes what observers say to the hang detector, and does what it asks for; pure."""
+"""Passes the observers' messages to the hang detector and carries out its orders; pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterrun.runtime.machine_events import Now
 
 
 class HangMonitor(RunPart):
-    """One attempt's hang detector; a call may return the wish to end the attempt."""
+    """One attempt's hang detector. A call may return the request to end the attempt."""
 
     def __init__(self, shared: Shared, live: LiveAttempt, now: Now) -> None:
         super().__init__(shared)
@@ -35,8 +35,8 @@ class HangMonitor(RunPart):
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> EndAsked | None:
         if isinstance(message, SidecarEnded):
             return self.lost(now, member, message.why)
-        said = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
-        return self._carry_out(now, said)
+        orders = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
+        return self._carry_out(now, orders)
 
     def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
         return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
@@ -47,24 +47,24 @@ class HangMonitor(RunPart):
     def over(self, now: Now, completed: bool) -> None:
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))
 
-    def _carry_out(self, now: Now, said: Iterable[object]) -> EndAsked | None:
-        asked = None
-        for one in said:
-            if isinstance(one, AskObserver):
-                member = self._membership.members[one.node]
+    def _carry_out(self, now: Now, orders: Iterable[object]) -> EndAsked | None:
+        end = None
+        for order in orders:
+            if isinstance(order, AskObserver):
+                member = self._membership.members[order.node]
                 if member is not None and not member.lost:
-                    order = AskSidecar(self._live.epoch, contract.OBSERVER, one.number, one.body)
-                    self._send(member, order)
-            elif isinstance(one, Warn):
-                self._note(one.text)
-                self._state_keeper.warn(one.text)
-            elif isinstance(one, TakeBack):
-                if self._state_keeper.take_back(one.beginning) and one.text:
-                    self._note(one.text)
-            elif isinstance(one, Save):
-                self._actions.append(SaveBeside(self._live.epoch, one.name, one.text))
-            elif isinstance(one, EndAttempt) and one.what == "restart":
-                self._live.fail(now, FailureKind.HANG, "", one.why)
-            elif isinstance(one, EndAttempt):
-                asked = EndAsked(RunOutcome(State.FAILED, one.why, contract.ExitCode.FAILED))
-        return asked
+                    question = AskSidecar(self._live.epoch, contract.OBSERVER, order.number, order.body)
+                    self._send(member, question)
+            elif isinstance(order, Warn):
+                self._note(order.text)
+                self._state_keeper.warn(order.text)
+            elif isinstance(order, TakeBack):
+                if self._state_keeper.take_back(order.beginning) and order.text:
+                    self._note(order.text)
+            elif isinstance(order, Save):
+                self._actions.append(SaveBeside(self._live.epoch, order.name, order.text))
+            elif isinstance(order, EndAttempt) and order.what == "restart":
+                self._live.fail(now, FailureKind.HANG, "", order.why)
+            elif isinstance(order, EndAttempt):
+                end = EndAsked(RunOutcome(State.FAILED, order.why, contract.ExitCode.FAILED))
+        return end

@@ -1,7 +1,7 @@
 """The life of a run, from claiming the first attempt to releasing the agents; pure.
 
-``NEXT`` is the whole of it: which outcome leads from each stage to which other one. Parts return outcomes,
-and ``follow`` goes where the table leads.
+``NEXT`` is the whole state machine: it maps each stage and outcome to the next stage. Parts return outcomes,
+and ``follow`` enters the stage that the table gives.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from clusterrun.preflight.session.session import Session
 
 RESERVE_SECONDS = 30.0
+# Ends for which ranks get the time that Slurm gives them to save.
 ENDED_FROM_OUTSIDE = (State.CANCELLED, State.TIMEOUT, State.PREEMPTED)
-"""Ends for which ranks get the time that Slurm gives them to save."""
 
 
 class RunStage(enum.Enum):
@@ -61,6 +61,7 @@ class RunStage(enum.Enum):
     SHUTTING_DOWN = "no rank lives; agents are leaving"
 
 
+# SHUTTING_DOWN, and with it the run, ends when agents and launcher have ended, or at a time limit.
 NEXT: dict[RunStage, dict[type, RunStage]] = {
     RunStage.CLAIMING: {EpochClaimed: RunStage.GATHERING_AGENTS, RunOver: RunStage.SHUTTING_DOWN},
     RunStage.GATHERING_AGENTS: {
@@ -78,26 +79,20 @@ NEXT: dict[RunStage, dict[type, RunStage]] = {
     RunStage.DECIDING: {NextAttempt: RunStage.CLAIMING, RunOver: RunStage.SHUTTING_DOWN},
     RunStage.SHUTTING_DOWN: {},
 }
-"""SHUTTING_DOWN, and with it the run, ends when agents and launcher are gone, or at a limit."""
 
 
 @frozen
 class Collaborators:
-    """What the coordinator uses of preflight/ and monitor/, passed in: a run without them loads neither.
+    """The objects of preflight/ and monitor/ that the coordinator uses. A run without them loads neither."""
 
-    ``examine`` makes the pre-flight of an attempt, ``watch`` the monitor of its ranks. ``names`` are the
-    nodes of the allocation in order, as the scheduler tells them; empty: it does not. ``job_id`` is this
-    job's, empty without a scheduler.
-    """
-
-    examine: Callable[..., Session] | None = None
-    watch: Callable[..., HangMonitor] | None = None
-    names: tuple[str, ...] = ()
-    job_id: str = ""
+    examine: Callable[..., Session] | None = None  # makes the pre-flight of an attempt
+    watch: Callable[..., HangMonitor] | None = None  # makes the monitor of the ranks
+    names: tuple[str, ...] = ()  # nodes of the allocation in order; empty if the scheduler does not name them
+    job_id: str = ""  # empty without a scheduler
 
 
 class Lifecycle(RunPart):
-    """One run's way through its stages; what is to be done goes to ``actions``."""
+    """One run's way through its stages. Its orders go to ``actions``."""
 
     def __init__(self, shared: Shared, collaborators: Collaborators) -> None:
         super().__init__(shared)
@@ -121,9 +116,9 @@ class Lifecycle(RunPart):
     # --- from stage to stage ---
 
     def follow(self, now: Now, outcome: Outcome | EpochClaimed | None) -> None:
-        """Go where ``NEXT`` leads, and on from there, until a stage waits for what happens next."""
+        """Enter the stage that ``NEXT`` gives for ``outcome``, and on, until a stage waits for an event."""
         while outcome is not None:
-            if isinstance(outcome, RunOver) and self._waits_for_a_word(outcome.end):
+            if isinstance(outcome, RunOver) and self._must_wait(outcome.end):
                 return
             if isinstance(outcome, TooFewNodes) and not self._restart.may_follow(outcome.failure_event):
                 outcome = self.formation.form_without(now)
@@ -134,21 +129,21 @@ class Lifecycle(RunPart):
     def _end_stage(self, outcome: Outcome | EpochClaimed) -> None:
         self.stage = NEXT[self.stage][type(outcome)]
 
-    def _waits_for_a_word(self, end: RunOutcome) -> bool:
-        """Whether ``end`` must wait until it is known what a signal means, which may have caused it."""
-        if self.stage is RunStage.DECIDING or self.superseded or end is self._restart.asked:
-            return False  # what is ruled between attempts has waited
+    def _must_wait(self, end: RunOutcome) -> bool:
+        """Return whether ``end`` must wait for the meaning of a signal, which may have caused it."""
+        if self.stage is RunStage.DECIDING or self.superseded or end is self._restart.requested_end:
+            return False  # a decision between attempts has already waited
         return self.termination.undecided
 
-    def heed(self, now: Now, asked: EndAsked | None) -> None:
-        """Somebody may want an end, or what a signal meant may be known now: then what waited is ruled."""
-        if asked is not None:
-            self.ask(now, asked.wish, asked.at)
+    def heed(self, now: Now, end: EndAsked | None) -> None:
+        """Handle a request to end, if there is one. Then decide what waited for the meaning of a signal."""
+        if end is not None:
+            self.ask(now, end.wish, end.at)
         if self.stage is RunStage.DECIDING:
             self.follow(now, self._restart.decided(now))
 
     def ask(self, now: Now, wish: RunOutcome, at: float | None = None) -> None:
-        """Somebody wants the run to end, since ``at``; the first to ask is the one who is reported."""
+        """Request the end of the run, since ``at``. The first request determines the reported reason."""
         judged = self._restart.judged
         began = self.live.failure_event_at if self.live else judged.failed_at if judged else None
         since = None if began is None else (now.steady if at is None else at) - began
@@ -182,17 +177,17 @@ class Lifecycle(RunPart):
         if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.tick(now)
             return
-        while asked := self.termination.tick(now, self.live):
-            self.heed(now, asked)
+        while end := self.termination.tick(now, self.live):
+            self.heed(now, end)
         if self._limit_at is not None and now.steady >= self._limit_at:
             self._limit_at = None
-            words = f"the time limit of {self._orders.time_limit:g} s was reached"
-            self.ask(now, RunOutcome(State.TIMEOUT, words, 1))
+            message = f"the time limit of {self._orders.time_limit:g} s was reached"
+            self.ask(now, RunOutcome(State.TIMEOUT, message, 1))
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             name = self._membership.world[0].name
-            words = f"{name} named no port within {RESERVE_SECONDS:g} s"
-            self.follow(now, no_ranks(now, FailureKind.START, name, words))
+            message = f"{name} named no port within {RESERVE_SECONDS:g} s"
+            self.follow(now, no_ranks(now, FailureKind.START, name, message))
         if self.stage is RunStage.GATHERING_AGENTS:
             self.follow(now, self.formation.tick(now))
         if self.stage is RunStage.DECIDING:
@@ -202,7 +197,7 @@ class Lifecycle(RunPart):
         if self.watching is not None:
             self.heed(now, self.watching.tick(now))
 
-    # --- what begins each stage ---
+    # --- beginnings of stages ---
 
     def begin(self, now: Now) -> None:
         self._limit_at = now.steady + self._orders.time_limit if self._orders.time_limit > 0 else None
@@ -239,7 +234,7 @@ class Lifecycle(RunPart):
     def _decide(self, now: Now, outcome: AttemptOver | NoRanks | TooFewNodes) -> Outcome | None:
         self._overdue_at = None
         if not isinstance(outcome, AttemptOver):
-            self.formation.end()  # what agents, workers or their launcher say from now on forms no world
+            self.formation.end()  # later messages of agents, workers or their launcher form no world
             return self._restart.on_failure_before_ranks(now, outcome.failure_event)
         if self.watching is not None:
             self.watching.over(now, outcome.completed)
@@ -253,19 +248,22 @@ class Lifecycle(RunPart):
         self.formation.end()
         self._restart.end()
 
-    # --- what happens ---
+    # --- events ---
 
     def claimed(self, now: Now, event: EpochClaimed) -> None:
         if self.stage is RunStage.CLAIMING:
             self.follow(now, event)
 
     def not_claimed(self, now: Now, event: ClaimFailed) -> None:
-        """The file system takes no attempt: the failure of the one before stays the reason, with this one."""
+        """End the run, because no attempt can be claimed.
+
+        The last attempt's failure remains the first reason.
+        """
         if self.stage is not RunStage.CLAIMING:
             return
         last = self._state_keeper.state.attempts[-1].failure if self._state_keeper.state.attempts else None
-        words = f"{last.why}; {event.why}" if last else event.why
-        self.follow(now, RunOver(RunOutcome(State.FAILED, words, 1)))
+        reason = f"{last.why}; {event.why}" if last else event.why
+        self.follow(now, RunOver(RunOutcome(State.FAILED, reason, 1)))
 
     def port_reserved(self, now: Now, member: Member, message: PortReserved) -> None:
         if self.stage is not RunStage.RESERVING or member.place != 0:
@@ -273,13 +271,13 @@ class Lifecycle(RunPart):
         if message.port:
             self.follow(now, PortReady(Meeting(member.hello.address, message.port)))
             return
-        words = f"{member.name} could not reserve a port: {message.why}"
-        self.follow(now, no_ranks(now, FailureKind.START, member.name, words))
+        reason = f"{member.name} could not reserve a port: {message.why}"
+        self.follow(now, no_ranks(now, FailureKind.START, member.name, reason))
 
     def lost(self, now: Now, member: Member, why: str) -> None:
         """Handle the loss of an agent; ``member`` has already left the membership."""
-        words = f"{member.name} (node {member.node}) was lost: {why}{self._membership.launcher_words}"
-        failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, words)
+        message = f"{member.name} (node {member.node}) was lost: {why}{self._membership.launcher_words}"
+        failure_event = failures.of_node(FailureKind.NODE, member.name, member.heard_wall, message)
         if self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif self.stage is RunStage.GATHERING_AGENTS:
@@ -293,34 +291,35 @@ class Lifecycle(RunPart):
         elif self.stage is RunStage.RESERVING:
             self.follow(now, NoRanks(failure_event))
         else:
-            self._note(words)
+            self._note(message)
 
     def launcher_ended(self, now: Now, event: LauncherEnded) -> None:
         """Handle the end of the launcher, which is fatal only while agents are still joining."""
-        said = f": {' / '.join(event.said)}" if event.said else ""
-        words = f"the launcher ended with code {event.code}{said}"
+        output = f": {' / '.join(event.output)}" if event.output else ""
+        message = f"the launcher ended with code {event.code}{output}"
         if 0 < event.launch < self._membership.launches:
-            self._note(f"{words}; agents were launched anew before that was heard")
+            self._note(f"{message}; agents were launched anew before that was heard")
             return
         if event.whole:
             self._membership.launcher_lives = event.others
         joining = self.formation.joining
-        self.follow(now, self.formation.launcher_ended(now, event, words))
+        self.follow(now, self.formation.launcher_ended(now, event, message))
         if event.whole and self.stage is RunStage.SHUTTING_DOWN:
             self._shutdown.check(now)
         elif event.whole and event.others:
-            self._note(words)
+            self._note(message)
         elif event.whole and not joining:
-            self._membership.launcher_words = f"; {words}"
-            self._note(words)
+            self._membership.launcher_words = f"; {message}"
+            self._note(message)
             if self.live is not None:
-                self.live.launcher_ended(now, words)
+                self.live.launcher_ended(now, message)
 
     def progressed(self, now: Now, event: Progressed) -> None:
         if event.epoch == self.epoch and self.stage in (RunStage.LIVE, RunStage.DECIDING):
             self.follow(now, self._restart.progressed(now, event))
 
 
+# The function that begins each stage, given the outcome that led to it. It may return an outcome at once.
 _BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], Outcome | None]] = {
     RunStage.CLAIMING: Lifecycle._claim,
     RunStage.GATHERING_AGENTS: Lifecycle._gather_agents,
@@ -329,4 +328,3 @@ _BEGIN: dict[RunStage, Callable[[Lifecycle, Now, Any], Outcome | None]] = {
     RunStage.DECIDING: Lifecycle._decide,
     RunStage.SHUTTING_DOWN: Lifecycle._shut_down,
 }
-"""What begins each stage, given the outcome that led to it; it may have an outcome at once."""

@@ -1,4 +1,4 @@
-"""Which nodes of the allocation may still train, and which are lost or suspect; pure."""
+"""Decides which nodes of the allocation may still train, and which are lost or suspect; pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clusterrun.slurm_text.srun_messages import ended_on, unreached
 
 
 class LostNodes(RunPart):
-    """What failed so far, by number in the allocation; ``need`` is how many nodes must train.
+    """The failed nodes so far, by number in the allocation.
 
-    A node that is *out* takes no part any more; one that is *lost* has no agent now and may come back:
-    ``hoped`` are those that were lost while others were not, and without which there are too few.
+    A node that is *out* is excluded for good. A node that is *lost* has no agent now and may come back.
+    ``hoped`` are nodes that were lost while others were not. Too few nodes remain without them.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -23,33 +23,34 @@ class LostNodes(RunPart):
         self._suspects: dict[int, bool] = {}
         self.hoped: tuple[int, ...] = ()
         self._places: tuple[int, ...] = ()
-        self._said: tuple[str, ...] = ()
+        self._launcher_output: tuple[str, ...] = ()
 
     def trained(self) -> None:
         self._places = tuple(member.node for member in self._membership.world)
         self._suspects.clear()
         self.hoped = ()
 
-    def said(self, lines: tuple[str, ...]) -> None:
-        self._said = lines
+    def note_launcher_output(self, lines: tuple[str, ...]) -> None:
+        self._launcher_output = lines
 
     def blame(self, name: str, network: bool = False) -> None:
         for node in self._numbers([name]):
             self._suspects[node] = network or self._suspects.get(node, False)
 
     def leave_out(self, name: str, why: str) -> None:
-        """The node of this name takes no part any more, here and where the run goes on."""
+        """Exclude the node of this name for good, from this job and from later jobs of the run."""
         for node in self._numbers([name]):
             self._out.setdefault(node, why)
         self._state_keeper.exclude((name,))
 
-    def before(self, there: Sequence[str]) -> dict[int, str]:
-        """The nodes that the first launch leaves out, and why; ``there`` are those of an earlier coordinator.
+    def before(self, inherited: Sequence[str]) -> dict[int, str]:
+        """Return the nodes that the first launch leaves out, and why.
 
-        The others were lost to it; they are tried all the same where else too few would remain.
+        ``inherited`` are the nodes that an earlier coordinator had. It had lost the others. They are
+        tried all the same if too few nodes remain without them.
         """
         names = [self._membership.name_of(node) for node in range(self._membership.size)]
-        lost = [name for name in names if name not in there]
+        lost = [name for name in names if name not in inherited]
         if self._membership.names_known and len(names) - len(lost) >= self._need:
             for name in lost:
                 self.leave_out(name, contract.NOT_BACK)
@@ -64,19 +65,21 @@ class LostNodes(RunPart):
         return len(self._here()) >= self._need
 
     def without(self, launcher_lives: bool) -> dict[int, str]:
-        """The nodes that the next launch of agents leaves out, and why.
+        """Return the nodes that the next launch of agents leaves out, and why.
 
-        Nodes that fell silent are left out as far as enough remain, those first that did so first; a
-        node of which the launcher says that its agent ended is there. Where all agents ended, or what
-        launched them did, that says nothing of their nodes.
+        Silent nodes are left out, earliest first, as long as enough nodes remain. A node is not silent if
+        the launcher reports the end of its agent. If all agents or the launcher ended, that says nothing
+        about the nodes.
         """
-        gone = self._gone()
-        lost = [node for node in range(self._membership.size) if not self._is_here(node) and node not in gone]
+        unusable = self._gone()
+        lost = [
+            node for node in range(self._membership.size) if not self._is_here(node) and node not in unusable
+        ]
         telling = launcher_lives and bool(self._here())
         silent = [node for node in lost if self._fell_silent(node, telling)]
-        to_spare = self._membership.size - len(gone) - self._need
+        to_spare = self._membership.size - len(unusable) - self._need
         members = self._membership.members
-        silent.sort(key=lambda node: one.heard if (one := members[node]) else float("-inf"))
+        silent.sort(key=lambda node: member.heard if (member := members[node]) else float("-inf"))
         for node in silent[: max(to_spare, 0)]:
             self.leave_out(self._membership.name_of(node), contract.NOT_BACK)
         lost = [node for node in lost if node not in self._out]
@@ -84,31 +87,34 @@ class LostNodes(RunPart):
             self.hoped = tuple(lost)
         for node in lost:
             self._suspects[node] = True
-        self._said = ()
+        self._launcher_output = ()
         return self._gone()
 
     def suspects(self) -> tuple[tuple[int, ...], bool]:
-        """The suspect and the new nodes that are here; and whether their links are suspect too."""
-        here, places = set(self._here()), set(self._places)
+        """Return the present nodes that are suspect or new, and whether their links are suspect too."""
+        present, places = set(self._here()), set(self._places)
         fresh = [node for node in self.world() if node not in places]
-        nodes = sorted({*(node for node in self._suspects if node in here), *fresh})
+        nodes = sorted({*(node for node in self._suspects if node in present), *fresh})
         return tuple(nodes), any(self._suspects.get(node, False) for node in nodes)
 
     def world(self) -> tuple[int, ...]:
-        """The nodes that train: each keeps its place, and the first idle nodes take the free ones."""
-        here = self._here()
-        places = self._places or tuple(here[: self._need])
-        there, placed = set(here), set(places)
-        idle = iter([node for node in here if node not in placed])
-        world = [node if node in there else next(idle, -1) for node in places]
+        """Return the nodes that train.
+
+        Each keeps its place, and the first idle nodes take the free places.
+        """
+        present = self._here()
+        places = self._places or tuple(present[: self._need])
+        present_nodes, placed = set(present), set(places)
+        idle = iter([node for node in present if node not in placed])
+        world = [node if node in present_nodes else next(idle, -1) for node in places]
         return tuple(node for node in world if node >= 0)
 
     def absent(self, whys: Iterable[tuple[int, str, str]] = ()) -> list[tuple[int, str, str]]:
-        """Who takes no part: number, name and why; ``whys`` of those who were waited for."""
-        known = {node: why for node, _, why in whys}
-        here = set(self._here())
-        nodes = [node for node in range(self._membership.size) if node not in here]
-        why = {node: known.get(node) or self._out.get(node) or contract.AGENT_LOST for node in nodes}
+        """Return number, name and reason of each absent node; ``whys`` gives the reasons of late nodes."""
+        why_by_node = {node: why for node, _, why in whys}
+        present = set(self._here())
+        nodes = [node for node in range(self._membership.size) if node not in present]
+        why = {node: why_by_node.get(node) or self._out.get(node) or contract.AGENT_LOST for node in nodes}
         return [(node, self._membership.name_of(node), why[node]) for node in nodes]
 
     def _gone(self) -> dict[int, str]:
@@ -116,20 +122,20 @@ class LostNodes(RunPart):
         return {**dict.fromkeys(excluded, "it was found unfit before"), **self._out}
 
     def _here(self) -> list[int]:
-        gone = self._gone()
-        return [node for node in range(self._membership.size) if self._is_here(node) and node not in gone]
+        unusable = self._gone()
+        return [node for node in range(self._membership.size) if self._is_here(node) and node not in unusable]
 
     def _is_here(self, node: int) -> bool:
         member = self._membership.members[node]
         return member is not None and member.here
 
     def _fell_silent(self, node: int, telling: bool) -> bool:
-        """``telling``: that its agent ended, or never came, is its own doing."""
+        """Return whether ``node`` fell silent. ``telling``: a missing agent is the node's own fault."""
         member = self._membership.members[node]
         name = self._membership.name_of(node)
-        if (member is not None and member.silent) or name in unreached(self._said):
+        if (member is not None and member.silent) or name in unreached(self._launcher_output):
             return True
-        ended = member is not None and (self._local or ended_on(name, self._said))
+        ended = member is not None and (self._local or ended_on(name, self._launcher_output))
         return telling and not ended
 
     def _numbers(self, names: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The members: which agent is on which node, who trains, when each was last heard, its lease; pure."""
+"""The members of a run: the agent of each node, its place, when it was last heard, its lease; pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.protocol.messages import Hello
 from clusterrun.runtime.machine_events import Now
 
+# A heartbeat that is at most this late, in heartbeat intervals, may still be on its way.
 LATE_BEATS = 1.2
-"""A heartbeat that took no longer, counted in beats, was on its way."""
 
 
 class Member:
-    """One node's member, taken by an agent; ``present`` once a beat shows that it knows it is welcome.
+    """The agent of one node.
 
-    ``node`` is its number in the allocation, ``place`` its index among the nodes that train, -1 where it
-    does not. ``silent``: nothing ended its link, it was just not heard any more.
+    ``node`` is its number in the allocation. ``place`` is its index among the nodes that train, -1 if it
+    does not train. ``present``: a heartbeat showed that it knows that it is welcome. ``silent``: it was not
+    heard any more, although its link did not end.
     """
 
     def __init__(self, link: int, hello: Hello, now: Now) -> None:
@@ -34,33 +35,29 @@ class Member:
 
 
 class Membership:
-    """All members of a run; every lookup by link or by node is one step, whatever the number of nodes.
+    """All members of a run. A lookup by link or by node is one step, whatever the number of nodes.
 
-    ``names`` are the nodes of the allocation in order, as far as they are known beforehand. ``world``
-    are the members that train, in rank order; empty until it is formed. ``names_known``: the scheduler
-    has told the names of all nodes. ``timeouts`` are those that all members keep; ``size`` counts the
-    members, taken or not. ``by_link`` is who speaks over which link: no stranger, and nobody who is lost.
-    ``launcher_lives``: a program that started agents runs; ``launcher_words`` say how it ended, for those
-    whom it took along.
+    ``names`` are the nodes of the allocation in order, as far as they are known beforehand.
     """
 
     def __init__(self, nodes: int, timeouts: Timeouts, names: tuple[str, ...] = ()) -> None:
-        self.timeouts, self.size = timeouts, nodes
-        self.members: list[Member | None] = [None] * nodes
-        self.world: tuple[Member, ...] = ()
+        self.timeouts = timeouts  # all members keep them
+        self.size = nodes  # number of nodes in the allocation
+        self.members: list[Member | None] = [None] * nodes  # by node; None: no agent yet
+        self.world: tuple[Member, ...] = ()  # members that train, in rank order; empty until it is formed
         self.present = 0
         self._names = dict(enumerate(names)) if len(names) == nodes else {}
-        self.names_known = bool(self._names)
-        self.by_link: dict[int, Member] = {}
-        self.launcher_lives = False
+        self.names_known = bool(self._names)  # the scheduler named all nodes
+        self.by_link: dict[int, Member] = {}  # members that are not lost, by link
+        self.launcher_lives = False  # a launcher runs
         self.launches = 0
-        self.launcher_words = ""
+        self.launcher_words = ""  # how the launcher ended, for reports of agents that it took along
 
     def take(self, link: int, hello: Hello, now: Now) -> int | None:
-        """Seat an agent. Returns the link that is to be dropped: its own, an older one of its, or None.
+        """Accept an agent. Return the link to drop: its own, an older link of the same agent, or None.
 
-        The first agent of a node keeps it. Only the same agent (by pid) that tries again, because it
-        never learned that it was welcome, takes its own place over.
+        The first agent of a node keeps the node. Only the same agent (by pid) may replace itself: it tries
+        again if it never learned that it was welcome.
         """
         if not 0 <= hello.node < len(self.members):
             return link
@@ -74,39 +71,39 @@ class Membership:
         return old.link if old.link != member.link else None
 
     def linked(self) -> list[Member]:
-        """Those that can be spoken to, in the order in which they came."""
+        """Return the members with a link, in the order in which they joined."""
         return list(self.by_link.values())
 
     def taken(self) -> list[Member]:
         return [member for member in self.members if member is not None]
 
     def clear(self) -> list[Member]:
-        """Everybody leaves, and every member is free again; those who could be spoken to."""
-        left = self.linked()
+        """Remove all members. Return those that had a link."""
+        dismissed = self.linked()
         self._names.update((member.node, member.name) for member in self.taken())
         self.members = [None] * len(self.members)
         self.world = ()
         self.present = 0
         self.by_link.clear()
-        return left
+        return dismissed
 
     def retain(self, without: Container[int]) -> list[Member]:
-        """Free every member but of those who are here and not on the nodes ``without``.
+        """Remove all members that are not here or are on the nodes ``without``.
 
-        Returns those who could be spoken to and have no member any more.
+        Return the removed members that had a link.
         """
         self._names.update((member.node, member.name) for member in self.taken())
-        left = []
+        dismissed = []
         for member in self.taken():
             member.place = -1
             if member.here and member.node not in without:
                 continue
             if self.by_link.pop(member.link, None) is not None:
-                left.append(member)
+                dismissed.append(member)
             self.members[member.node] = None
             self.present -= member.present
         self.world = ()
-        return left
+        return dismissed
 
     def training(self) -> list[Member]:
         return [member for member in self.world if not member.lost]
@@ -131,7 +128,7 @@ class Membership:
         self.present += 1
 
     def lose(self, member: Member) -> None:
-        """Drop a member whose link is gone; its ranks may live until its lease ends."""
+        """Mark a member as lost, because its link ended. Its ranks may live until its lease ends."""
         del self.by_link[member.link]
         member.lost = True
 
@@ -153,11 +150,14 @@ class Membership:
         return [self.name_of(node) if self.names_known else str(node) for node in nodes]
 
     def dead_by(self, member: Member) -> float:
-        """When the lease that our last acknowledgement gave has run out and the shim has killed."""
+        """Return when the lease of the last acknowledgement is over and the shim has killed all ranks."""
         return 0.0 if member.acked is None else member.acked + self.timeouts.lease + self.timeouts.kill
 
     def hears_none(self, now: Now, host: str) -> bool:
-        """Whether all of several nodes but ``host`` missed heartbeats: ``host`` may be cut off."""
+        """Return whether several nodes, and all except ``host``, missed heartbeats.
+
+        ``host`` may be cut off.
+        """
         beat = self.timeouts.heartbeat
         others = [s for s in self.taken() if s.name != host and (s.silent or not s.lost)]
         return len(others) > 1 and all(now.steady - member.heard > LATE_BEATS * beat for member in others)

@@ -1,4 +1,4 @@
-"""The pre-flight of an attempt: asks the nodes what it wants to know, and draws the consequence; pure."""
+"""Runs the pre-flight of an attempt and decides what follows from it; pure."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ _SECONDS_PER_NODE_FOR_ALL_PAIRS = 60.0
 
 
 def longest(orders: Orders) -> float:
-    """Seconds after which an examination without an outcome is given up: it keeps to its budget by itself."""
+    """Return the seconds after which an examination without an outcome fails.
+
+    It keeps its budget by itself.
+    """
     budget = orders.preflight.budget
     pairs = _SECONDS_PER_NODE_FOR_ALL_PAIRS * orders.allocated if orders.preflight.all_pairs else 0.0
     return max(2 * budget, budget + _LEAST_SLACK) + pairs
 
 
 class PreflightGate(RunPart):
-    """The pre-flights of a run. A call returns the consequence once there is one.
+    """The pre-flights of a run. A call returns the outcome if there is one.
 
-    ``TooFewNodes``, where too few are fit because a node was lost meanwhile, is followed by ``decide`` where
-    it leads to no other attempt. ``examine`` makes a session.
+    The outcome is ``TooFewNodes`` if too few nodes are fit because a node was lost meanwhile. The caller
+    then calls ``decide`` if no other attempt follows. ``examine`` makes a session.
     """
 
     def __init__(self, shared: Shared, examine: Callable[..., Session]) -> None:
@@ -63,14 +66,16 @@ class PreflightGate(RunPart):
     def begin(
         self, now: Now, absent: Sequence[tuple[int, str, str]], suspects: Sequence[int], network: bool
     ) -> Outcome | None:
-        """Examine whoever is here; a later time only ``suspects``, and their links for ``network``."""
-        from clusterrun.preflight.session.session import SessionNode, ShortCheck  # where one was ordered
+        """Examine all present nodes, later only ``suspects``, and their links if ``network`` is set."""
+        from clusterrun.preflight.session.session import SessionNode, ShortCheck  # only if one was ordered
 
         self._lost = self._examined = None
         self._overdue_at = now.steady + longest(self._orders)
         missing = {node: name for node, name, _ in absent}
-        here = [one for one in self._membership.taken() if one.here and one.node not in missing]
-        nodes = [SessionNode(member.node, member.name, member.hello.address) for member in here]
+        present = [
+            member for member in self._membership.taken() if member.here and member.node not in missing
+        ]
+        nodes = [SessionNode(member.node, member.name, member.hello.address) for member in present]
         nodes += [SessionNode(node, name, absent=why) for node, name, why in absent]
         short = ShortCheck(suspects, self._report, network) if self._report else None
         self._brief = short is not None
@@ -85,22 +90,28 @@ class PreflightGate(RunPart):
         if self._overdue_at is not None and now.steady >= self._overdue_at:
             self._overdue_at = None
             return self._overdue()
-        one = self._examination
-        return self._go_on(now, one, one.tick(now.steady)) if one else None
+        examination = self._examination
+        return self._go_on(now, examination, examination.tick(now.steady)) if examination else None
 
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> Outcome | None:
-        one = self._examination
-        if one is None:
+        examination = self._examination
+        if examination is None:
             return None
         if isinstance(message, SidecarEnded):
-            return self._go_on(now, one, one.lost(now.steady, member.node, message.why))
-        return self._go_on(now, one, one.answered(now.steady, member.node, message.number, message.body))
+            return self._go_on(now, examination, examination.lost(now.steady, member.node, message.why))
+        return self._go_on(
+            now, examination, examination.answered(now.steady, member.node, message.number, message.body)
+        )
 
     def lost(self, now: Now, member: Member, failure_event: FailureEvent) -> Outcome | None:
         self._lost = self._lost or failure_event
         self._missing.append(member.name)
-        one, why = self._examination, failure_event.failure.why
-        return self._go_on(now, one, one.lost(now.steady, member.node, why)) if one else None
+        examination, why = self._examination, failure_event.failure.why
+        return (
+            self._go_on(now, examination, examination.lost(now.steady, member.node, why))
+            if examination
+            else None
+        )
 
     def _go_on(self, now: Now, examination: Session, asks: Iterable[AskWorker]) -> Outcome | None:
         for ask in asks:
@@ -117,18 +128,18 @@ class PreflightGate(RunPart):
         if self._unfit is not None:
             return _not_queued(self._unfit, f"nothing was heard of the new job within {RESUBMIT_SECONDS:g} s")
         self._examination = None
-        words = f"pre-flight: it did not end within {longest(self._orders):g} s"
-        return RunOver(RunOutcome(State.FAILED, words, contract.ExitCode.FAILED))
+        reason = f"pre-flight: it did not end within {longest(self._orders):g} s"
+        return RunOver(RunOutcome(State.FAILED, reason, contract.ExitCode.FAILED))
 
     def _done(self, now: Now, outcome: SessionOutcome) -> Outcome | None:
         self._examination = self._overdue_at = None
         report = outcome.report
-        # Whoever stays keeps his place: the places are those of the last ones who trained.
+        # A node that stays keeps its place: the places are those of the nodes that trained last.
         places = report.world if outcome.fit else self._report.world if self._report else ()
         self._report = replace(report, world=places)
         keep = report.verdict is not Grade.PASS
         self._actions.append(SaveReport(self._state_keeper.state.epoch, report, keep))
-        # Whoever was lost may come back: what is known of him is that, and not that he is unfit.
+        # A lost node may come back. It was lost, but nothing shows that it is unfit.
         self._state_keeper.exclude(self._unfit_of(outcome))
         self._examined = outcome
         if self._lost and not outcome.fit:
@@ -139,7 +150,7 @@ class PreflightGate(RunPart):
         return tuple(name for name in outcome.excluded if name not in self._missing)
 
     def decide(self, now: Now) -> Outcome | None:
-        """What follows from the pre-flight that has ended, where no other attempt does."""
+        """Return the outcome of the pre-flight that ended, if no other attempt follows."""
         outcome, self._examined = self._examined, None
         if outcome is None:
             return None
@@ -152,15 +163,15 @@ class PreflightGate(RunPart):
         if outcome.fit:
             return self._choose(outcome)
         fit = sum(node.role != "excluded" for node in outcome.report.nodes)
-        words = f"pre-flight: {_causes(outcome.report)}; {fit} fit of {self._orders.nodes} asked"
-        return self._succeed(now, RunOutcome(State.FAILED, words, contract.ExitCode.UNFIT))
+        reason = f"pre-flight: {_causes(outcome.report)}; {fit} fit of {self._orders.nodes} asked"
+        return self._succeed(now, RunOutcome(State.FAILED, reason, contract.ExitCode.UNFIT))
 
     def _choose(self, outcome: SessionOutcome) -> NodesChosen:
         for node in outcome.report.nodes:
             if node.role == "excluded":
-                words = f"pre-flight left {node.node} out{_why(node)}"
-                self._note(words)
-                self._state_keeper.warn(words)
+                message = f"pre-flight left {node.node} out{_why(node)}"
+                self._note(message)
+                self._state_keeper.warn(message)
         for member in self._membership.linked():
             if member.node not in outcome.world:
                 self._send(member, EndSidecar(self._state_keeper.state.epoch, contract.EXAMINER))
@@ -168,17 +179,17 @@ class PreflightGate(RunPart):
         return NodesChosen(outcome.world, outcome.environment)
 
     def _succeed(self, now: Now, unfit: RunOutcome) -> Outcome | None:
-        """Queue the run anew without the nodes that are unfit, where that was wished and may help."""
+        """Queue the run again without the unfit nodes, if that was requested and may help."""
         nodes = folded(self._state_keeper.state.excluded)
         argv = filled(self._orders.preflight.resubmit, self._state_keeper.state.excluded)
         if not argv or not nodes or self._state_keeper.handed_over >= contract.MOST_RESUBMITS:
             return RunOver(unfit)
         self._unfit = unfit
         self._overdue_at = now.steady + RESUBMIT_SECONDS
-        words = f"{unfit.reason}; it is queued anew without {nodes}"
-        self._note(words)
+        message = f"{unfit.reason}; it is queued anew without {nodes}"
+        self._note(message)
         self._actions.append(Resubmit(argv, self._state_keeper.state.excluded))
-        self._state_keeper.says(Phase.PREFLIGHT, words)
+        self._state_keeper.says(Phase.PREFLIGHT, message)
         return None
 
     def resubmitted(self, event: Resubmitted) -> Outcome | None:
@@ -186,8 +197,8 @@ class PreflightGate(RunPart):
             return None
         if not event.job_id:
             return _not_queued(self._unfit, event.why)
-        words = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.state.excluded)}"
-        return RunOver(replace(self._unfit, state=State.PENDING, reason=words))
+        reason = f"resubmitted as job {event.job_id} without {fold(self._state_keeper.state.excluded)}"
+        return RunOver(replace(self._unfit, state=State.PENDING, reason=reason))
 
 
 def _not_queued(unfit: RunOutcome, why: str) -> RunOver:
@@ -201,16 +212,16 @@ def _alone(report: Report) -> RunOutcome:
 
 
 def _causes(report: Report) -> str:
-    said = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
-    said += [f"{_way(link)}: {link.said}" for link in report.links if link.verdict is Grade.FAIL]
-    said += [report.set_said] if report.set_said and not said else []
-    more = [f"{len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
-    return "; ".join([*said[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
+    causes = [f"{node.node} is unfit{_why(node)}" for node in report.nodes if node.verdict is Grade.FAIL]
+    causes += [f"{_way(link)}: {link.said}" for link in report.links if link.verdict is Grade.FAIL]
+    causes += [report.set_said] if report.set_said and not causes else []
+    more = [f"{len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
+    return "; ".join([*causes[:_MOST_NAMED], *more]) or "the nodes are not fit to train together"
 
 
 def _why(node: NodeReport) -> str:
-    said = next((finding.said for finding in node.findings if finding.verdict is Grade.FAIL), "")
-    return f": {said}" if said else ""
+    message = next((finding.said for finding in node.findings if finding.verdict is Grade.FAIL), "")
+    return f": {message}" if message else ""
 
 
 def _way(link: LinkReport) -> str:

@@ -1,7 +1,7 @@
-"""Decides in which job the run goes on when this one ends, and within which budget; pure.
+"""Decides which job continues the run when this job ends, and within which budget; pure.
 
-``itself``: the scheduler starts this job again. ``requeue``: it does so because we ask it to.
-``chain``: another job waits already, and starts when this one has ended.
+``itself``: the scheduler starts this job again by itself. ``requeue``: it does so at our request.
+``chain``: another job waits already and starts when this job has ended.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now
 from clusterrun.slurm_text.controller_away import ControllerAway, is_away
 
+# Wait this long at the end for the scheduler to confirm that a job is queued or requeued.
 PARTING_SECONDS = 150.0
-"""For the answer on what is queued, or given back, when all else has ended; a scheduler that says nothing."""
 TIME_LIMIT, PREEMPTION = "time-limit", "preemption"
 STATES = {TIME_LIMIT: State.TIMEOUT, PREEMPTION: State.PREEMPTED}
 _CAUSES = {State.TIMEOUT: TIME_LIMIT, State.PREEMPTED: PREEMPTION, State.NODE_FAIL: "node"}
@@ -26,7 +26,7 @@ _OPTIONS = {TIME_LIMIT: "--max-time-limits", PREEMPTION: "--max-preemptions"}
 
 
 class RequeuePolicy(RunPart):
-    """One job's successor. ``survival.requeue`` is empty if nobody may go on."""
+    """One job's successor. ``survival.requeue`` is empty if no job may continue the run."""
 
     def __init__(self, shared: Shared, survival: Survival) -> None:
         super().__init__(shared)
@@ -51,24 +51,24 @@ class RequeuePolicy(RunPart):
         return self._survival.max_time_limits if cause == TIME_LIMIT else self._survival.max_preemptions
 
     def begin(self) -> RunOutcome | None:
-        """This job may be one too many: then how the run ends."""
+        """Return the end of the run if this job exceeds a budget, else None."""
         if not self._survival.requeue:
             return None
         for cause, state in STATES.items():
             if self._used(cause) > self._most(cause):
-                words = f"{self._used(cause)} {_ENDS[cause]}; {_OPTIONS[cause]} is {self._most(cause)}"
+                reason = f"{self._used(cause)} {_ENDS[cause]}; {_OPTIONS[cause]} is {self._most(cause)}"
                 self._survival = replace(self._survival, requeue="")
-                return RunOutcome(state, words, 1)
+                return RunOutcome(state, reason, 1)
         return None
 
     @property
     def lacks(self) -> bool:
-        """A job should wait, and none does or is being queued."""
+        """Return whether a job should wait in the queue, but none does or is being queued."""
         waits = self._next or self._queueing or self._ruled or self._wish
         return self._survival.requeue == "chain" and not waits
 
     def queue(self) -> None:
-        """The job that goes on is to wait in the queue before this one may be lost."""
+        """Queue the job that continues the run, before this job may be lost."""
         if self.lacks:
             self._queueing = True
             self._actions.append(QueueNext(self._state_keeper.state.excluded))
@@ -79,7 +79,7 @@ class RequeuePolicy(RunPart):
             self._actions.append(DropNext())
 
     def cancel(self, now: Now, wish: RunOutcome) -> None:
-        """The owner ends the run, so nobody goes on; where that was said already, it is taken back."""
+        """Handle the owner's request to end the run. Take back a continuation that was recorded already."""
         self.drop()
         self._wish = self._wish or wish
         if self._way in ("", "itself"):
@@ -91,17 +91,17 @@ class RequeuePolicy(RunPart):
             self._actions.append(self._state_keeper.end(now, self._wish))
 
     def _take_back(self, now: Now, wish: RunOutcome) -> None:
-        """All has left, and what was to follow is not given any more."""
+        """Finish with ``wish``: all agents have left, and no job continues the run."""
         self._again_at = self._overdue_at = None
         self.drop()
         self._actions.append(self._state_keeper.end(now, wish))
         self._actions.append(Finish(wish.exit_code))
 
     def rule(self, end: RunOutcome, requeued: bool, again: bool, affordable: bool) -> RunOutcome:
-        """``end``, or PENDING where the run goes on.
+        """Return ``end``, or PENDING if another job continues the run.
 
-        ``requeued``: the scheduler starts this job again by itself, and ``again`` says that it does so
-        for what ``end`` is about. ``affordable``: what failed may be tried again.
+        ``requeued``: the scheduler starts this job again by itself; ``again``: it does so for the reason
+        of ``end``. ``affordable``: the budget allows another attempt after the failure.
         """
         self._ruled = True
         cause = _CAUSES.get(end.state, "")
@@ -120,7 +120,7 @@ class RequeuePolicy(RunPart):
         return RunOutcome(State.PENDING, f"{end.reason}; the run goes on {where}", 0)
 
     def leave(self, now: Now, code: int) -> None:
-        """Nothing of ours is left but this process: hand the run over, and exit with ``code``."""
+        """Hand the run over and exit with ``code``. Only this process is left."""
         excluded = self._state_keeper.state.excluded
         if self._way == "requeue" or (self._way == "chain" and not self._next):
             self._hand(now)
@@ -175,7 +175,7 @@ class RequeuePolicy(RunPart):
         if not why or self._end is None:
             self._actions.append(Finish(0))
             return
-        # Nobody ends a job whose controller is away: it may wait here for it.
+        # An unreachable controller cannot end this job, so this process may wait for it.
         self._again_at = self._away.next_at(now.steady, (why,))
         if self._again_at is not None:
             return

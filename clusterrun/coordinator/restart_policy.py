@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another one, or by the end of the run; pure.
+"""Decides whether another attempt or the end of the run follows a failed attempt; pure.
 
 Budgets, pauses and progress are counted from the record, so they hold over coordinators, requeues and chains.
 """
@@ -19,18 +19,17 @@ from clusterrun.model.record import Attempt
 from clusterrun.model.states import Phase, State
 from clusterrun.runtime.machine_events import Now
 
+# Wait this long for the progress of the ranks. Then decide without it.
 READ_SECONDS = 5.0
-"""For the answer how far ranks have come; then it goes on without."""
+# A request to end that comes this soon after the first failure counts as its cause.
 CAUSE_SECONDS = 2.0
-"""A request to end that comes this soon after the first failure is taken for its cause."""
+# Causes of attempts that ``max_restarts`` pays for.
 CHARGED = ("failure", "node", "hang", "coordinator")
-"""Causes of attempts that ``max_restarts`` pays for."""
 LONGEST_PAUSE = 60.0
 FREE_PORT_RETRIES = 3
+# Restarts that are not charged to ``max_restarts``: the cause of the next attempt, how many a run has, and
+# the reason in words. A failure of such a kind does not make its node suspect.
 FREE_RESTARTS = {FailureKind.COLLISION: ("port", FREE_PORT_RETRIES, "with another port")}
-"""Restarts that are not charged to ``max_restarts``: the cause of the next attempt, how many a run has, and
-the reason in words. A failure of such a kind does not speak against its node.
-"""
 
 COMPLETED = RunOutcome(State.COMPLETED, "every rank exited 0", 0)
 SUPERSEDED = RunOutcome(State.FAILED, "another coordinator took the run over", 1)
@@ -42,34 +41,30 @@ _NOWHERE = (-1, -1)
 
 @frozen
 class RestartDecision:
-    """``restart_reason`` says why another attempt is made; if empty, ``outcome`` is how the run ends.
+    """The decision after an attempt: another attempt or the end of the run."""
 
-    ``cause`` is that of the schema of ``status --json``; the attempt begins after a pause of so many seconds.
-    """
-
-    restart_reason: str
-    outcome: RunOutcome
+    restart_reason: str  # why another attempt is made; empty: the run ends
+    outcome: RunOutcome  # how the run ends if no other attempt is made
     failure_event: FailureEvent | None = None
-    cause: str = ""
-    pause: float = 0.0
+    cause: str = ""  # of the next attempt, as in ``status --json``
+    pause: float = 0.0  # seconds until the next attempt
 
 
 class RestartPolicy(RunPart):
-    """Decides what follows an attempt; a call returns ``NextAttempt`` or ``RunOver`` once it is decided.
+    """Decides what follows an attempt. A call returns ``NextAttempt`` or ``RunOver`` when it is decided.
 
-    It depends on how far the ranks had come, so that is read first. ``why`` and ``cause`` are those of the
-    next attempt. ``asked`` is the end that somebody wants. ``trained``: ranks have run before,
-    so that a failed start is not a wrong command. ``judged`` is an attempt whose end is not decided yet.
+    The decision depends on the progress of the ranks, so that is read first.
     """
 
     def __init__(self, shared: Shared, lost_nodes: LostNodes, termination: Termination) -> None:
         super().__init__(shared)
-        self.asked: RunOutcome | None = None
-        self.superseded = self.trained = False
-        self.why = self.cause = ""
+        self.requested_end: RunOutcome | None = None  # by the first request
+        self.superseded = False
+        self.trained = False  # ranks have run before, so a failed start is not a wrong command
+        self.why = self.cause = ""  # of the next attempt
         self._lost_nodes, self._termination = lost_nodes, termination
-        self._asked_first = False
-        self.judged: AttemptOver | None = None
+        self._requested_first = False
+        self.judged: AttemptOver | None = None  # an attempt whose consequence is not decided yet
         self._progress: Progressed | None = None
         self._read_by: float | None = None
         self._pause_until: float | None = None
@@ -85,36 +80,36 @@ class RestartPolicy(RunPart):
             return NextAttempt()
         return self.decided(now)
 
-    # --- who asks for an end ---
+    # --- requests to end ---
 
     def ask(self, wish: RunOutcome, since_failure_event: float | None) -> bool:
-        """Somebody wants the run to end; False if somebody else asked before.
+        """Record a request to end the run. Return False if there was an earlier request.
 
         ``since_failure_event``: seconds since the first failure of this attempt; None if there is none.
         """
-        if self.asked is not None:
+        if self.requested_end is not None:
             return False
-        self.asked = wish
-        self._asked_first = since_failure_event is None or since_failure_event <= CAUSE_SECONDS
+        self.requested_end = wish
+        self._requested_first = since_failure_event is None or since_failure_event <= CAUSE_SECONDS
         return True
 
     @property
     def ranks_ended_for(self) -> str:
-        """Why ranks are ended, in words; empty if that is their own failure."""
+        """Return the reason for which ranks are ended; empty if it is their own failure."""
         if self.superseded:
             return SUPERSEDED.reason
-        return self.asked.reason if self.asked is not None and self._asked_first else ""
+        return self.requested_end.reason if self.requested_end is not None and self._requested_first else ""
 
-    # --- what follows ---
+    # --- decisions ---
 
     def used_up(self) -> RunOutcome | None:
-        """How the run ends where all its budget was used up before this coordinator began."""
+        """Return the end of the run if its budget was used up before this coordinator began, else None."""
         newest, used = self._state_keeper.state.attempts[-1], restarts_used(self._state_keeper.state.attempts)
         if newest.cause not in CHARGED or used <= self._orders.max_restarts:
             return None
         state = State.NODE_FAIL if newest.cause == "node" else State.FAILED
-        words = f"the {newest.cause} of the last attempt was lost"
-        return RunOutcome(state, f"{words}; --max-restarts is {self._orders.max_restarts}", 1)
+        loss = f"the {newest.cause} of the last attempt was lost"
+        return RunOutcome(state, f"{loss}; --max-restarts is {self._orders.max_restarts}", 1)
 
     @property
     def left(self) -> int:
@@ -138,12 +133,12 @@ class RestartPolicy(RunPart):
 
     def on_failure_before_ranks(self, now: Now, failure_event: FailureEvent) -> Outcome | None:
         if self._termination.undecided:
-            return None  # no rank lives, so whatever the signal means ends the run, and may be the cause
+            return None  # no rank lives; the signal may end the run, and may be the cause
         self._blame(failure_event)
         return self._follow(now, self._before_ranks(failure_event))
 
     def decided(self, now: Now) -> Outcome | None:
-        """What a signal meant may be known: an attempt that waited for it is judged."""
+        """Judge the attempt that waited for the meaning of a signal, if there is one."""
         return self._rule(now) if self.judged is not None and self._read_by is None else None
 
     def _rule(self, now: Now) -> Outcome | None:
@@ -171,20 +166,20 @@ class RestartPolicy(RunPart):
         if over.completed:
             return RestartDecision("", COMPLETED)
         failure_event = over.first
-        if self.asked is not None and (self._asked_first or failure_event is None):
-            return RestartDecision("", self.asked)
+        if self.requested_end is not None and (self._requested_first or failure_event is None):
+            return RestartDecision("", self.requested_end)
         assert failure_event is not None, "an attempt ended without a recorded cause"
         decision = self._decision(failure_event, end_with(failure_event, over.stuck))
-        if self.asked is not None and (decision.restart_reason or failure_event.ended_by_request):
-            return RestartDecision("", self.asked, failure_event)
-        # A node that is lost was waited for long enough.
+        if self.requested_end is not None and (decision.restart_reason or failure_event.ended_by_request):
+            return RestartDecision("", self.requested_end, failure_event)
+        # The wait for a lost node was pause enough.
         return replace(decision, pause=0.0) if failure_event.kind is FailureKind.NODE else decision
 
     def _before_ranks(self, failure_event: FailureEvent) -> RestartDecision:
         if self.superseded:
             return RestartDecision("", SUPERSEDED)
-        if self.asked is not None:
-            return RestartDecision("", self.asked)
+        if self.requested_end is not None:
+            return RestartDecision("", self.requested_end)
         return self._decision(failure_event, end_with(failure_event))
 
     def _decision(self, failure_event: FailureEvent, end: RunOutcome) -> RestartDecision:
@@ -203,17 +198,23 @@ class RestartPolicy(RunPart):
         if no_progress or used >= most:
             end = replace(end, reason=no_progress) if no_progress and most else end
             return RestartDecision("", end, failure_event)
-        words, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
-        return RestartDecision(words, end, failure_event, cause, pause(used))
+        reason, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
+        return RestartDecision(reason, end, failure_event, cause, pause(used))
 
     def _of_shutdown(self, decision: RestartDecision, over: AttemptOver) -> RestartDecision:
-        """Attribute the end of ranks that were told of the job's end to that, unless their work is done."""
-        if decision.outcome in (SUPERSEDED, self.asked):
+        """Return ``decision``, attributed to the announced end of the job unless the work is complete."""
+        if decision.outcome in (SUPERSEDED, self.requested_end):
             return decision
-        said = self._progress
-        own = said is not None and said.epoch == over.epoch
-        reported = own and said is not None and (said.step >= 0 or said.checkpoint >= 0 or said.stopping)
-        if over.completed and not self._termination.makes_room(reported, bool(said and said.stopping)):
+        progress = self._progress
+        own = progress is not None and progress.epoch == over.epoch
+        reported = (
+            own
+            and progress is not None
+            and (progress.step >= 0 or progress.checkpoint >= 0 or progress.stopping)
+        )
+        if over.completed and not self._termination.makes_room(
+            reported, bool(progress and progress.stopping)
+        ):
             return decision
         return RestartDecision("", self._termination.wish(), decision.failure_event)
 
@@ -232,8 +233,8 @@ class RestartPolicy(RunPart):
             self._state_keeper.says(Phase.RESTARTING, self.why)
             return NextAttempt()
         self._pause_until = now.steady + decision.pause
-        words = f"{self.why}; not before {_clock(now.wall + decision.pause)}"
-        self._state_keeper.says(Phase.RESTARTING, words)
+        message = f"{self.why}; not before {_clock(now.wall + decision.pause)}"
+        self._state_keeper.says(Phase.RESTARTING, message)
         return None
 
 
@@ -243,41 +244,41 @@ def _clock(wall: float) -> str:
 
 
 def killed_while_saving(end: RunOutcome, over: AttemptOver) -> RunOutcome:
-    """``end`` with the ranks that were killed in their handler of TERM, if the run was ended from outside."""
+    """Return ``end`` with the ranks that were killed in their TERM handler, if the end came from outside."""
     if end.state not in (State.CANCELLED, State.TIMEOUT, State.PREEMPTED):
         return end
     from clusterrun.diagnosis.verdict import ranks_in_words  # at the end of an attempt, not before
 
     were = "was" if len(over.saving) == 1 else "were"
-    words = f"{ranks_in_words(over.saving)} {were} {contract.KILLED_WHILE_SAVING} {over.grace:g} s"
-    return replace(end, reason=f"{end.reason}; {words}")
+    killed = f"{ranks_in_words(over.saving)} {were} {contract.KILLED_WHILE_SAVING} {over.grace:g} s"
+    return replace(end, reason=f"{end.reason}; {killed}")
 
 
 def end_with(failure_event: FailureEvent, stuck: Sequence[str] = ()) -> RunOutcome:
-    """The end of a run that ``failure_event`` brought about; ``stuck`` is what could not be killed.
+    """Return the end of a run that ``failure_event`` caused; ``stuck`` are processes that cannot be killed.
 
-    The job exits with the rank's own code, 128 + n for signal n, 1 where no rank failed.
+    The exit code is the rank's own code, 128 + n for signal n, and 1 if no rank failed.
     """
-    left = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
+    unkilled = f"; still there, not to be killed: {', '.join(stuck)}" if stuck else ""
     state = State.NODE_FAIL if failure_event.kind is FailureKind.NODE else State.FAILED
     code = failure_event.failure.code
-    return RunOutcome(state, failure_event.failure.why + left, 128 - code if code < 0 else code or 1)
+    return RunOutcome(state, failure_event.failure.why + unkilled, 128 - code if code < 0 else code or 1)
 
 
 def restarts_used(attempts: Sequence[Attempt]) -> int:
-    """How many restarts were charged since an attempt last got further than all before it."""
+    """Return the number of charged restarts since an attempt last got further than all before it."""
     return sum(attempt.cause in CHARGED for attempt in _since_progress(attempts))
 
 
 def pause(used: int) -> float:
-    """Seconds to wait before one more restart, where ``used`` were in vain: 0, 2, 4, 8 … at most 60."""
+    """Return the seconds to wait before a restart after ``used`` vain ones: 0, 2, 4, 8 … at most 60."""
     return min(2.0**used, LONGEST_PAUSE) if used else 0.0
 
 
 def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
-    """In words, that the last ``most`` attempts all followed a failure and got no further; else empty.
+    """Return a message if the last ``most`` attempts all followed a failure and got no further, else ''.
 
-    A run of which nothing is ever reported is not judged, nor any where ``most`` is 0.
+    A run that never reports progress is not judged, nor is any run if ``most`` is 0.
     """
     if not most or all((attempt.step, attempt.checkpoint) == _NOWHERE for attempt in attempts):
         return ""
@@ -290,7 +291,7 @@ def no_progress_reason(attempts: Sequence[Attempt], most: int) -> str:
 
 
 def _since_progress(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
-    """The attempts after the last one that reported a higher step or checkpoint than any before it."""
+    """Return the attempts after the last one that reported a higher step or checkpoint than all before."""
     step, checkpoint = _NOWHERE
     after = 0
     for number, attempt in enumerate(attempts, 1):

@@ -1,4 +1,4 @@
-"""The parts of a coordinator: what they share, and the outcomes that their calls return at the end; pure."""
+"""The base class of the coordinator's parts, and the outcomes that their calls return; pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from clusterrun.runtime.machine_events import Action, Note, Now
 
 @frozen
 class Shared:
-    """The orders, the members and the record of one run; what is to be done goes to ``actions``."""
+    """The objects that all parts of one run share."""
 
     orders: Orders
     membership: Membership
     state_keeper: RunStateKeeper
-    actions: list[Action]
+    actions: list[Action]  # collects the actions to carry out
 
 
 class RunPart:
-    """A part of the coordinator. It calls no other part but those that it was given."""
+    """A part of the coordinator. It calls only the parts that its constructor got."""
 
     def __init__(self, shared: Shared) -> None:
         self._orders, self._membership = shared.orders, shared.membership
@@ -45,32 +45,32 @@ class RunPart:
 
 
 class Outcome:
-    """How a part, or a stage of the run, ended; ``NEXT`` of the lifecycle says where the latter leads."""
+    """How a part or a stage of the run ended. ``NEXT`` of the lifecycle gives the stage that follows."""
 
 
 @frozen
 class Gathered(Outcome):
-    """All agents are here that are waited for, and nothing of an older attempt can live."""
+    """All expected agents have joined, and no rank of an older attempt can live."""
 
 
 @frozen
 class NodesChosen(Outcome):
-    """These numbers of the allocation train, in this order; ``environment`` is for their ranks."""
+    """The nodes that train are chosen."""
 
-    world: tuple[int, ...]
-    environment: tuple[tuple[str, str], ...]
+    world: tuple[int, ...]  # numbers in the allocation, in rank order
+    environment: tuple[tuple[str, str], ...]  # for the ranks
 
 
 @frozen
 class TooFewNodes(Outcome):
-    """Too few nodes are here or fit, because one was lost: another attempt may be made for that."""
+    """Too few nodes are present or fit, because a node was lost. Another attempt may follow."""
 
     failure_event: FailureEvent
 
 
 @frozen
 class WorldFormed(Outcome):
-    """The nodes that train are here, and fit."""
+    """The nodes that train are present and fit."""
 
 
 @frozen
@@ -82,34 +82,29 @@ class PortReady(Outcome):
 
 @frozen
 class NoRanks(Outcome):
-    """It came to no rank: agents do not come or come back, a node was lost, no port."""
+    """No rank was started: agents did not come or come back, a node was lost, or no port was found."""
 
     failure_event: FailureEvent
 
 
 def no_ranks(now: Now, kind: FailureKind, node: str, why: str) -> NoRanks:
-    """``node`` is one whose doing it is, empty if it is none alone."""
+    """Return the outcome of a failure before ranks. ``node`` is at fault; empty if no single node is."""
     return NoRanks(failures.of_node(kind, node, now.wall, why))
 
 
 @frozen
 class AttemptOver(Outcome):
-    """No rank of the attempt lives anywhere but what is ``stuck``; ``stuck_on``: names of nodes, and why.
-
-    ``completed``: every rank exited 0. ``first`` is the failure to report, the first of which came at
-    ``failed_at`` (steady clock); None if none did. ``saving`` are the ranks that were killed in their
-    handler of TERM, after ``grace`` seconds.
-    """
+    """No rank of the attempt lives, except the processes in ``stuck``."""
 
     epoch: int
-    completed: bool
+    completed: bool  # every rank exited 0
     all_started: bool
-    first: FailureEvent | None
-    failed_at: float | None
-    stuck: tuple[str, ...]
-    stuck_on: tuple[tuple[str, str], ...]
-    saving: tuple[int, ...] = ()
-    grace: float = 0.0
+    first: FailureEvent | None  # the failure to report
+    failed_at: float | None  # when the first failure arrived (steady clock)
+    stuck: tuple[str, ...]  # processes that cannot be killed
+    stuck_on: tuple[tuple[str, str], ...]  # names of their nodes, and the reason
+    saving: tuple[int, ...] = ()  # ranks that were killed in their TERM handler
+    grace: float = 0.0  # seconds that ranks had from TERM to KILL
 
 
 @frozen
@@ -119,7 +114,7 @@ class NextAttempt(Outcome):
 
 @frozen
 class RunOver(Outcome):
-    """The run, or its part in this job, ends so."""
+    """The run, or its part in this job, ends."""
 
     end: RunOutcome
     failure_event: FailureEvent | None = None
@@ -127,7 +122,7 @@ class RunOver(Outcome):
 
 @frozen
 class EndAsked:
-    """Somebody wants the run to end so, since ``at`` (steady clock; None: now)."""
+    """A request to end the run."""
 
     wish: RunOutcome
-    at: float | None = None
+    at: float | None = None  # when it was made (steady clock); None: now

@@ -1,4 +1,4 @@
-"""The record of a run while it lives, when to write it, and which changes its user is told of; pure."""
+"""Keeps the record of a live run, and decides when to write it and what to announce; pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from clusterrun.model.record import Attempt, Failure, RunState
 from clusterrun.model.states import Phase, State
 from clusterrun.runtime.machine_events import Now
 
+# Least time between two writes. The last write does not wait.
 GAP_SECONDS = 0.2
-"""Least time between two writings, but for the last one."""
 MOST_WARNINGS = 20
 STARTED, RESTARTED, FAILED, ENDED = "started", "restarted", "failed", "ended"
+# Messages that arrived while the coordinator was suspended are read within this time after it.
 _READING_SECONDS = 1.0
-"""What came while the coordinator stood still is read after that."""
 
 
 class RunStateKeeper:
-    """Attempts and ``state`` of one run; ``period`` is the longest time between two writings, in seconds.
+    """Attempts and ``state`` of one run.
 
-    ``job_id`` is the job in which attempts are made from now on; ``excluded_here`` are those found
-    unfit in it: what an earlier job found unfit may be well again. ``due_at`` is when the state is to be
-    written next (steady clock), None once the run is over. ``stood_still``: from when to when this
-    coordinator did nothing.
+    ``period`` is the longest time between two writes, in seconds. ``job_id`` is the job of this coordinator.
     """
 
     def __init__(
@@ -32,22 +29,24 @@ class RunStateKeeper:
     ) -> None:
         self.state = RunState(run_id, 0, State.RUNNING, Phase.STARTING, "", host, pid, 0.0, python=python)
         self._period, self._job_id = period, job_id
+        # Unfit nodes of this job. Nodes that an earlier job marked as unfit may be healthy again.
         self.excluded_here: tuple[str, ...] = ()
+        # When the state must be written next (steady clock); None after the end of the run.
         self.due_at: float | None = None
         self._saved_at = -GAP_SECONDS
         self._stopped = False
-        self.stood_still: tuple[float, float] | None = None
+        self.stood_still: tuple[float, float] | None = None  # begin and end of this process's suspension
 
     def remember(self, earlier: tuple[Attempt, ...], excluded: tuple[str, ...] = ()) -> None:
-        """Attempts of a coordinator before this one; how one that never said so ended stays unknown."""
+        """Take over the attempts of earlier coordinators. An attempt without an outcome gets UNKNOWN."""
         if excluded:
             self._set(excluded=excluded)
         if earlier:
-            known = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
-            self.state = replace(self.state, attempts=known, started_at=earlier[0].started_at)
+            attempts = tuple(replace(a, outcome=a.outcome or State.UNKNOWN.value) for a in earlier)
+            self.state = replace(self.state, attempts=attempts, started_at=earlier[0].started_at)
 
     def open(self, now: Now, epoch: int, reason: str, cause: str = "", nodes: tuple[str, ...] = ()) -> None:
-        """An attempt begins; ``cause`` is that of the schema of ``status --json``."""
+        """Record the begin of an attempt; ``cause`` as in ``status --json``."""
         attempt = Attempt(epoch, reason, nodes, now.wall, cause=cause, job_id=self._job_id)
         started_at = now.wall if self.state.started_at is None else self.state.started_at
         self._set(epoch=epoch, attempts=(*self.state.attempts, attempt), started_at=started_at)
@@ -61,7 +60,7 @@ class RunStateKeeper:
         self.says(Phase.TRAINING, "")
 
     def progressed(self, step: int, checkpoint: int) -> None:
-        """How far the newest attempt is by its own word, -1 where it says nothing; it never goes back."""
+        """Record the progress that the newest attempt reported (-1: none). Progress never decreases."""
         newest = self.state.attempts[-1]
         further = max(step, newest.step), max(checkpoint, newest.checkpoint)
         if further != (newest.step, newest.checkpoint):
@@ -74,29 +73,29 @@ class RunStateKeeper:
             self._set(excluded=self.state.excluded + fresh)
 
     def warn(self, text: str) -> None:
-        """Something that whoever looks at the run should know; said once, the newest are kept."""
+        """Add a warning for readers of the run's state, unless it is there already. Keep the newest."""
         if text not in self.state.warnings:
             self._set(warnings=(*self.state.warnings, text)[-MOST_WARNINGS:])
 
     def take_back(self, beginning: str) -> bool:
-        """Drop the warnings that begin like this; whether there were any."""
-        kept = tuple(one for one in self.state.warnings if not one.startswith(beginning))
-        if kept == self.state.warnings:
+        """Drop the warnings with this beginning. Return whether there were any."""
+        remaining = tuple(warning for warning in self.state.warnings if not warning.startswith(beginning))
+        if remaining == self.state.warnings:
             return False
-        self._set(warnings=kept)
+        self._set(warnings=remaining)
         return True
 
     def was_late(self, now: Now, seconds: float) -> None:
         """Record that this process was suspended for ``seconds``, which ``now`` does not count."""
         if seconds > contract.LOST_SECONDS:
-            self._set()  # whoever looks is to see soon that it goes on
+            self._set()  # readers of the state should see soon that the run continues
             self.stood_still = (now.steady - seconds, now.steady + _READING_SECONDS)
 
     def explained(self, failure: Failure, heard_at: float) -> Failure:
-        """With what ``was_late`` tells of it: nodes that hear no coordinator for a lease end their ranks.
+        """Return ``failure``, explained by a suspension of this coordinator if one preceded it.
 
-        What a node did as a whole is no fault of its own then.
-        ``heard_at`` is when the news came (steady clock).
+        Nodes that hear no coordinator for a lease end their ranks. The failure of a whole node is then not
+        the node's fault. ``heard_at`` is when the failure was reported (steady clock).
         """
         since, until = self.stood_still or (heard_at, heard_at)
         if not since < heard_at <= until:
@@ -115,17 +114,17 @@ class RunStateKeeper:
             self._set(phase=phase, reason=reason)
 
     def explains(self, reason: str, failure: Failure | None = None) -> None:
-        """``failure`` is what the newest attempt is ended for: this coordinator may die before its end."""
+        """Record why the newest attempt is ended, at once: this coordinator may die before its end."""
         if failure:
             self._amend(failure=failure)
         self.says(self.state.phase, reason)
 
     def has_just_said(self, reason: str) -> bool:
-        """Whether this is the newest reason there is, as it is when ranks were ended for it."""
+        """Return whether ``reason`` is the current reason, as it is if ranks were ended for it."""
         return reason == self.state.reason
 
     def end(self, now: Now, verdict: RunOutcome) -> SaveState:
-        """The run is over, or another job goes on with it (PENDING): the last writing."""
+        """Return the last write: the run is over, or another job continues it (PENDING)."""
         self._set(state=verdict.state, phase=Phase.QUEUED, reason=verdict.reason)
         if verdict.state is not State.PENDING:
             self._set(phase=Phase.ENDED, ended_at=now.wall, exit_code=verdict.exit_code)
@@ -146,7 +145,7 @@ class RunStateKeeper:
 
     def _set(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)
-        # What an earlier coordinator has left is not read before the first attempt, and must not be lost.
+        # The state of an earlier coordinator is not read before the first attempt, and must not be lost.
         if self.state.attempts and self.state.state is State.RUNNING and not self._stopped:
             self.due_at = self._saved_at + GAP_SECONDS
 
@@ -156,7 +155,7 @@ class RunStateKeeper:
 
 
 class Notifications:
-    """``news`` is asked after every event; each piece is told once."""
+    """Finds the events to announce. ``news`` is called after every change and returns each event once."""
 
     def __init__(self) -> None:
         self._started = self._failed = -1

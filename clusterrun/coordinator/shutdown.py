@@ -8,14 +8,14 @@ from clusterrun.coordinator.run_part import RunOver, RunPart, Shared
 from clusterrun.coordinator.termination import Termination
 from clusterrun.runtime.machine_events import Now, earliest
 
+# Agents and launcher get this long to end by themselves, and the launcher again after the order to end.
 PART_SECONDS = 5.0
-"""For the agents to leave and the launcher to end by themselves, and again for its end by force."""
 
 
 class Shutdown(RunPart):
-    """One run's last stage: once all have left, within twice ``PART_SECONDS``, ``Finish`` follows.
+    """One run's last stage. ``Finish`` follows when all agents have left, within twice ``PART_SECONDS``.
 
-    ``termination`` says whether another job goes on, and hands the run over to it.
+    ``termination`` decides whether another job continues the run, and hands the run over.
     """
 
     def __init__(self, shared: Shared, termination: Termination, restart: RestartPolicy) -> None:
@@ -29,13 +29,13 @@ class Shutdown(RunPart):
         return earliest(self._due_at, self._termination.requeue.due_at)
 
     def begin(self, now: Now, over: RunOver) -> None:
-        """No rank lives anywhere: write how it ended, and say farewell to everyone.
+        """Write how the run ended, and dismiss all agents. No rank lives anywhere.
 
-        Who never joined, or fell silent, is ended with the launcher.
+        Agents that never joined, or fell silent, are ended with the launcher.
         """
         ruled = end = over.end
-        told = self._state_keeper.has_just_said(end.reason)
-        self._note(end.state.value if told else f"{end.state.value}: {end.reason}")
+        is_noted = self._state_keeper.has_just_said(end.reason)
+        self._note(end.state.value if is_noted else f"{end.state.value}: {end.reason}")
         if not self._restart.superseded:
             ruled = self._termination.rule(end, affordable=self._restart.left > 0)
             failure = over.failure_event.failure if over.failure_event else None
@@ -51,8 +51,8 @@ class Shutdown(RunPart):
         self.check(now)
 
     def check(self, now: Now) -> None:
-        left = self._membership.launcher_lives or (self._membership.linked() and not self._forced)
-        if self._begun and not left:
+        remaining = self._membership.launcher_lives or (self._membership.linked() and not self._forced)
+        if self._begun and not remaining:
             self._finish(now)
 
     def tick(self, now: Now) -> None:
@@ -73,7 +73,7 @@ class Shutdown(RunPart):
     def _finish(self, now: Now) -> None:
         self._begun = False
         self._due_at = None
-        # What waits in the queue may be the very job that took the run over.
+        # The waiting job may be the very job that took the run over.
         if self._restart.superseded:
             self._actions.append(Finish(self._code))
         else:

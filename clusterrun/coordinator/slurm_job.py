@@ -1,8 +1,8 @@
-"""What Slurm is asked about this job, and how its answer is read; starts nothing and decides nothing.
+"""Builds the question to Slurm about this job, and reads the answer; starts and decides nothing.
 
-While a job is being ended Slurm shows it as COMPLETING, whatever the cause. The cause shows beside:
-a reason for the time limit, a time of preemption, one restart more than this job knows of where it
-was put back into the queue. Without any of them its owner or an administrator cancelled it.
+Slurm shows a job that is being ended as COMPLETING, whatever the cause. Other columns show the cause: the
+reason names a time limit, there is a time of preemption, or a requeued job has one restart more. Without any
+of them its owner or an administrator cancelled the job.
 """
 
 from __future__ import annotations
@@ -15,23 +15,20 @@ from clusterrun.model.states import State
 from clusterrun.slurm_text import job_row, job_states
 
 LIMIT_SECONDS = 3.0
+# Slurm prints times in seconds since the epoch, whatever the site's time zone.
 ENVIRONMENT = (("SLURM_TIME_FORMAT", "%s"),)
-"""Times in seconds since the epoch, whatever the site's time zone."""
 _FIELDS = ("State", "Reason", "StartTime", "EndTime", "RestartCnt", "PreemptTime")
+# A prolog may delay a job for minutes. A longer difference means that a clock is wrong.
 _MOST_SKEW = 600.0
-"""A prolog may keep a job from beginning for minutes; what is more is a clock that is wrong."""
 
 
 @frozen
 class SlurmJob:
-    """This job: its number, how often it had been restarted when it began, and when it did.
-
-    ``began_wall`` is on this node's clock, seconds since the epoch.
-    """
+    """This job at its beginning."""
 
     job_id: str
-    restarts: int
-    began_wall: float
+    restarts: int  # how often it had been restarted
+    began_wall: float  # this node's clock, seconds since the epoch
 
 
 def question(job: SlurmJob) -> tuple[str, ...]:
@@ -59,7 +56,7 @@ def answer(job: SlurmJob, lines: tuple[str, ...]) -> JobTold:
 
 
 def _end(job: SlurmJob, start: str, end: str) -> float | None:
-    """When the job ends by this node's clock; the scheduler's may be another one."""
+    """Return when the job ends by this node's clock, which may differ from the scheduler's; None: unknown."""
     if not end.isdecimal() or not start.isdecimal():
         return None
     skew = job.began_wall - float(start)

@@ -1,16 +1,16 @@
 """Handles the end of the job: signals, time limits, preemption; pure.
 
-A job is ended by others: at its time limit, for a job of higher priority, by an administrator, by
-its owner. A signal says that it is, the scheduler says why.
+The scheduler, an administrator or the owner ends a job: at its time limit, for a job of higher priority, or
+by request. A signal announces the end. The scheduler gives the reason.
 
     a notice (USR2), or our own clock    -AskJob-> JobTold -> ranks get the notice, and are ended in time
     a TERM or INT, here or on a node     -AskJob-> JobTold -> the same if time is left, else the end
     a TERM or INT of some agents only    -AskJob-> JobTold -> nothing, if the scheduler ends nothing
     the signal of ``--sbatch signal=…``  -AskJob-> JobTold -> the notice, if the end of the job is near
 
-Agents pass TERM, INT and users' signals on to the ranks that catch them, before the answer is here. Until
-the answer is here (or late) a TERM leaves the run *undecided*: nobody may rule how it ends. The table of all
-signals is docs/signals.md.
+Agents pass TERM, INT and users' signals on to the ranks that catch them, before the answer arrives. Until
+it arrives (or is late) a TERM leaves the run *undecided*: the end of the run must not be decided. The table
+of all signals is docs/signals.md.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.states import State
 from clusterrun.runtime.machine_events import Now, earliest
 
+# A later answer of the scheduler decides nothing, because the scheduler may kill before it comes.
 ANSWER_SECONDS = 3.5
-"""An answer of the scheduler that comes later than this decides nothing: it would kill before."""
+# The scheduler may send its signal up to 60 s early.
 EARLY_SECONDS = 90.0
-"""The scheduler may send its signal up to 60 s early."""
+# The first question comes this long after a launch, so that the two do not compete for the processor.
 FIRST_LOOK_SECONDS = 5.0
-"""After a launch, which is not to share the processor with the scheduler's programs."""
 ASK_AGAIN_SECONDS = 60.0
+# A TERM that the scheduler does not explain, this shortly before the end of the job, means its time limit.
 GRACE_OF_LIMIT_SECONDS = 8.0
-"""A TERM this shortly before the end of the job, which the scheduler does not explain, is its time limit."""
+# The scheduler rounds times to whole seconds.
 DUE_SECONDS = 1.0
-"""Times of the scheduler are whole seconds."""
+# Notices from many nodes within this time count as one notice.
 NOTICE_SECONDS = 30.0
-"""The same notice from many nodes within this time is one notice."""
+# Time from the end of the ranks to the end of the job, to hand the run over to the next job.
 HAND_OVER_SECONDS = 20.0
-"""Kept between the end of the ranks and the end of their job, to hand the run over to the next one."""
+# Time from the notice to TERM if the job is being killed and the run continues. More delays the hand-over.
 SUDDEN_SECONDS = 2.0
-"""From the notice to TERM if the job is being killed and the run goes on: more would delay the hand-over."""
 REQUEUE, CANCELLED, UNKNOWN, BY_HAND = "requeue", "cancelled", "unknown", "signal"
-_WORDS = {
+_REASONS = {
     TIME_LIMIT: "the job's time limit was reached",
     PREEMPTION: "preempted: the scheduler needs the nodes for another job",
     BY_HAND: "told by a signal to make room",
@@ -55,29 +55,21 @@ _WORDS = {
 
 
 @frozen
-class _Asked:
-    """An open question: the wish of a TERM or INT (None: a notice), when it came (steady clock), its number.
+class _SignalQuestion:
+    """An open question to the scheduler about a signal."""
 
-    ``by_clock``: no signal came, it was due. ``some``: only some of the agents got it, so nobody may want
-    the end of the run.
-    """
-
-    wish: RunOutcome | None
-    at: float
-    number: int
-    by_clock: bool = False
-    some: bool = False
+    wish: RunOutcome | None  # the end that a TERM or INT requests; None: a notice
+    at: float  # when the signal came (steady clock)
+    number: int  # of the signal
+    by_clock: bool = False  # no signal came, but the notice was due
+    some: bool = False  # only some agents got it, so it may not be a request to end the run
 
 
 class Termination(RunPart):
-    """One job's end; ``job_id`` is empty if no scheduler keeps the time.
+    """One job's end. ``job_id`` is empty if no scheduler keeps the time.
 
-    A call may return the wish that the run should end; after each, what waited for a ruling may be ruled.
-    ``live`` is the attempt whose ranks may live, None if none can.
-    ``shutdown``: the ranks were told that this job ends, and no other attempt is begun in it.
-    ``stray``: the newest signal reached only some agents, and the scheduler does not end the job: whoever
-    sent it ended those agents, and nothing else. ``abandoned``: this job's first process was killed, and what
-    the scheduler does now, it does for that.
+    A call may return a request to end the run. After each call, decisions that waited may be possible.
+    ``live`` is the attempt whose ranks may live, None if no rank can.
     """
 
     def __init__(self, shared: Shared, job_id: str) -> None:
@@ -86,8 +78,14 @@ class Termination(RunPart):
         self._survival = orders.survival if job_id else replace(orders.survival, requeue="")
         self._kill_wait, self._job_id = orders.kill_wait, job_id
         self.requeue = RequeuePolicy(shared, self._survival)
-        self.stray = self.shutdown = self.abandoned = False
-        self._asked: _Asked | None = None
+        # The newest signal reached only some agents, and the scheduler does not end the job. Only those
+        # agents end.
+        self.stray = False
+        # The ranks were notified of the job's end, and no other attempt begins in this job.
+        self.shutdown = False
+        # The job's first process was killed. The scheduler ends the job for that reason.
+        self.abandoned = False
+        self._question: _SignalQuestion | None = None
         self._unanswered = 0
         self._noticed = ""
         self._taken_signals: set[int] = set()
@@ -97,30 +95,30 @@ class Termination(RunPart):
         self._until: float | None = None
         self._ask_at: float | None = None
 
-    # --- what others ask ---
+    # --- state for other parts ---
 
     @property
     def undecided(self) -> bool:
-        """Whether a signal came whose meaning is not known yet: how the run ends must not be decided."""
-        return self._asked is not None and self._asked.wish is not None
+        """Return whether a signal's meaning is not known yet. The end of the run must not be decided then."""
+        return self._question is not None and self._question.wish is not None
 
     def taken(self, number: int, ranks: int) -> None:
-        """Signal ``number``, which may be a notice, was caught by so many ranks."""
-        if ranks and (self._asked is not None or self.shutdown):
+        """Record that ``ranks`` ranks caught signal ``number``, which may be a notice."""
+        if ranks and (self._question is not None or self.shutdown):
             self._taken_signals.add(number)
 
     def makes_room(self, reported: bool, stopping: bool) -> bool:
-        """Whether ranks that all exited 0 did so for the notice, with their work not done.
+        """Return whether ranks that all exited 0 did so because of the notice, with work left.
 
-        ``reported``: rank 0 reported its progress. Then ``stopping`` is its own answer, unless the ranks
-        caught Slurm's TERM or the user's signal, of which ``clusterrun.training`` knows nothing.
+        ``reported``: rank 0 reported its progress. Then ``stopping`` is its own answer. This does not hold
+        if ranks caught Slurm's TERM or the user's signal, which ``clusterrun.training`` does not handle.
         """
         if self._taken_signals - {contract.NOTICE_SIGNAL}:
             return self.shutdown
         return self.shutdown and (stopping if reported else bool(self._taken_signals))
 
     def wish(self) -> RunOutcome:
-        return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _WORDS[self._noticed], 1)
+        return RunOutcome(STATES.get(self._noticed, State.PREEMPTED), _REASONS[self._noticed], 1)
 
     def begin(self, now: Now) -> RunOutcome | None:
         if not self._job_id:
@@ -132,14 +130,14 @@ class Termination(RunPart):
         return end
 
     def wakes_at(self) -> float | None:
-        late = self._asked.at + ANSWER_SECONDS if self._asked else None
+        late = self._question.at + ANSWER_SECONDS if self._question else None
         return earliest(late, self._until, self._ask_at)
 
     def tick(self, now: Now, live: LiveAttempt | None) -> EndAsked | None:
-        """Carry out what is due; to be called again where that is a wish, for more may be due."""
-        late = self._asked is not None and now.steady >= self._asked.at + ANSWER_SECONDS
-        if late and (asked := self._decide(now, self._by_the_clock(now), False, live)):
-            return asked
+        """Carry out what is due. If the call returns a request, call it again: more may be due."""
+        late = self._question is not None and now.steady >= self._question.at + ANSWER_SECONDS
+        if late and (end := self._decide(now, self._by_the_clock(now), False, live)):
+            return end
         if self._until is not None and now.steady >= self._until:
             self._until = None
             return EndAsked(self.wish())
@@ -153,20 +151,20 @@ class Termination(RunPart):
         return None
 
     def _by_the_clock(self, now: Now) -> str:
-        """What a signal means of which the scheduler does not say why it came."""
-        asked = self._asked
-        if asked is not None and asked.wish is None and asked.number == contract.NOTICE_SIGNAL:
+        """Return the meaning of a signal that the scheduler does not explain."""
+        question = self._question
+        if question is not None and question.wish is None and question.number == contract.NOTICE_SIGNAL:
             return TIME_LIMIT if self._ends_within(now, self._survival.notice + EARLY_SECONDS) else PREEMPTION
         if self._ends_within(now, GRACE_OF_LIMIT_SECONDS):
             return TIME_LIMIT
-        if asked is None or asked.some or asked.wish is None or self._is_users_notice(now, asked):
+        if question is None or question.some or question.wish is None or self._is_users_notice(now, question):
             return ""
         return CANCELLED
 
-    def _is_users_notice(self, now: Now, asked: _Asked) -> bool:
-        """Whether this is the signal that the user lets Slurm send before the time limit."""
+    def _is_users_notice(self, now: Now, question: _SignalQuestion) -> bool:
+        """Return whether this is the signal that Slurm sends before the time limit at the user's request."""
         is_near = self._ends_within(now, self._survival.notice + EARLY_SECONDS)
-        return asked.number == self._survival.signal and is_near
+        return question.number == self._survival.signal and is_near
 
     def _ends_within(self, now: Now, seconds: float) -> bool:
         return self._end_at is not None and now.steady >= self._end_at - seconds
@@ -179,44 +177,44 @@ class Termination(RunPart):
         if self._job_id and self._ask_at is not None:
             self._ask_at = min(self._ask_at, now.steady + FIRST_LOOK_SECONDS)
 
-    # --- signals, and what they mean ---
+    # --- signals and their meaning ---
 
     def noticed(
         self, now: Now, live: LiveAttempt | None, number: int = contract.NOTICE_SIGNAL, by_clock: bool = False
     ) -> None:
-        """A notice came, or the user's own signal; any other signal means nothing for the run."""
+        """Handle a notice or the user's own signal. Any other signal has no meaning for the run."""
         if number not in (contract.NOTICE_SIGNAL, self._survival.signal):
             return
         heard_at = None if by_clock else self._heard_at
         fresh = heard_at is None or now.steady - heard_at >= NOTICE_SECONDS
-        if self._over or self._asked or self._until is not None or not fresh:
+        if self._over or self._question or self._until is not None or not fresh:
             return
         self._heard_at = now.steady
         if self._job_id:
-            self._asked = _Asked(None, now.steady, number, by_clock)
+            self._question = _SignalQuestion(None, now.steady, number, by_clock)
             self._ask()
         elif number == contract.NOTICE_SIGNAL:
             self._notify(now, BY_HAND, 0.0, live)
 
     def terminated(self, now: Now, wish: RunOutcome, number: int, some: bool = False) -> EndAsked | None:
-        """This process, or an agent, got TERM or INT; ``wish`` says so in words.
+        """Handle a TERM or INT that this process or an agent got; ``wish`` is the end that it requests.
 
-        ``some``: only some of the agents were, and not this process.
+        ``some``: only some of the agents got it, and not this process.
         """
         if self._over:
             return None
-        if self._asked is not None and self.undecided:
-            if self._asked.some and not some:
-                self._asked = replace(self._asked, wish=wish, some=False)
+        if self._question is not None and self.undecided:
+            if self._question.some and not some:
+                self._question = replace(self._question, wish=wish, some=False)
             return None
         if not self._job_id:
             return EndAsked(wish)
         self.stray = False
-        self._asked = _Asked(wish, now.steady, number, some=some)
+        self._question = _SignalQuestion(wish, now.steady, number, some=some)
         self._ask()
         return None
 
-    def told(self, now: Now, event: JobTold, live: LiveAttempt | None) -> EndAsked | None:
+    def on_job_answer(self, now: Now, event: JobTold, live: LiveAttempt | None) -> EndAsked | None:
         self._unanswered = max(0, self._unanswered - 1)
         if self._over:
             return None
@@ -224,82 +222,90 @@ class Termination(RunPart):
             self._end_at = now.steady + event.end_at - now.wall
         self._requeued = self._requeued or event.requeued
         if self.undecided and self._unanswered and event.why in ("", UNKNOWN):
-            return None  # maybe the answer to what was asked before the signal came
+            return None  # this may answer a question from before the signal
         why = self._by_the_clock(now) if event.why == UNKNOWN else event.why
-        asked = self._decide(now, why, event.end_at is None and event.why in STATES, live)
+        end = self._decide(now, why, event.end_at is None and event.why in STATES, live)
         if event.why == UNKNOWN and self._end_at is None:
             self._ask_at = now.steady + ASK_AGAIN_SECONDS
         elif self._survival.requeue and self._end_at is not None and not self._noticed:
             self._ask_at = max(self._end_at - self._survival.notice, now.steady + 1.0)
-        return asked
+        return end
 
     def _decide(self, now: Now, why: str, sudden: bool, live: LiveAttempt | None) -> EndAsked | None:
-        """What the signal means is known as well as it can be; ``sudden``: the job is being killed."""
-        asked, self._asked = self._asked, None
-        if asked is None:
+        """Act on the signal, whose meaning is as certain as it can be.
+
+        ``sudden``: the job is being killed.
+        """
+        question, self._question = self._question, None
+        if question is None:
             return None
-        if not why and self._is_users_notice(now, asked):
-            if live is not None and asked.wish is not None:
-                live.continue_after(now, asked.number)
-            is_own = asked.number == contract.NOTICE_SIGNAL
+        if not why and self._is_users_notice(now, question):
+            if live is not None and question.wish is not None:
+                live.continue_after(now, question.number)
+            is_own = question.number == contract.NOTICE_SIGNAL
             if self._until is not None or not (self._survival.requeue or is_own):
                 return None
             return self._notify(now, TIME_LIMIT, self._seconds_left(now, TIME_LIMIT), live)[1]
-        left = self._seconds_left(now, why)
+        seconds = self._seconds_left(now, why)
         if sudden:
-            left = SUDDEN_SECONDS if self._survival.requeue else 0.0
-        early = why == PREEMPTION and left > 0
-        if asked.wish is None:
+            seconds = SUDDEN_SECONDS if self._survival.requeue else 0.0
+        early = why == PREEMPTION and seconds > 0
+        if question.wish is None:
             if not why and self._ends_within(now, self._survival.notice + EARLY_SECONDS):
                 why = TIME_LIMIT if self._ends_within(now, self._survival.notice + DUE_SECONDS) else ""
-            elif not why and not asked.by_clock and asked.number == contract.NOTICE_SIGNAL:
-                why = BY_HAND  # without a reason of the scheduler's it is a user's
-            if why in ("", CANCELLED, REQUEUE):  # of these a TERM follows
+            elif not why and not question.by_clock and question.number == contract.NOTICE_SIGNAL:
+                why = BY_HAND  # the scheduler gives no reason, so a user sent it
+            if why in ("", CANCELLED, REQUEUE):  # a TERM follows in these cases
                 if not self.shutdown:
                     self._taken_signals.clear()
                 return None
             if why == PREEMPTION and not self._survival.signal and live is not None:
-                # With PreemptParameters=send_user_signal Slurm sends our notice in the place of TERM.
+                # Slurm sends our notice instead of TERM if PreemptParameters=send_user_signal is set.
                 live.signal(signal.SIGTERM)
-            return self._notify(now, why, left, live)[1]
-        if asked.some and not why:
+            return self._notify(now, why, seconds, live)[1]
+        if question.some and not why:
             self.stray = True
             return None
-        told, ended = self._notify(now, why, left, live) if early else (False, None)
-        return ended if told or ended else self._end(now, why, asked.wish, asked.at)
+        is_notified, ended = self._notify(now, why, seconds, live) if early else (False, None)
+        return ended if is_notified or ended else self._end(now, why, question.wish, question.at)
 
     def _seconds_left(self, now: Now, why: str) -> float:
-        """From now until all ranks get TERM, so that they can save and the run be handed over.
+        """Return the seconds until all ranks get TERM, with time to save and to hand the run over.
 
-        At a preemption Slurm sends TERM at the beginning, so what is left does not catch it, or does not end.
+        Slurm sends TERM at the beginning of a preemption. Ranks that still run ignore it or do not end.
         """
         notice = self._survival.notice
-        left = notice if self._end_at is None else self._end_at - now.steady
+        seconds = notice if self._end_at is None else self._end_at - now.steady
         hand_over = min(HAND_OVER_SECONDS, notice / 4)
         if why == PREEMPTION:
-            return left - min(hand_over, left / 4)
-        return left - hand_over - min(self._kill_wait, (notice - hand_over) / 2)
+            return seconds - min(hand_over, seconds / 4)
+        return seconds - hand_over - min(self._kill_wait, (notice - hand_over) / 2)
 
     def _notify(
-        self, now: Now, why: str, left: float, live: LiveAttempt | None
+        self, now: Now, why: str, seconds_left: float, live: LiveAttempt | None
     ) -> tuple[bool, EndAsked | None]:
-        """The ranks may end by themselves until their time is up; False if none live."""
+        """Notify the ranks, which may end by themselves until their time is up.
+
+        Return False if none lives.
+        """
         self._noticed, self.shutdown = why, bool(self._survival.requeue)
-        seconds = max(0.0, left)
-        told = live is not None and live.notice(now, why, 0.0 if why == BY_HAND else now.wall + seconds)
-        if self._survival.requeue and not told:
+        seconds = max(0.0, seconds_left)
+        is_notified = live is not None and live.notice(
+            now, why, 0.0 if why == BY_HAND else now.wall + seconds
+        )
+        if self._survival.requeue and not is_notified:
             return False, EndAsked(self.wish())
         if self._survival.requeue and why != BY_HAND:
             self._until = now.steady + seconds
-        return told, None
+        return is_notified, None
 
     def _end(self, now: Now, why: str, wish: RunOutcome, since: float) -> EndAsked:
         if why == CANCELLED:
             wish = replace(wish, reason=f"cancelled through the scheduler: {wish.reason}")
             if not self.abandoned:
                 self.requeue.cancel(now, wish)
-        elif why in _WORDS:
-            wish = RunOutcome(STATES.get(why, State.CANCELLED), _WORDS[why], wish.exit_code)
+        elif why in _REASONS:
+            wish = RunOutcome(STATES.get(why, State.CANCELLED), _REASONS[why], wish.exit_code)
         return EndAsked(wish, since)
 
     def queued(self, now: Now, event: NextQueued) -> None:
@@ -309,11 +315,11 @@ class Termination(RunPart):
             self._ask_at = again if self._ask_at is None else min(self._ask_at, again)
 
     def rule(self, end: RunOutcome, affordable: bool) -> RunOutcome:
-        """``end``, or PENDING where the run goes on; ``affordable``: what failed may be tried again.
+        """Return ``end``, or PENDING if another job continues the run. Signals are ignored from now on.
 
-        From now on signals mean nothing any more; ``requeue`` leads on.
+        ``affordable``: the budget allows another attempt after the failure.
         """
         self._over = True
-        self._asked = self._until = self._ask_at = None
-        again = end.reason.startswith(_WORDS[REQUEUE])
+        self._question = self._until = self._ask_at = None
+        again = end.reason.startswith(_REASONS[REQUEUE])
         return self.requeue.rule(end, self._requeued, again, affordable)

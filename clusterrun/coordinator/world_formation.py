@@ -1,7 +1,7 @@
 """Forms the world of the next attempt: gathers agents, runs the pre-flight, selects nodes; pure.
 
-It is begun once, and again before each later attempt with whoever is left: agents are launched once
-more only where too few of them are there, or what launched them is gone.
+It begins once, and again before each later attempt with the remaining agents. Agents are launched again only
+if too few of them are present, or if their launcher has ended.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 class WorldFormation(RunPart):
     """Each ``begin`` leads to one outcome: the membership's world is formed, or there is none.
 
-    ``TooFewNodes`` is followed by ``form_without`` where it leads to no other attempt. ``environment`` is for
-    ranks where their user set nothing.
+    After ``TooFewNodes`` the caller calls ``form_without`` if no other attempt follows. ``environment`` is
+    for ranks, for variables that the user did not set.
     """
 
     def __init__(self, shared: Shared, examine: Callable[..., Session] | None) -> None:
         super().__init__(shared)
         self.environment: tuple[tuple[str, str], ...] = ()
         self.lost_nodes = LostNodes(shared)
-        # Another job gets nodes that are well: what did not come back once is not tried again and again.
+        # Another job gets healthy nodes, so a node that did not come back once is excluded.
         self._elsewhere = bool(self._orders.survival.requeue)
         self._lost: FailureEvent | None = None
         self._gate = PreflightGate(shared, examine) if examine else None
@@ -64,7 +64,7 @@ class WorldFormation(RunPart):
 
     @property
     def launched_again(self) -> bool:
-        """Agents are on their way, and others were ended for that: some of those may still come."""
+        """Return whether agents were ended for the current launch. Some of those may still send messages."""
         return self.joining and self._rendezvous.ended_others
 
     @property
@@ -73,12 +73,12 @@ class WorldFormation(RunPart):
 
     @property
     def _checks(self) -> PreflightGate | None:
-        """The nodes are checked, or, too few being fit, another job is queued."""
+        """Return the gate while nodes are checked, or while another job is queued because too few are fit."""
         return self._gate if self._active is self._gate else None
 
     def begin(self, now: Now, event: EpochClaimed) -> None:
         self._active = self._rendezvous
-        without = self.lost_nodes.before(event.there)
+        without = self.lost_nodes.before(event.nodes)
         self._rendezvous.begin(now, event.quiet, event.dead_since, without)
 
     def begin_again(self, now: Now) -> Outcome | None:
@@ -99,9 +99,11 @@ class WorldFormation(RunPart):
     def present(self, now: Now) -> Outcome | None:
         return self._follow(now, self._rendezvous.present(now)) if self.joining else None
 
-    def launcher_ended(self, now: Now, event: LauncherEnded, words: str) -> Outcome | None:
-        self.lost_nodes.said(event.said)
-        return self._follow(now, self._rendezvous.launcher_ended(now, event, words)) if self.joining else None
+    def launcher_ended(self, now: Now, event: LauncherEnded, message: str) -> Outcome | None:
+        self.lost_nodes.note_launcher_output(event.output)
+        return (
+            self._follow(now, self._rendezvous.launcher_ended(now, event, message)) if self.joining else None
+        )
 
     def launcher_reached(self, now: Now, event: LauncherReached) -> None:
         if self.joining:
@@ -142,7 +144,7 @@ class WorldFormation(RunPart):
         return outcome
 
     def form_without(self, now: Now) -> Outcome | None:
-        """Too few nodes are here, or fit, and no other attempt is made for that."""
+        """Continue with too few present or fit nodes, because no other attempt is made for that."""
         if self._checks:
             return self._follow(now, self._checks.decide(now))
         return self._select(now, self._rendezvous.absent(now))

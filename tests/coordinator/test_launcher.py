@@ -126,7 +126,7 @@ def test_a_launch_beside_another_is_over_with_the_newest_and_all_are_when_none_l
 def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_up_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, early: bool
 ) -> None:
-    monkeypatch.setattr(launcher, "_WORDS_AFTER", 0.05)
+    monkeypatch.setattr(launcher, "_OUTPUT_SECONDS", 0.05)
     program = tmp_path / "srun"
     program.write_text(f"#!/bin/sh\necho '{line}' >&2\necho over >&2\nexec sleep {100 if early else 1}\n")
     program.chmod(stat.S_IRWXU)
@@ -135,7 +135,7 @@ def test_a_launcher_that_goes_on_without_a_node_tells_which_and_one_that_gives_u
     one = Launcher(
         loop,
         launch((str(program),)),
-        lambda ended: ends.append((ended.code, ended.said[0], ended.whole)),
+        lambda ended: ends.append((ended.code, ended.output[0], ended.whole)),
     )
     passes = passing(loop, one, ends)
 
@@ -153,7 +153,7 @@ def test_a_launcher_that_is_killed_is_told_from_one_that_says_so_of_its_tasks(tm
     program.chmod(stat.S_IRWXU)
     loop = EventLoop()
     ends: list[tuple[int, tuple[str, ...]]] = []
-    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.said)))
+    one = Launcher(loop, launch((str(program),)), lambda ended: ends.append((ended.code, ended.output)))
     passes = passing(loop, one, ends)
 
     one.start()
@@ -175,13 +175,13 @@ def test_the_line_that_names_a_node_not_reached_is_never_dropped_among_others(
     before: int, after: int, line: str
 ) -> None:
     said: list[tuple[str, ...]] = []
-    one = Launcher(EventLoop(), launch(ARGV), lambda ended: said.append(ended.said))
+    one = Launcher(EventLoop(), launch(ARGV), lambda ended: said.append(ended.output))
     words = [f"line {number}" for number in range(before)] + [line]
     words += [f"later {number}" for number in range(after)]
     for number, word in enumerate(words):
         one._show(word)
         one._show(f"{AGAIN}{number}")
-    kept = tuple(one._said)
+    kept = tuple(one._output)
     assert unreached(kept) == unreached([line])
     assert kept[:5] == tuple(words[:5])
     assert set(words[-15:]) <= set(kept)

@@ -28,7 +28,7 @@ def test_an_attempt_of_which_nobody_wrote_a_word_may_live() -> None:
 
 def test_one_that_never_said_how_it_ended_may_live_unless_it_is_known_to_be_dead() -> None:
     lost = EpochClaimed(1, (FIRST,), False, ("n9",), "node", host=RUNS.host)
-    killed = replace(lost, cause="coordinator", dead_since=20.0, there=("n0", "n1", "n2"))
+    killed = replace(lost, cause="coordinator", dead_since=20.0, nodes=("n0", "n1", "n2"))
     with_spare = replace(RUNS, spares=("n2",))
     assert (first_claim(1, RUNS, None), first_claim(1, with_spare, 20.0)) == (lost, killed)
     assert [in_words(lost), in_words(killed)] == [

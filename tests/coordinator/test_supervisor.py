@@ -218,7 +218,7 @@ def test_a_coordinator_learns_that_its_supervisor_was_killed(keep, tmp_path):
     kept = keep("""
 import select
 said('ready')
-select.select([kept.gone], [], [], 60)
+select.select([kept.supervisor_fd], [], [], 60)
 said('alone')
 return 0
 """)

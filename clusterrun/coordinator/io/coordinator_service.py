@@ -1,4 +1,4 @@
-"""Runs the coordinator: turns what happens into events, carries its actions out."""
+"""Runs the coordinator: turns system events into coordinator events, and carries its actions out."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from clusterrun.coordinator.io.scheduler import Scheduler
     from clusterrun.runtime.commands import CommandDone, CommandRunner
 
+# Retry for this long to claim an attempt if the file system fails.
 _CLAIM_SECONDS = 300.0
-"""For a file system in trouble to take an attempt."""
 _CANCEL_LOOK = 1.0
 _ASKS_LOOK = 0.5
 _OVERLOAD_LOOK = 5.0
+# A file server that comes back may report for a while that the directory does not exist.
 _NOTHING_SECONDS = 60.0
-"""A file server that comes back may say for a while that there is nothing."""
 _SUPERSEDED_LOOK = 2.0
 _REFUSALS_TOLD = 60.0
 _LAUNCHER_SECONDS = 5.0
@@ -46,7 +46,7 @@ _CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_
 
 
 class CoordinatorService:
-    """One run on this machine: ``run`` returns what the job exits with."""
+    """One run on this machine. ``run`` returns the exit code of the job."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CoordinatorService:
         self._server.heard = lambda link, message: happened(events.MessageCame(link, message))
         self._server.left = lambda link, why: happened(events.AgentLeft(link, why))
         self._state_writer = StateWriter(self._loop, paths, self._note)
-        # Before all else that happened while we were frozen: none of it may be acted on any more.
+        # This event precedes all others that arrived during a suspension: no action may follow from those.
         self._state_writer.superseded = lambda epoch: driver.first_of_all(events.Superseded(epoch))
         self._driver.woke = self._state_writer.doubt
         self._reports = ReportFiles(launch.orders, paths, self._note)
@@ -85,11 +85,11 @@ class CoordinatorService:
         self._refusals_told = 0
 
     def _send(self, order: actions.Send) -> None:
-        # Whoever slept through another's attempt may not have heard of it yet.
+        # Another coordinator may have taken over while this process was suspended.
         if type(order.message) is StartRanks and self._state_writer.taken_over(order.message.epoch):
             return
         if type(order.message) is Ack and not self._state_writer.knows():
-            return  # an answer lets ranks live that another coordinator may have taken for dead
+            return  # an acknowledgement would let ranks live that another coordinator may count as dead
         self._server.send(order.link, order.message)
 
     def run(self) -> int:
@@ -113,27 +113,27 @@ class CoordinatorService:
         return self._driver.exit_code or 0
 
     def _heed_supervisor(self) -> None:
-        """Without its first process the job is over for the scheduler."""
+        """Watch the supervisor. The job is over for the scheduler if its first process ends."""
         if self._supervisor is None:
             return
         if self._orders.max_restarts or self._orders.survival.requeue:
             self._supervisor.may_restart()
         self._loop.every(LIFE_SECONDS, self._supervisor.lives)
-        gone = self._supervisor.gone
+        descriptor = self._supervisor.supervisor_fd
 
         def ended(mask: int) -> None:
-            self._loop.forget(gone)
+            self._loop.forget(descriptor)
             self._happened(events.SupervisorGone())
 
-        self._loop.watch(gone, ended)
+        self._loop.watch(descriptor, ended)
 
     def _to_scheduler(self, order: Any) -> None:
         if isinstance(order, actions.AskJob):
-            self._look_for_cancel()  # whoever left that word has told the scheduler next
+            self._look_for_cancel()  # the client writes that file before it calls the scheduler
         self._scheduler().carry_out(order)
 
     def _scheduler(self) -> Scheduler:
-        if self._slurm is None:  # loaded when first needed, which is after the launch
+        if self._slurm is None:  # load it when it is first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
             from clusterrun.coordinator.slurm_job import SlurmJob
             from clusterrun.slurm_text.job_row import job_of
@@ -172,7 +172,7 @@ class CoordinatorService:
 
     def _signalled(self, number: int) -> None:
         if number in contract.TERMINATE_SIGNALS:
-            self._look_for_cancel()  # it may say how long ranks have, and was written first
+            self._look_for_cancel()  # the file may hold the ranks' time limit, and was written first
         if number != signal.SIGCHLD:
             self._happened(machine_events.SignalCame(number))
             return
@@ -186,14 +186,14 @@ class CoordinatorService:
             return
         self._looks = self._looks or self._commands()
 
-        def done(said: CommandDone) -> None:
-            if not said.why:  # what was not found out blames nobody
+        def on_links(answer: CommandDone) -> None:
+            if not answer.why:  # without an answer no node is blamed
                 from clusterrun.coordinator.io.launcher_links import SETTLED
 
-                names = tuple(line for line in said.lines if line not in ("", SETTLED))
-                self._happened(events.LauncherReached(names, SETTLED in said.lines))
+                names = tuple(line for line in answer.lines if line not in ("", SETTLED))
+                self._happened(events.LauncherReached(names, SETTLED in answer.lines))
 
-        self._looks.run(question, _LINKS_SECONDS, done)
+        self._looks.run(question, _LINKS_SECONDS, on_links)
 
     def _look_for_asks(self) -> None:
         for name, body in self._reports.asks():
@@ -220,7 +220,7 @@ class CoordinatorService:
             self._happened(events.CancelAsked())
 
     def _deleted(self) -> bool:
-        """The run directory has been gone for so long that it will not come back."""
+        """Return whether the run directory has been missing for so long that it will not come back."""
         return self._gone_since is not None and steady() - self._gone_since >= _NOTHING_SECONDS
 
     def _tell_refusals(self) -> None:
@@ -246,18 +246,18 @@ class CoordinatorService:
             self._happened(events.EpochClaimed(epoch))
             return
         try:
-            state = run_files.read_state(self._paths) or state  # the one before may have written until now
+            state = run_files.read_state(self._paths) or state  # the previous coordinator may have written it
         except OSError:
             pass
         self._reports.arrive(own_id(self._environment))
         if self._orders.shape >= 0:
             self._scheduler().drop_shapes(self._orders.shape)
         dead = (self._supervisor.dead_since, self._supervisor.dead) if self._supervisor else (None, None)
-        # Before what came meanwhile: an end that is told without them would cost the record its attempts.
+        # This event precedes later ones: an end that comes first would erase the attempts from the record.
         self._driver.first_of_all(first_claim(epoch, state, *dead))
 
     def _claim_again(self, order: actions.ClaimEpoch, until: float, error: OSError) -> None:
-        """A file system in trouble is waited for: the run is worth more than some minutes."""
+        """Retry for ``_CLAIM_SECONDS`` if the file system fails. Then report ``ClaimFailed``."""
         why = f"no attempt can be begun: {run_files.in_words(error)}"
         if (until and steady() >= until) or not run_files.may_pass(error):
             self._happened(events.ClaimFailed(why))
@@ -268,7 +268,7 @@ class CoordinatorService:
         self._loop.after(run_files.RETRY_SECONDS, lambda: self._claim(order, until))
 
     def _claimed(self, after: int, highest: int) -> int:
-        """The attempt that is ours now, -1 where exactly ``after + 1`` was wanted and is somebody's."""
+        """Claim an attempt and return its number; -1 if another coordinator holds ``after + 1``."""
         epoch = after + 1 if after >= 0 else highest + 1
         while not run_files.claim_attempt(self._paths, epoch):
             if after >= 0:
@@ -281,6 +281,7 @@ def _now() -> machine_events.Now:
     return machine_events.Now(steady(), time.time())
 
 
+# All other actions go to the scheduler.
 _CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
     actions.Send: CoordinatorService._send,
     actions.DropLink: lambda self, order: self._server.drop(order.link),
@@ -297,4 +298,3 @@ _CARRY_OUT: dict[type, Callable[[CoordinatorService, Any], object]] = {
     machine_events.Note: lambda self, order: self._note(order.text),
     actions.Finish: lambda self, order: self._driver.end(order.code),
 }
-"""All others are the scheduler's."""

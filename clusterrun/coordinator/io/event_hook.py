@@ -1,4 +1,4 @@
-"""Runs the user's own program with the news of a run, one piece after the other; decides nothing."""
+"""Runs the user's own program for each event of a run, one after the other; decides nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from clusterrun.runtime.run_files import log_or_nothing
 from clusterrun.slurm_text.job_row import own_id
 
 LIMIT_SECONDS = 60.0
+# Waiting events get this long after the end of the run.
 LAST_SECONDS = 10.0
-"""For what is still to be told when the run is over."""
 _MOST_WAITING = 1000
 
 
 class EventHook:
-    """``environment`` is the job's. What cannot be told costs a note, never a run."""
+    """Runs the program. ``environment`` is the job's. A failure of the program is noted and ends no run."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EventHook:
 
 
 def facts_of(order: Announce, name: str, run_dir: str, job_id: str) -> dict[str, Any]:
-    """What stands on the program's standard input, as JSON; times are seconds since the epoch."""
+    """Return the document for the program's standard input. Times are seconds since the epoch."""
     state = order.state
     attempt = state.attempts[-1] if state.attempts else None
     failure = attempt.failure if attempt else None

@@ -1,4 +1,4 @@
-"""Starts one agent per node, through srun or here, and reads what the launcher prints."""
+"""Starts one agent per node, through srun or on this machine, and reads the launcher's output."""
 
 from __future__ import annotations
 
@@ -21,46 +21,43 @@ from clusterrun.slurm_text.srun_messages import BESIDE_SECONDS, HELD_SECONDS, OF
 
 _FIRST_LINES = 5
 _LAST_LINES = 15
+# Lines that name an unreachable node are kept as well. The next launch leaves that node out.
 _MOST_UNREACHED = 100
-"""Lines that name a node which could not be reached are kept as well: agents are launched without it then."""
 _LONGEST_LINE = 2000
 _MOST_SHOWN = 1000
 _KILL_AFTER = 3.0
-_WORDS_AFTER = 1.0
-"""An agent's end may be heard of before its words."""
+# The end of an agent may be reported before its output.
+_OUTPUT_SECONDS = 1.0
 _TASK_ENDED = re.compile(r"srun: error: \S+: tasks? [0-9,-]+: (?!Exited with exit code 0)(?:\D*(\d+)|.*)")
+# srun keeps the other tasks, maybe for long. If it gives all of them up, it ends itself.
 _NOT_LAUNCHED = re.compile(r"srun: error: (?:Node failure on |task \d+ launch failed)")
-"""srun goes on with the others, maybe for long; where it gives all of them up, its own end says so."""
+# These lines are shown, but are never a reason. srun retries, and reports the final result later.
 _HARMLESS = re.compile(
     r"srun: cluster configuration lacks support for cpu binding"
     r"|srun: error: get_addr_info: getaddrinfo\(\) failed: .*, attempt number "
 )
-"""Shown, but never the reason of anything: what srun tries again says at last what came of it."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @frozen
 class Launch:
-    """What one start of the agents needs: ``agent`` is the argument list of one agent on this machine.
-
-    ``open_files`` is the soft limit to give back to what is started; ``bootstrap`` is for
-    every standard input. ``supervised``: who guards this process ends its launcher where it dies. Else srun,
-    told by the kernel, would kill the agents at once, who must still give back a job that lost both.
-    """
+    """The input of a start of the agents."""
 
     orders: Orders
-    agent: tuple[str, ...]
+    agent: tuple[str, ...]  # arguments of an agent on this machine
     environment: Mapping[str, str]
-    bootstrap: Bootstrap
-    open_files: int
+    bootstrap: Bootstrap  # for the standard input of every agent
+    open_files: int  # soft limit of open files to restore for the started programs
+    # The supervisor ends the launcher if this process dies. Without it the kernel ends srun, which kills the
+    # agents at once. The agents must live to give back a job that lost both.
     supervised: bool = False
 
 
 class Launcher:
-    """The programs that started the agents; ``ended`` tells of their ends.
+    """The programs that started the agents. ``ended`` is called with their ends.
 
-    Not ``whole``: the first of several agents ended badly; only whoever knows who has joined can tell what
-    that means. An older launch that ends under a newer one is seen by its agents' end.
+    A report that is not ``whole`` says that the first of several agents failed. Its meaning depends on the
+    agents that have joined. An older launch that ends beside a newer one is seen by the end of its agents.
     """
 
     def __init__(self, loop: EventLoop, launch: Launch, ended: Callable[[LauncherEnded], None]) -> None:
@@ -69,20 +66,20 @@ class Launcher:
         self._older: set[int] = set()
         self._code = 0
         self._half = b""
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._shown = self._starts = 0
-        self._one_ended = False
-        self._words, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._has_agent_ended = False
+        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def start(self, without: tuple[str, ...] = ()) -> None:
-        """Start them. A program that cannot be started has ended with code 127.
+        """Start agents, but not on the nodes ``without``. Agents of an earlier launch may run on those.
 
-        ``without``: not on the nodes of these names; beside those that live, which are on some of these.
+        A program that cannot be started is reported as ended with code 127.
         """
         self._older, self._living = self._older | self._living, set()
         os.set_blocking(self._writable, True)
-        self._loop.watch(self._words, lambda mask: self._hear())
-        self._code, self._said, self._one_ended = 0, [], False
+        self._loop.watch(self._readable, lambda mask: self._hear())
+        self._code, self._output, self._has_agent_ended = 0, [], False
         argv, base = self._launch.orders.launch, self._launch.environment
         if argv and (self._starts or without):
             argv, base = relaunch(self._launch, without, beside=bool(self._older))
@@ -91,13 +88,13 @@ class Launcher:
             for environment in environments(self._launch.orders, base, without):
                 self._living |= {self._start_one(argv, environment)}
         except NotStarted as error:
-            self._said += [error.seen, error.remedy]
+            self._output += [error.seen, error.remedy]
             self._code = 127
         if not self._living:
             self._all_ended()
 
     def _start_one(self, argv: tuple[str, ...], environment: Mapping[str, str]) -> int:
-        # Each has a pipe of its own: the line is far below what a pipe holds, so nothing waits.
+        # Each program has its own pipe. The line fits into the pipe, so the write does not block.
         stdin, line = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(line, written(self._launch.bootstrap))
@@ -117,19 +114,19 @@ class Launcher:
             os.close(line)
 
     def links_question(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The program that prints which of these nodes hold a connection to the one that was started."""
+        """Return the command that prints which of these nodes hold a connection to the launcher."""
         if len(self._living) != 1:
             return ()
         (process,) = self._living
         return (*self._launch.agent[:-2], "launcher-links", str(process), fold(list(names)))
 
     def end(self) -> None:
-        """End them: TERM (and CONT) now, KILL for those that still live a little later."""
-        told = frozenset(self._living | self._older)
+        """End the launchers: send TERM and CONT now, and KILL a little later to those that still run."""
+        processes = frozenset(self._living | self._older)
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-        # Only these: by then another launch may be under way.
-        self._loop.after(_KILL_AFTER, lambda: self._signal(signal.SIGKILL, told))
+        # Signal only these: another launch may run by then.
+        self._loop.after(_KILL_AFTER, lambda: self._signal(signal.SIGKILL, processes))
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -143,7 +140,7 @@ class Launcher:
             return
         self._living.discard(child.pid)
         if child.code < 0 and self._launch.orders.launch:
-            # Its code alone could as well be that of a task that was killed.
+            # The code alone could also be that of a killed task.
             self._remember(f"{self._launch.orders.launch[0]} {code_in_words(child.code)}")
         self._code = self._code or (child.code if child.code >= 0 else 128 - child.code)
         if not self._living:
@@ -153,30 +150,30 @@ class Launcher:
             self._agent_ended(self._code)
 
     def _all_ended(self) -> None:
-        self._ended(LauncherEnded(self._code, tuple(self._said), True, bool(self._older), self._starts))
+        self._ended(LauncherEnded(self._code, tuple(self._output), True, bool(self._older), self._starts))
 
     def _agent_ended(self, code: int) -> None:
         def tell() -> None:
-            self._ended(LauncherEnded(code, tuple(self._said), whole=False, launch=launch))
+            self._ended(LauncherEnded(code, tuple(self._output), whole=False, launch=launch))
 
         launch = self._starts
-        if not self._one_ended:
-            self._one_ended = True
-            self._loop.after(_WORDS_AFTER, tell)
+        if not self._has_agent_ended:
+            self._has_agent_ended = True
+            self._loop.after(_OUTPUT_SECONDS, tell)
 
     @property
     def alive(self) -> bool:
         return bool(self._living or self._older)
 
-    def _signal(self, number: int, told: frozenset[int] | None = None) -> None:
+    def _signal(self, number: int, only: frozenset[int] | None = None) -> None:
         living = self._living | self._older
-        for pid in living if told is None else living & told:
-            os.kill(pid, number)  # not reaped yet, so the number is still theirs
+        for pid in living if only is None else living & only:
+            os.kill(pid, number)  # not reaped yet, so the process id is still valid
 
     def _hear(self) -> None:
         while True:
             try:
-                data = os.read(self._words, 65536)
+                data = os.read(self._readable, 65536)
             except BlockingIOError:
                 return
             if not data:
@@ -199,24 +196,26 @@ class Launcher:
             say(line)
 
     def _remember(self, line: str) -> None:
-        # The first error mostly is the cause, the last ones tell what became of it.
-        between = slice(_FIRST_LINES, max(_FIRST_LINES, len(self._said) - _LAST_LINES + 1))
-        self._said[between] = [one for one in self._said[between] if unreached([one])][:_MOST_UNREACHED]
-        self._said.append(line)
+        # The first error is usually the cause. The last errors show the consequence.
+        between = slice(_FIRST_LINES, max(_FIRST_LINES, len(self._output) - _LAST_LINES + 1))
+        self._output[between] = [line for line in self._output[between] if unreached([line])][
+            :_MOST_UNREACHED
+        ]
+        self._output.append(line)
 
 
 def relaunch(
     launch: Launch, without: tuple[str, ...], beside: bool = False
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Arguments and environment of an srun that leaves these nodes of its allocation out.
+    """Return arguments and environment of an srun that leaves out the nodes ``without``.
 
-    What an earlier one started may still hold what the job has: hence ``--overlap``, and no word of memory,
-    of which a step has the job's then. Where it lives on, this one is ``beside`` it.
+    An earlier srun may still hold the job's resources. The new step therefore uses ``--overlap``, and
+    requests no memory: it then shares the job's. ``beside``: the earlier srun keeps running.
     """
     whole = launch.environment.get("SLURM_JOB_NODELIST", "")
-    kept = [name for name in expand(whole) if name not in without]
-    program, *words = launch.orders.launch
-    own = step_on(words, kept, BESIDE_SECONDS if beside else HELD_SECONDS)
+    nodes = [name for name in expand(whole) if name not in without]
+    program, *arguments = launch.orders.launch
+    own = step_on(arguments, nodes, BESIDE_SECONDS if beside else HELD_SECONDS)
     environment = {key: value for key, value in launch.environment.items() if key not in OF_MEMORY}
     environment[contract.NODES_VARIABLE] = whole
     return (program, *own), environment
@@ -225,14 +224,14 @@ def relaunch(
 def environments(
     orders: Orders, base: Mapping[str, str], without: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """The environment of each program to start: one, or one per simulated node with its share of the GPUs.
+    """Return the environments of the programs to start: one, or one per simulated node with its GPUs.
 
     ``without`` are names of simulated nodes that are left out.
     """
     if orders.launch:
         return [dict(base)]
     visible = [device for device in base.get(_GPUS, "").split(",") if device]
-    made = []
+    result = []
     for node in range(orders.allocated):
         name = f"local-{node}"
         if name in without:
@@ -242,5 +241,5 @@ def environments(
             first, last = node * orders.gpus_per_node, (node + 1) * orders.gpus_per_node
             share = visible[first:last] or [str(device) for device in range(first, last)]
             own[_GPUS] = ",".join(share)
-        made.append(own)
-    return made
+        result.append(own)
+    return result

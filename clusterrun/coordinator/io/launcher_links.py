@@ -1,6 +1,7 @@
-"""Which nodes hold a connection to srun: each task's slurmstepd opens one before srun hands out its input.
+"""Finds the nodes that hold a connection to srun; decides nothing.
 
-It looks names up, which may take long, and so it runs in a process of its own; decides nothing.
+The slurmstepd of each task opens a connection before srun hands out its input. Name lookups may take long, so
+this runs in its own process.
 """
 
 from __future__ import annotations
@@ -12,45 +13,47 @@ from clusterrun.runtime.network import addresses
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED, _DIALLED, _LISTENING = "01", "02", "0A"
+# Not a valid node name.
 SETTLED = "-"
-"""Not a valid node name."""
 
 
 def main(process: int, names: Sequence[str]) -> int:
-    """Print each of the nodes ``names`` from which a connection to ``process`` came in.
+    """Print each of the nodes ``names`` that opened a connection to ``process``.
 
-    And ``SETTLED`` where there are any, and ``process`` has no pending connection to a node.
+    Then print ``SETTLED`` if there is such a node, and ``process`` has no pending connection to a node.
     """
     rows, sockets = list(_rows()), proc.sockets(process)
-    peers, asked = connected(rows, sockets), dialled(rows, sockets)
+    peers, dialled_addresses = connected(rows, sockets), dialled(rows, sockets)
     own = {name: set(addresses(name)) for name in names}
-    found = [name for name in names if peers & own[name]]
-    settled = found and not asked & {one for known in own.values() for one in known}
-    for line in (*found, *([SETTLED] if settled else [])):
+    reached = [name for name in names if peers & own[name]]
+    settled = reached and not dialled_addresses & {
+        address for node_addresses in own.values() for address in node_addresses
+    }
+    for line in (*reached, *([SETTLED] if settled else [])):
         print(line, flush=True)
     return 0
 
 
 def connected(rows: Iterable[str], sockets: set[str]) -> set[str]:
-    """The addresses whose connections a program accepted that has these sockets (inode numbers).
+    """Return the addresses of the connections that the owner of ``sockets`` (inode numbers) accepted.
 
-    ``rows`` are those of /proc/net/tcp and tcp6, without their heads.
+    ``rows`` are the lines of /proc/net/tcp and tcp6 without their headers.
     """
     return _peers(rows, sockets, (_ESTABLISHED,), accepted=True)
 
 
 def dialled(rows: Iterable[str], sockets: set[str]) -> set[str]:
-    """The addresses to which it began connections that stand, or that it still tries."""
+    """Return the addresses to which the owner of ``sockets`` opened, or tries to open, connections."""
     return _peers(rows, sockets, (_ESTABLISHED, _DIALLED), accepted=False)
 
 
 def _peers(rows: Iterable[str], sockets: set[str], states: Collection[str], accepted: bool) -> set[str]:
-    found = [words for words in map(str.split, rows) if len(words) > 9 and words[9] in sockets]
-    ports = {words[1].rpartition(":")[2] for words in found if words[3] == _LISTENING}
+    own_rows = [columns for columns in map(str.split, rows) if len(columns) > 9 and columns[9] in sockets]
+    ports = {columns[1].rpartition(":")[2] for columns in own_rows if columns[3] == _LISTENING}
     return {
-        proc.address(words[2].rpartition(":")[0])
-        for words in found
-        if words[3] in states and (words[1].rpartition(":")[2] in ports) == accepted
+        proc.address(columns[2].rpartition(":")[0])
+        for columns in own_rows
+        if columns[3] in states and (columns[1].rpartition(":")[2] in ports) == accepted
     }
 
 

@@ -1,7 +1,6 @@
-"""What the coordinator writes into the run directory, and the questions that the client left there.
+"""Writes the coordinator's files into the run directory, and reads the client's questions from it.
 
-A disk that is full, or gone for a while, must not end a run: what cannot be written is noted, and the newest
-state waits in memory.
+A full or unreachable disk must not end a run. A failed write is noted, and the newest state waits in memory.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ MOST_KILL_WAIT_SECONDS = 7 * 86400.0
 
 
 class ReportFiles:
-    """Files of one run; ``note`` says what could not be written."""
+    """Files of one run. ``note`` is called with the reason if a write fails."""
 
     def __init__(self, orders: Orders, paths: RunPaths, note: Callable[[str], None]) -> None:
         self._orders, self._paths, self._note = orders, paths, note
         self._asked: set[str] = set()
 
     def report(self, order: SaveReport) -> None:
-        """``preflight.json``; and again where the cluster's findings are kept, if there are any."""
+        """Write ``preflight.json``, and a copy to the cluster's findings if there are any."""
         values = encode(order.report)
         self._write_values(self._paths.attempt(order.epoch).preflight, values)
         folder = self._orders.preflight.findings
@@ -74,14 +73,14 @@ class ReportFiles:
             self._note(f"{path} cannot be written: {error.strerror}")
 
     def progress(self, epoch: int) -> Progressed:
-        """What rank 0 has reported; a file that is no such report says nothing."""
-        told = _values(self._paths.attempt(epoch).progress)
-        counts = [told.get(name) for name in ("step", "checkpoint")]
+        """Return the progress that rank 0 reported. A file that is no such report counts as none."""
+        values = _values(self._paths.attempt(epoch).progress)
+        counts = [values.get(name) for name in ("step", "checkpoint")]
         step, checkpoint = [n if type(n) is int and n >= 0 else -1 for n in counts]
-        return Progressed(epoch, step, checkpoint, told.get("stopping") is True)
+        return Progressed(epoch, step, checkpoint, values.get("stopping") is True)
 
     def cancel_mark(self) -> tuple[int, int] | None:
-        """What changes with each request to cancel the run; None if there is none."""
+        """Return a mark that changes with each request to cancel the run; None if there is no request."""
         try:
             status = os.lstat(self._paths.cancel)
         except OSError:
@@ -89,7 +88,7 @@ class ReportFiles:
         return status.st_ino, status.st_mtime_ns
 
     def cancel_kill_wait(self) -> float | None:
-        """The seconds from TERM to KILL that the request names; None if it names none."""
+        """Return the seconds from TERM to KILL that the request names; None if it names none."""
         seconds = _values(self._paths.cancel).get("kill_wait")
         if not isinstance(seconds, (int, float)) or not 0 <= seconds < MOST_KILL_WAIT_SECONDS:
             return None
@@ -105,21 +104,21 @@ class ReportFiles:
         remove(self._paths.next)
 
     def arrive(self, job_id: str) -> None:
-        """``job_id`` runs now: where it is the one that was waited for, it goes on with the run."""
+        """Record that ``job_id`` runs. If it is the expected next job, it becomes the successor."""
         waited = _values(self._paths.next)
         excluded = waited.get("excluded", [])
         if waited.get("job_id") == job_id and isinstance(excluded, list):
             self.successor(job_id, tuple(map(str, excluded)))
             self.no_next()
         elif self._orders.shape >= 0 and not os.path.exists(self._paths.successor):
-            self.successor(job_id, ())  # of several jobs the run's own is this one
+            self.successor(job_id, ())  # the run begins in this one of several jobs
 
     def notice(self, order: WriteNotice) -> None:
         values = {"why": order.why, "at": time.time(), "until": order.until}
         self._write_values(self._paths.attempt(order.epoch).notice, values)
 
     def asks(self) -> Iterator[tuple[str, str]]:
-        """Name and text of every question that was left since the last look."""
+        """Yield name and text of every question that is new since the last call."""
         try:
             names = sorted(os.listdir(self._paths.asks))
         except OSError:
@@ -133,12 +132,12 @@ class ReportFiles:
 
 
 def _values(path: str) -> dict[str, Any]:
-    """What a small document holds; nothing if it is none."""
+    """Return the values of a small JSON document; empty if it is none."""
     try:
-        found = json.loads(_small_file(path) or "null")
+        document = json.loads(_small_file(path) or "null")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _small_file(path: str) -> str:
@@ -146,7 +145,7 @@ def _small_file(path: str) -> str:
 
 
 class StateWriter:
-    """``epoch`` is our highest attempt; ``superseded`` is called when a higher one stands there."""
+    """Writes ``state.json``. ``superseded`` is called if an attempt higher than ``epoch``, ours, exists."""
 
     def __init__(self, loop: EventLoop, paths: RunPaths, note: Callable[[str], None]) -> None:
         self.epoch = -1
@@ -160,7 +159,7 @@ class StateWriter:
         self._in_doubt = False
 
     def save(self, state: RunState) -> None:
-        """Write ``state``, now or soon; an older one that still waits is forgotten."""
+        """Write ``state`` now or soon. It replaces an older state that still waits."""
         self._newest = state
         if not self._due:
             self._due = True
@@ -176,7 +175,7 @@ class StateWriter:
             pass
 
     def look(self) -> None:
-        """See whether another coordinator has taken over; its state is never overwritten."""
+        """Check whether another coordinator has taken over. Its state is never overwritten."""
         try:
             highest = highest_attempt(self._paths)
         except OSError:
@@ -191,20 +190,20 @@ class StateWriter:
         self.look()
 
     def knows(self) -> bool:
-        """Whether it was seen, since this process stood still, that nobody has taken over."""
+        """Return whether a check since the last suspension showed that no other coordinator took over."""
         if self._in_doubt:
             self.look()
         return not self._in_doubt and not self._theirs
 
     def taken_over(self, epoch: int) -> bool:
-        """Whether another coordinator has a higher attempt; looked up once for each ``epoch`` of ours."""
+        """Return whether another coordinator has a higher attempt. Check once for each ``epoch`` of ours."""
         if self._looked_for < epoch:
             self._looked_for = epoch
             self.look()
         return self._theirs
 
     def has_a_place(self) -> bool:
-        """Whether the run directory is there; one that cannot be looked at is."""
+        """Return whether the run directory exists. It counts as existing if that cannot be determined."""
         try:
             os.stat(self._paths.run_dir)
         except FileNotFoundError:
@@ -214,7 +213,7 @@ class StateWriter:
         return True
 
     def finish(self, deleted: bool = False) -> None:
-        """Write what still waits, within a bounded time; in vain where all was ``deleted`` for good."""
+        """Write the state that still waits, within a bounded time. Try once if all was ``deleted``."""
         until = steady() + _LAST_TRIES_SECONDS
         remove(self._paths.reserve)
         while self._newest and not self._theirs:
@@ -246,18 +245,19 @@ class StateWriter:
         self._newest, self._pause = None, 0.0
 
     def _with_history(self, state: RunState) -> RunState:
-        """A run that ends before its attempts were read keeps those that an earlier coordinator wrote."""
+        """Return ``state`` with the attempts of an earlier coordinator, which were not read yet."""
         before = read_state(self._paths)
         if before is None:
             return state
-        known = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
-        return replace(state, started_at=before.started_at, **known)
+        history = {"epoch": before.epoch, "attempts": before.attempts, "excluded": before.excluded}
+        return replace(state, started_at=before.started_at, **history)
 
 
 class RunLog:
-    """What is said before an attempt has its folder is written when it has; it never ends a run.
+    """The log of the coordinator. A failed write never ends a run.
 
-    A file cannot fill a disk: past ``most`` bytes it says so once and ends.
+    Lines from before the attempt has its folder are written later. A log has at most ``most`` bytes, so it
+    cannot fill a disk. Its last line then says so.
     """
 
     def __init__(self, paths: RunPaths, most: int = 4 * 1024 * 1024) -> None:
@@ -294,7 +294,7 @@ class RunLog:
             data = b"this log has reached its limit; nothing further is written\n"
         try:
             os.write(fd, data)
-        except OSError:  # a disk that does not take it must not end a run
+        except OSError:  # a failed write must not end a run
             pass
 
     def close(self) -> None:

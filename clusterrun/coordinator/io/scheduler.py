@@ -1,8 +1,8 @@
-"""Asks the scheduler about this job, queues jobs that go on with its run, gives it back; decides nothing.
+"""Queries the scheduler about this job, queues the jobs that continue its run, requeues it; decides nothing.
 
-Every program of it runs in a child and within a limit: the scheduler may be away at any moment. It may also
-take a job and lose its answer. So the queue is asked before a job is queued, and again after an answer that
-says no: a job that waits for this one, and is of this run, is the one.
+Each of the scheduler's programs runs in a child with a time limit, since the scheduler may be unreachable at
+any moment. The scheduler may also accept a job and lose its answer. The queue is therefore read before a job
+is queued, and again after a refusal. A job of this run that waits for this job is the next job.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from clusterrun.runtime.machine_events import Event
 from clusterrun.slurm_text.controller_away import MOST_SECONDS, ControllerAway
 from clusterrun.slurm_text.exclude_list import excluding, filled
 
+# A scheduler under load is slow. Callers wait a little longer than this for the answer.
 _PATIENCE_SECONDS = 100.0
-"""A scheduler under load takes its time; whoever waits for the answer waits a little longer still."""
 _LOOK_SECONDS = 10.0
 _GIVE_BACK_SECONDS = 30.0
+# Commands that run at the end of the run get this long: they cancel a job, or exclude nodes from it.
 _LAST_SECONDS = 12.0
-"""For what is under way when the run is over: a job that is taken back, or kept off bad nodes."""
 
 
 class Scheduler:
-    """``commands`` runs what is asked of Slurm about ``job``; ``happened`` takes what came of it.
+    """Runs Slurm's commands for ``job`` and passes the results to ``happened``.
 
-    ``note`` takes what went wrong and ends nothing.
+    ``note`` is called with errors, which end nothing.
     """
 
     def __init__(
@@ -58,80 +58,81 @@ class Scheduler:
         self._commands.finish(MOST_SECONDS if self._takes_back else _LAST_SECONDS)
 
     def _ask(self, order: actions.AskJob) -> None:
-        def done(said: CommandDone) -> None:
-            if said.why:
-                self._note(f"the scheduler does not say how this job stands: {said.why}")
-            self._happened(slurm_job.answer(self._job, () if said.why else said.lines))
+        def on_answer(answer: CommandDone) -> None:
+            if answer.why:
+                self._note(f"the scheduler does not say how this job stands: {answer.why}")
+            self._happened(slurm_job.answer(self._job, () if answer.why else answer.lines))
 
-        self._question(done)
+        self._question(on_answer)
 
-    def _question(self, done: Callable[[CommandDone], None]) -> None:
+    def _question(self, on_answer: Callable[[CommandDone], None]) -> None:
         argv, limit = slurm_job.question(self._job), slurm_job.LIMIT_SECONDS
-        self._commands.run(argv, limit, done, slurm_job.ENVIRONMENT)
+        self._commands.run(argv, limit, on_answer, slurm_job.ENVIRONMENT)
 
     def _resubmit(self, order: actions.Resubmit) -> None:
-        def done(answer: CommandDone) -> None:
+        def on_answer(answer: CommandDone) -> None:
             job_id, why = _number(answer)
             if job_id:
                 self._reports.successor(job_id, order.excluded)
             self._happened(events.Resubmitted(job_id, why))
 
-        self._commands.run(order.argv, _PATIENCE_SECONDS, done)
+        self._commands.run(order.argv, _PATIENCE_SECONDS, on_answer)
 
     def _requeue(self, order: actions.Requeue) -> None:
-        def done(answer: CommandDone) -> None:
-            if answer.why:  # an answer may be lost on its way
-                self._question(lambda said: looked(said, answer.why))
+        def on_answer(answer: CommandDone) -> None:
+            if answer.why:  # the answer may have been lost
+                self._question(lambda job_answer: looked(job_answer, answer.why))
                 return
-            words = excluding(self._argv, order.excluded)
-            if order.excluded and words:
-                self._update(self._job.job_id, words)
+            nodes = excluding(self._argv, order.excluded)
+            if order.excluded and nodes:
+                self._update(self._job.job_id, nodes)
             self._happened(events.HandedOver())
 
-        def looked(said: CommandDone, why: str) -> None:
-            requeued = slurm_job.answer(self._job, said.lines).requeued
+        def looked(job_answer: CommandDone, why: str) -> None:
+            requeued = slurm_job.answer(self._job, job_answer.lines).requeued
             self._happened(events.HandedOver("" if requeued else why))
 
-        self._commands.run(("scontrol", "requeue", self._job.job_id), _GIVE_BACK_SECONDS, done)
+        self._commands.run(("scontrol", "requeue", self._job.job_id), _GIVE_BACK_SECONDS, on_answer)
 
-    def _update(self, job_id: str, words: str) -> None:
-        def done(answer: CommandDone) -> None:
+    def _update(self, job_id: str, nodes: str) -> None:
+        def on_answer(answer: CommandDone) -> None:
             if answer.why:
-                self._note(f"job {job_id} cannot be kept off {words}: {answer.why}")
+                self._note(f"job {job_id} cannot be kept off {nodes}: {answer.why}")
 
-        argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={words}")
-        self._commands.run(argv, _LOOK_SECONDS, done)
+        argv = ("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={nodes}")
+        self._commands.run(argv, _LOOK_SECONDS, on_answer)
 
     def _queue_next(self, order: actions.QueueNext) -> None:
-        def found(job_id: str, why: str = "") -> None:
+        def on_job(job_id: str, why: str = "") -> None:
             self._next = job_id
             if job_id:
                 self._reports.next(job_id, order.excluded)
-            words = f"job {job_id} waits to go on after this one" if job_id else f"no job was queued: {why}"
-            self._note(words)
+            self._note(
+                f"job {job_id} waits to go on after this one" if job_id else f"no job was queued: {why}"
+            )
             self._happened(events.NextQueued(job_id, why))
 
-        def queued(done: CommandDone) -> None:
-            job_id, why = _number(done)
+        def queued(answer: CommandDone) -> None:
+            job_id, why = _number(answer)
             if job_id:
-                found(job_id)
+                on_job(job_id)
             else:
-                self._look(lambda waiting: found(waiting, "" if waiting else why))
+                self._look(lambda waiting: on_job(waiting, "" if waiting else why))
 
         def looked(waiting: str) -> None:
             if waiting:
-                found(waiting)
+                on_job(waiting)
             else:
                 argv = filled(self._argv, order.excluded, self._job.job_id)
                 self._commands.run(argv, _PATIENCE_SECONDS, queued)
 
         self._look(looked)
 
-    def _look(self, found: Callable[[str], None]) -> None:
-        """``found`` is called with the job of this run that waits for this one; empty: there is none."""
+    def _look(self, on_job: Callable[[str], None]) -> None:
+        """Call ``on_job`` with the job of this run that waits for this job; '' if there is none."""
         argv = ("squeue", "-h", "--me", "-t", "PENDING", "-o", "%i|%E|%k")
 
-        def done(answer: CommandDone) -> None:
+        def on_answer(answer: CommandDone) -> None:
             waiting = [line.split("|", 2) for line in answer.lines if line.count("|") >= 2]
             ours = [
                 job_id
@@ -139,23 +140,23 @@ class Scheduler:
                 if f"afterany:{self._job.job_id}" in dependency.replace("(", ",").split(",")
                 and self._run_id in comment
             ]
-            found(ours[0] if ours and not answer.why else "")
+            on_job(ours[0] if ours and not answer.why else "")
 
-        self._commands.run(argv, _LOOK_SECONDS, done)
+        self._commands.run(argv, _LOOK_SECONDS, on_answer)
 
     def _exclude_next(self, order: actions.ExcludeNext) -> None:
-        words = excluding(self._argv, order.nodes)
-        if words:
-            self._update(self._next, words)
+        nodes = excluding(self._argv, order.nodes)
+        if nodes:
+            self._update(self._next, nodes)
         else:
             self._note(f"{fold(order.nodes)} cannot be added to what job {self._next} excludes")
 
     def _drop_next(self, order: actions.DropNext) -> None:
-        """A controller that is away is waited for: it does not end this job either before it is back."""
+        """Cancel the waiting job. Wait for an unreachable controller: it cannot end this job either."""
         job_id, self._next = self._next, ""
         self._takes_back = True
 
-        def done(answer: CommandDone) -> None:
+        def on_answer(answer: CommandDone) -> None:
             self._takes_back = False
             if answer.why:
                 self._note(f"job {job_id} could not be taken back ({answer.why}); it will end at once")
@@ -165,31 +166,31 @@ class Scheduler:
         def take_back() -> None:
             self._commands.run(("scancel", job_id), _LOOK_SECONDS, unless_away)
 
-        unless_away = self._unless_away(take_back, done)
+        unless_away = self._unless_away(take_back, on_answer)
         take_back()
 
     def _unless_away(
-        self, again: Callable[[], None], done: Callable[[CommandDone], None]
+        self, again: Callable[[], None], on_answer: Callable[[CommandDone], None]
     ) -> Callable[[CommandDone], None]:
-        """Takes answers: where the controller is away ``again`` is called later, else ``done``."""
+        """Return a callback: it calls ``again`` later if the controller is away, else ``on_answer``."""
         away = ControllerAway()
 
-        def told(answer: CommandDone) -> None:
+        def retry_or_pass_on(answer: CommandDone) -> None:
             at = away.next_at(steady(), (answer.why,)) if answer.why else None
             if at is None:
-                done(answer)
+                on_answer(answer)
             else:
                 self._commands.later(at - steady(), again)
 
-        return told
+        return retry_or_pass_on
 
     def drop_shapes(self, shape: int) -> None:
-        """Cancel the jobs in which the run would have begun in another shape than this one.
+        """Cancel the jobs that offered the run other shapes than this one.
 
-        A controller that is away is waited for; a job that starts before ends by itself.
+        Wait for an unreachable controller. A job that starts before that ends by itself.
         """
 
-        def done(answer: CommandDone) -> None:
+        def on_answer(answer: CommandDone) -> None:
             if answer.why:
                 self._note(f"the jobs of other shapes end when they start: {answer.why}")
 
@@ -206,23 +207,23 @@ class Scheduler:
         def look() -> None:
             self._commands.run(("squeue", "-h", "--me", "-o", "%i|%k"), _LOOK_SECONDS, looked)
 
-        unless_away = self._unless_away(look, done)
+        unless_away = self._unless_away(look, on_answer)
         look()
 
     def _is_other(self, comment: str, shape: int) -> bool:
-        words = comment.split()
-        ours = any(word.startswith(f"clusterrun:{self._run_id}:") for word in words)
-        shapes = [word for word in words if word.startswith(SHAPE_MARK)]
+        marks = comment.split()
+        ours = any(word.startswith(f"clusterrun:{self._run_id}:") for word in marks)
+        shapes = [word for word in marks if word.startswith(SHAPE_MARK)]
         return ours and bool(shapes) and shapes[0] != f"{SHAPE_MARK}{shape}"
 
 
-def _number(done: CommandDone) -> tuple[str, str]:
-    # As sbatch --parsable says it: the number, and the cluster after a semicolon.
-    numbers = [line.partition(";")[0] for line in done.lines if line.partition(";")[0].isdecimal()]
-    if not done.why and numbers:
+def _number(answer: CommandDone) -> tuple[str, str]:
+    # Output of sbatch --parsable: the number, and the cluster after a semicolon.
+    numbers = [line.partition(";")[0] for line in answer.lines if line.partition(";")[0].isdecimal()]
+    if not answer.why and numbers:
         return numbers[-1], ""
-    said = " / ".join(line for line in done.lines if line)
-    return "", done.why or f"the program {code_in_words(done.code)}: {said}"
+    output = " / ".join(line for line in answer.lines if line)
+    return "", answer.why or f"the program {code_in_words(answer.code)}: {output}"
 
 
 _CARRY_OUT: dict[type, Callable[[Scheduler, Any], None]] = {

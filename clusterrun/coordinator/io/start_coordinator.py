@@ -46,8 +46,11 @@ def opened(
     timeouts: Timeouts,
     supervisor: SupervisorNews | None = None,
 ) -> CoordinatorService:
-    """A coordinator that listens; ``names`` are this machine's, the best first. Raises ``CannotOpen``."""
-    gc.freeze()  # what is loaded stays
+    """Return a coordinator that listens. Raise ``CannotOpen`` if it cannot.
+
+    ``names`` are the names of this machine, the best first.
+    """
+    gc.freeze()  # loaded modules stay
     gc.enable()
     open_files = _raise_open_files()
     address = reachable(names) if orders.launch else _LOOPBACK
@@ -76,7 +79,7 @@ def opened(
 
 
 def collaborators_for(orders: Orders, paths: RunPaths, environment: Mapping[str, str]) -> Collaborators:
-    """What these orders need of the packages below; a run without a pre-flight loads nothing of it."""
+    """Return the collaborators that these orders need. A run without a pre-flight does not load it."""
     return Collaborators(
         examine=_examine(paths) if orders.preflight.level is not Level.OFF else None,
         watch=_watch(orders, paths) if orders.watch.on else None,
@@ -102,13 +105,13 @@ def _watch(orders: Orders, paths: RunPaths) -> Callable[..., HangMonitor]:
     try:
         rehearsed = contract.REHEARSAL_VARIABLE in dict(orders.environment)
         rank_instrumentation.write_hooks(paths.prelude, rehearsed)
-    except OSError as error:  # ranks run without it; less can be seen of them
+    except OSError as error:  # ranks run without the hooks; the monitor sees less of them
         say(f"clusterrun: {paths.prelude} cannot be written: {error.strerror}")
     return HangMonitor
 
 
 def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of all nodes in the order of their numbers, as far as they are known beforehand."""
+    """Return the names of all nodes in the order of their numbers; empty if they are not known beforehand."""
     if not orders.launch:
         return tuple(f"local-{node}" for node in range(orders.allocated))
     try:
@@ -118,7 +121,7 @@ def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _raise_open_files() -> int:
-    """As many descriptors as allowed: there may be 1,250 agents; returns the soft limit as it was."""
+    """Raise the limit of open files, since there may be 1,250 agents. Return the old soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,10 +1,9 @@
 """The batch step's process: restarts a coordinator that was killed.
 
-The scheduler takes the end of this process for the end of the job. So it is tiny: it forks the
-coordinator before anything large is loaded, passes signals on, and waits. A coordinator that is
-killed or crashes leaves agents, which end with their lease, and a launcher, which this process
-ends; once they are gone, or at once where the job is being ended, another coordinator takes the next
-attempt, knowing since when nobody renews a lease.
+The job ends for the scheduler when this process ends. It is therefore tiny: it forks the coordinator before
+anything large is loaded, passes signals on, and waits. A coordinator that is killed or crashes leaves agents,
+which end with their lease, and a launcher, which this process ends. Then another coordinator takes the next
+attempt; it does so at once if the job is being ended. It gets the time since which no lease was renewed.
 """
 
 from __future__ import annotations
@@ -25,67 +24,63 @@ _MOST_RESTARTS = 3
 _WITHIN_SECONDS = 600.0
 _LONGEST_WAIT = 2.0
 _LOOK_SECONDS = 0.05
+# Wait this long for killed processes to end. The scheduler handles those in an uninterruptible wait.
 _KILLED_SECONDS = 10.0
-"""For what was killed to be gone; one in an uninterruptible wait is left to the scheduler."""
+# How often a coordinator gives a sign of life.
 LIFE_SECONDS = 5.0
-"""How often a coordinator gives a sign of life."""
+# A coordinator that is silent for this long is killed. The time is longer than lease and kill, so its ranks
+# are dead by then.
 SILENT_SECONDS = 45.0
-"""Without one no lease is renewed any more: what it coordinated is dead. Longer than lease and kill."""
 _MAY_RESTART, _WELL, _LIVES = b"r", b".", b"a"
 
 
 @frozen
 class SupervisorNews:
-    """What a coordinator knows of its supervisor.
+    """The coordinator's end of the connection to its supervisor."""
 
-    ``words`` takes what it tells the supervisor, ``gone`` is readable when the supervisor has ended. Both
-    times are of the steady clock: when the job ``began``, and since when an earlier coordinator of
-    it is ``dead``: that is its process id.
-    """
-
-    words: int
-    gone: int
-    began: float
-    dead_since: float | None = None
-    dead: int | None = None
+    report_fd: int  # takes the coordinator's reports
+    supervisor_fd: int  # readable when the supervisor has ended
+    began: float  # when the job began (steady clock)
+    dead_since: float | None = None  # when an earlier coordinator of the job was killed (steady clock)
+    dead: int | None = None  # its process id
 
     def may_restart(self) -> None:
-        """Should this coordinator be killed, the run is worth another one."""
-        os.write(self.words, _MAY_RESTART)
+        """Allow another coordinator if this one is killed."""
+        os.write(self.report_fd, _MAY_RESTART)
 
     def lives(self) -> None:
-        """A sign of life; the first one says that more will come, each ``LIFE_SECONDS``."""
+        """Give a sign of life. After the first one the supervisor expects another each ``LIFE_SECONDS``."""
         try:
-            os.write(self.words, _LIVES)
-        except (BlockingIOError, BrokenPipeError):  # a supervisor that is stopped, or gone
+            os.write(self.report_fd, _LIVES)
+        except (BlockingIOError, BrokenPipeError):  # the supervisor is suspended or has ended
             pass
 
     def is_done(self) -> None:
-        """What this process exits with is the run's own word."""
-        os.write(self.words, _WELL)
+        """Report that the exit code of this process is that of the run."""
+        os.write(self.report_fd, _WELL)
 
 
 def under_supervisor(coordinate: Callable[[SupervisorNews], int]) -> int:
-    """Run ``coordinate`` in a child and guard it; what the batch step exits with.
+    """Run ``coordinate`` in a child and guard it. Return the exit code of the batch step.
 
-    In the child the signals that are passed on stay blocked until it unblocks them.
+    The signals that are passed on stay blocked in the child until it unblocks them.
     """
     become_subreaper()
     return _Supervisor(coordinate).run()
 
 
 class _Supervisor:
-    """Which process coordinates, what it has said, and which signals came for its successor."""
+    """The coordinating process, its reports, and the signals that wait for its successor."""
 
     def __init__(self, coordinate: Callable[[SupervisorNews], int]) -> None:
         self._coordinate = coordinate
         self._began = steady()
-        self._heard, self._words = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._report_reader, self._report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._gone, self._living = os.pipe2(os.O_CLOEXEC)
         self._woken, self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._pid = 0
         self._code: int | None = None
-        self._said = b""
+        self._reports = b""
         self._waiting: list[int] = []
         self._restarts: list[float] = []
         self._dead_since: float | None = None
@@ -98,13 +93,16 @@ class _Supervisor:
             self._begin()
             self._guard()
             self._hear()
-            if _WELL in self._said:
+            if _WELL in self._reports:
                 self._clear(steady())
                 return self._code or 0
             self._dead_since, self._dead = steady(), self._pid
             again = self._again()
-            say(f"clusterrun: the coordinator {_words(self._code)}" + (", another one is begun" * again))
-            for pid in _children_of(os.getpid()):  # not reaped yet, so the numbers are still theirs
+            say(
+                f"clusterrun: the coordinator {_describe_end(self._code)}"
+                + (", another one is begun" * again)
+            )
+            for pid in _children_of(os.getpid()):  # not reaped yet, so the process ids are still valid
                 os.kill(pid, signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)
             self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
@@ -112,8 +110,8 @@ class _Supervisor:
                 return self._as_it_ended()
 
     def _begin(self) -> None:
-        self._code, self._said, self._life_at = None, b"", None
-        # A signal that comes before the coordinator listens waits for it, here and there.
+        self._code, self._reports, self._life_at = None, b"", None
+        # A signal that comes before the coordinator listens stays pending, in this process and in the child.
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         for number in (*PASSED_ON, signal.SIGCHLD):
@@ -127,13 +125,13 @@ class _Supervisor:
         self._waiting.clear()
 
     def _become_coordinator(self) -> int:
-        """In the child."""
+        """Run the coordinator in the child and return its exit code."""
         signal.set_wakeup_fd(-1)
         for number in (*PASSED_ON, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        for fd in (self._heard, self._living, self._woken, self._wakes):
+        for fd in (self._report_reader, self._living, self._woken, self._wakes):
             os.close(fd)
-        news = SupervisorNews(self._words, self._gone, self._began, self._dead_since, self._dead)
+        news = SupervisorNews(self._report_writer, self._gone, self._began, self._dead_since, self._dead)
         code = self._coordinate(news)
         news.is_done()
         return code
@@ -145,13 +143,13 @@ class _Supervisor:
             self._look()
 
     def _look(self) -> None:
-        """A coordinator that is stopped for good, or hangs in a file system, coordinates nothing."""
+        """Kill a coordinator that gives no sign of life. It may be stopped, or hang in a file system."""
         now, looked_at = steady(), self._looked_at
         self._looked_at = now
         if self._life_at is None or self._code is not None:
             return
         if now - looked_at > 2 * _LONGEST_WAIT:
-            self._life_at = now  # this process slept itself, with all the job
+            self._life_at = now  # this process was suspended too, like the whole job
         elif now - self._life_at > SILENT_SECONDS:
             say(f"clusterrun: the coordinator gave no sign of life for {SILENT_SECONDS:g} s: it is killed")
             self._life_at = None
@@ -170,31 +168,31 @@ class _Supervisor:
 
     def _hear(self) -> None:
         try:
-            said = os.read(self._heard, 4096)
+            data = os.read(self._report_reader, 4096)
         except BlockingIOError:
             return
-        if _LIVES in said:
+        if _LIVES in data:
             self._life_at = steady()
-        self._said += said.replace(_LIVES, b"")
+        self._reports += data.replace(_LIVES, b"")
 
     def _again(self) -> bool:
         now = steady()
         self._restarts = [at for at in self._restarts if now - at < _WITHIN_SECONDS] + [now]
-        return _MAY_RESTART in self._said and len(self._restarts) <= _MOST_RESTARTS
+        return _MAY_RESTART in self._reports and len(self._restarts) <= _MOST_RESTARTS
 
     def _clear(self, until: float, hurried: bool = False) -> None:
-        """See what was left end by itself until then, and kill what has not; bounded.
+        """Wait until ``until`` for the remaining children to end, then kill them. The time is bounded.
 
-        ``hurried``: not waiting where a signal asks for the next coordinator.
+        ``hurried``: return at once if a signal waits for the next coordinator.
         """
         while _children_of(os.getpid()) and steady() < until:
             if hurried and self._waiting:
                 return
             self._wait(_LOOK_SECONDS)
         until = max(steady(), until) + _KILLED_SECONDS
-        while steady() < until and (left := _children_of(os.getpid())):
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        while steady() < until and (children := _children_of(os.getpid())):
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process id is still valid
             self._wait(_LOOK_SECONDS)
 
     def _as_it_ended(self) -> int:
@@ -207,7 +205,7 @@ class _Supervisor:
 
 
 def _children_of(pid: int) -> list[int]:
-    """The children of a process with one thread; all that is orphaned below a subreaper comes to be one."""
+    """Return the children of a single-threaded process. Orphans below a subreaper become its children."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
             return [int(word) for word in file.read().split()]
@@ -215,7 +213,7 @@ def _children_of(pid: int) -> list[int]:
         return []
 
 
-def _words(code: int | None) -> str:
+def _describe_end(code: int | None) -> str:
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with code {code} before the run did"
