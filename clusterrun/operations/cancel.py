@@ -144,6 +144,7 @@ class Queue:
             return False
 
     def _rows(self, since: float) -> Jobs:
+        """Return the jobs in the queue, not older than ``since``. Raise ``SchedulerError``."""
         news = self._context.jobs().jobs(since=since)
         if not news.failure:
             return self._context.matching(news.rows)
@@ -164,6 +165,7 @@ class Queue:
         return unreachable
 
     def _end(self, jobs: Jobs) -> bool:
+        """Cancel the live jobs of the runs. Return whether there were any."""
         rows = [row for record in self._records for row in self._of(record, jobs)]
         # A job that was ended may be in the queue again if it was requeued at the same moment.
         rows = [row for row in rows if row.state is State.PENDING or row.job_id not in self._ended]

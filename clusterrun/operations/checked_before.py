@@ -95,7 +95,7 @@ def _covers(report: Report, plan: Plan, nodes: set[str]) -> bool:
 def undisturbed(state: RunState | None) -> bool:
     """Return whether a run gives no reason to doubt its nodes.
 
-    Such a run completed, was cancelled, or failed by a mistake of its program.
+    The run completed, was cancelled, or failed by a mistake of its program.
     """
     if state is None or len(state.attempts) != 1 or state.warnings or state.excluded:
         return False

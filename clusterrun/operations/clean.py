@@ -206,6 +206,7 @@ class _ReasonsToKeep:
         return "its coordinator still runs" if is_this_machine and processes.alive(record.coordinator) else ""
 
     def _slurm(self, status: RunStatus, record: RunRecord) -> str:
+        """Return why a run in a job of Slurm may not be removed; '' if it may."""
         jobs = self._known_jobs()
         waiting = self._context.store.further_jobs(status.run_id).waiting
         alive = [row for row in jobs.of(record, waiting) if not row.state.ended]

@@ -133,6 +133,7 @@ class _DiagnosisRequest:
         return None
 
     def _look(self) -> Diagnosis | None:
+        """Return the diagnosis if the coordinator has answered, or if the run trains no more."""
         self._state = self._context.store.state(self._status.run_id) or self._state
         attempt = self._paths.attempt(self._state.epoch)
         diagnosis = _read(attempt, f"{self._name}.json")
@@ -146,6 +147,7 @@ class _DiagnosisRequest:
         return _not_yet(self._status) if self._state.phase is not Phase.TRAINING else None
 
     def _unanswered(self, limit: float) -> Diagnosis:
+        """Return the diagnosis of a run whose coordinator has not answered."""
         silent = self._context.clock.now() - self._state.updated_at
         state = self._state
         message = f"the run gave no answer within {limit:.0f} s"

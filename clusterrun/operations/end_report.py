@@ -50,6 +50,7 @@ def _joules(context: Context, record: RunRecord, attempts: Sequence[Attempt], en
 
 
 def _measured(context: Context, run_id: str, attempt: Attempt, nodes: int, until: float) -> MeasuredAttempt:
+    """Return an attempt with its measurements; without them if the time ``until`` has passed."""
     if context.clock.monotonic() > until:
         return MeasuredAttempt(attempt)
     report, marks = None, None

@@ -72,6 +72,7 @@ def target_node(context: Context, run_id: str, wish: ExecTarget, tell: Tell) -> 
 
 
 def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> None:
+    """Raise ``BadInput`` if the run has no nodes now, or if they are not reachable from this machine."""
     run_id = status.run_id
     if status.state.ended:
         message = f"{run_id} has ended ({status.state.value}): there is no node to run on any more"
@@ -96,6 +97,7 @@ def _nodes(context: Context, status: RunStatus) -> tuple[str, ...]:
 
 
 def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
+    """Return the index of the requested node in ``nodes``. Raise ``BadInput`` if it does not exist."""
     spec = record.spec
     if wish.rank >= 0:
         if wish.rank >= spec.world_size:

@@ -35,6 +35,7 @@ def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
 
 
 def _described(context: Context, job_id: str, error: NoSuchRun) -> NoSuchRun:
+    """Return an error that describes the Slurm job, or ``error`` if Slurm cannot be asked."""
     try:
         client = context.client()
         if client.why_not():

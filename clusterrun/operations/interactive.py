@@ -109,6 +109,7 @@ def held(context: Context, allocation: Allocation) -> dict[str, str]:
 
 
 def _of_job(context: Context, job_id: str, ids: Iterable[str]) -> Iterable[RunRecord]:
+    """Yield the records of the runs ``ids`` that are in the job ``job_id`` of this cluster."""
     for run_id in ids:
         try:
             record = context.store.read(run_id)

@@ -68,11 +68,11 @@ class EndedIndex:
         The keys are those from before the runs were read.
         """
         settled = now - SETTLED_SECONDS
-        new = {
-            status.run_id: {"key": self._keys[status.run_id], "status": encode(status)}
-            for status in statuses
-            if status.state.ended and (key := self._keys.get(status.run_id)) and max(key[:2]) / 1e9 < settled
-        }
+        new = {}
+        for status in statuses:
+            key = self._keys.get(status.run_id)
+            if status.state.ended and key and max(key[:2]) / 1e9 < settled:
+                new[status.run_id] = {"key": key, "status": encode(status)}
         if len(new) < WORTH_WRITING:
             return
         present_ids = set(self._store.ids())
@@ -83,6 +83,7 @@ class EndedIndex:
             write_whole(self._path, text, sync=False)
 
     def _key(self, run_id: str) -> Key | None:
+        """Return the present key of a run; None if it has no state."""
         paths = self._store.paths(run_id)
         try:
             folder, state = os.lstat(paths.run_dir), os.lstat(paths.state)
@@ -156,7 +157,7 @@ def runs_named(context: Context, selectors: Sequence[str]) -> list[str]:
 
 
 class RunList:
-    """The runs of a command line: those that ``selectors`` (RUN arguments) name, filtered by ``chosen``.
+    """The runs that ``selectors`` (the RUN arguments) name and that pass the filter ``chosen``.
 
     ``every`` lists all runs if no run is named.
     """
@@ -185,6 +186,7 @@ class RunList:
         return 0 if self.named or self._every else len(self._context.store.ids()) - listed
 
     def _all(self, inquiry: StatusQuery, oldest: float) -> list[RunStatus]:
+        """Return the statuses of all runs that may pass the filter, newest first."""
         ids = [run_id for run_id in self._context.store.ids() if self._chosen.may_want(run_id)]
         register = EndedIndex(self._context.store)
         noted = register.unchanged(ids)

@@ -73,6 +73,7 @@ def _held(report: Report, node: NodeReport, forgotten: float) -> list[Finding]:
 
 
 def _added(earlier: Offender | None, node: str, report: Report, held: list[Finding]) -> Offender:
+    """Return the offender with the findings of one more report."""
     unfit = held[0].verdict is Grade.FAIL
     return Offender(
         node=node,

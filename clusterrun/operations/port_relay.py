@@ -122,6 +122,7 @@ class Relay:
             self._on_frame(kind, number, content)
 
     def _on_frame(self, kind: int, number: int, content: bytes) -> None:
+        """Handle a frame of the other end."""
         channel = self._channels.get(number)
         if kind == HELLO:
             self.greeting = content.decode("utf-8", "replace")
@@ -141,6 +142,7 @@ class Relay:
             self._drop(number)
 
     def _open(self, number: int) -> None:
+        """Open a connection for the other end, or report the refusal to it."""
         assert self._dial
         try:
             if len(self._channels) >= MOST_CHANNELS:
@@ -153,6 +155,7 @@ class Relay:
         self._channels[number] = Channel(connection)
 
     def _accept(self) -> None:
+        """Accept a connection of the listener, and ask the other end to open its part."""
         assert self._listener
         try:
             connection = self._listener.accept()[0]
@@ -175,6 +178,7 @@ class Relay:
             self.over = True
 
     def _serve(self, number: int, events: int) -> None:
+        """Read from and write to a connection that is ready."""
         channel = self._channels[number]
         try:
             if events & selectors.EVENT_READ:

@@ -191,6 +191,7 @@ def last_records(final: Iterable[RankSnapshot], still: Iterable[RankSnapshot]) -
 
 
 def _record(entry: dict[str, object]) -> Record:
+    """Return a collective from its entry in the file of a rank."""
     sizes, types = entry.get("input_sizes") or (), entry.get("input_dtypes") or ()
     return Record(
         str(entry["group"]),

@@ -146,15 +146,14 @@ def _off(
     """Return the error of each forecast that a run of its size followed, in seconds; late is positive."""
     delays = []
     for record, started in runs:
-        before = [
-            forecast
-            for forecast in earlier
-            if (forecast.partition, forecast.nodes) == (partition, record.spec.nodes)
-            and forecast.seconds == (record.spec.time_min or record.spec.time or usual)
-            and 0 <= record.submitted_at - forecast.at <= FOLLOWED_SECONDS
-        ]
-        if before:
-            delays.append(started - max(before[-1].starts_at, record.submitted_at))
+        subject = (partition, record.spec.nodes, record.spec.time_min or record.spec.time or usual)
+        newest = None
+        for forecast in earlier:
+            is_same = (forecast.partition, forecast.nodes, forecast.seconds) == subject
+            if is_same and 0 <= record.submitted_at - forecast.at <= FOLLOWED_SECONDS:
+                newest = forecast
+        if newest:
+            delays.append(started - max(newest.starts_at, record.submitted_at))
     return delays
 
 

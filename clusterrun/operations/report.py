@@ -44,6 +44,7 @@ def attempts_with_report(context: Context, run_id: str) -> list[int]:
 
 
 def _missing(context: Context, run_id: str, attempt: int | None, reported: list[int]) -> NoReport:
+    """Return the error with the reason why the run or the attempt has no report."""
     check = context.store.checked_for(run_id)
     record, status = context.store.read(run_id), context.inquiry().statuses([run_id])[0]
     state, reason = status.state, f": {status.reason}" if status.reason else ""

@@ -98,6 +98,7 @@ class StatusQuery:
             return self._query(candidates, oldest, since)
 
     def _query(self, cases: list[RunFiles], oldest: float, since: float) -> SchedulerReply:
+        """Query the queue, then the accounting for jobs that the queue has forgotten."""
         began = self._clock.now()
         news = self._jobs().jobs(oldest, since)
         queue = self._matching(news.rows)
@@ -133,12 +134,17 @@ class StatusQuery:
 
         Return the runs that it gave no answer about.
         """
-        open_ = [c for c in cases if not (c.state and c.state.state.ended)]
-        asked_before = {c.record.run_id for c in open_ if c.ended and c.ended.inferred}
-        settled = rows.keys() | asked_before
-        missing = [c for c in open_ if c.record.run_id not in settled and c.record.job_id]
-        numbers = (job for c in missing for job in (c.record.job_id, c.waiting) if job and job not in queue)
-        job_ids = dict.fromkeys(numbers)
+        missing: list[RunFiles] = []
+        job_ids: dict[str, None] = {}
+        for case in cases:
+            has_ended = case.state is not None and case.state.state.ended
+            was_asked_before = case.ended is not None and case.ended.inferred
+            if has_ended or was_asked_before or case.record.run_id in rows or not case.record.job_id:
+                continue
+            missing.append(case)
+            for job_id in (case.record.job_id, case.waiting):
+                if job_id and job_id not in queue:
+                    job_ids[job_id] = None
         if not job_ids:
             return ()
         try:

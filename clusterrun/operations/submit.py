@@ -278,6 +278,7 @@ def _waits(spec: JobSpec, context: Context, partitions: Sequence[PartitionOffer]
 
 
 def _site(spec: JobSpec, context: Context) -> MachineFacts:
+    """Return the facts of this machine. Raise ``SchedulerError`` if Slurm is needed but missing."""
     why = "" if spec.cluster is Cluster.LOCAL else context.client().why_not()
     if why and spec.cluster is Cluster.SLURM:
         message = f"Slurm cannot be used here: {why}"
@@ -378,6 +379,7 @@ def prepare(
 
 
 def _record(planned: Plan, context: Context) -> RunRecord:
+    """Return the record of a planned run."""
     names = [name for name, _ in planned.spec.environment if name not in contract.CODE_VARIABLES]
     environment = tuple((name, "") for name in names)
     must_understand: tuple[str, ...] = ()
@@ -403,6 +405,7 @@ def _record(planned: Plan, context: Context) -> RunRecord:
 
 
 def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
+    """Write the orders and the script of each shape."""
     empty_file(paths.job_output)  # before Slurm makes it with the mode of the umask
     for planned in plans:
         if planned.orders.preflight.findings:

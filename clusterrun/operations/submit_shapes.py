@@ -1,8 +1,8 @@
 """Submit a run in several shapes: queue a job for each shape, and let the first job that starts keep the run.
 
 A file decides which job is first (``runtime.run_files.claim_shape``). So exactly one job keeps the run, even
-if two start in the same second or Slurm is unreachable. That job cancels the other jobs. A job that starts
-nevertheless ends by itself.
+if two start in the same second or Slurm is unreachable. The job that keeps the run cancels the other jobs.
+Another job that starts nevertheless ends by itself.
 """
 
 from __future__ import annotations

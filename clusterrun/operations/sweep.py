@@ -113,6 +113,7 @@ def start(
 def _copied(
     sweep: SweepRecord, facts: submit.SubmitFacts, context: Context, tell: Tell
 ) -> tuple[SweepRecord, submit.SubmitFacts]:
+    """Copy the code of the sweep, and return the sweep and the facts with their paths in the copy."""
     paths = Sweeps(context.store).paths(sweep.sweep_id)
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
     private_folder(paths.run_dir)
@@ -271,6 +272,7 @@ class _ArrayQueue(_SweepQueue):
         return job_id
 
     def _write_script(self, records: Sequence[RunRecord], token: str, before: str) -> tuple[str, ...]:
+        """Write the script of an array, and return the sbatch command that submits it."""
         spec, paths = self._facts.spec, self._sweeps.paths(self._sweep.sweep_id)
         sbatch = spec.sbatch
         if before:
@@ -289,6 +291,7 @@ class _ArrayQueue(_SweepQueue):
         return (*head.argv[:-1], f"--array=0-{len(records) - 1}{throttle}", script)
 
     def _send(self, argv: tuple[str, ...], token: str) -> str:
+        """Submit an array and return its job number. Raise ``TakenOver`` or ``JobLimit``."""
         name = self._sweep.name
         if not _claim(self._sweeps.paths(self._sweep.sweep_id), token):
             message = f"another `clusterrun sweep continue` has taken over the points of {name}"

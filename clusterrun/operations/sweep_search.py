@@ -56,8 +56,8 @@ class _SearchLoop:
     def __init__(self, sweep: SweepRecord, search: SweepSearch, context: Context, tell: Tell) -> None:
         self._sweep, self._search = replace(sweep, cancelled=False), search
         self._context, self._tell = context, tell
-        self._known = Sweeps(context.store)
-        self._storage = _storage(self._known.paths(sweep.sweep_id).run_dir)
+        self._sweeps = Sweeps(context.store)
+        self._storage = _storage(self._sweeps.paths(sweep.sweep_id).run_dir)
         sampler = _optuna().samplers.TPESampler(constant_liar=True)
         options = {"study_name": sweep.sweep_id, "storage": self._storage, "load_if_exists": True}
         direction = "maximize" if search.largest else "minimize"
@@ -67,8 +67,8 @@ class _SearchLoop:
 
     def run(self) -> SweepRecord:
         """Keep ``at_once`` runs alive until the study has all its trials."""
-        self._known.save(self._sweep)
-        while not self._known.read(self._sweep.sweep_id).cancelled:
+        self._sweeps.save(self._sweep)
+        while not self._sweeps.read(self._sweep.sweep_id).cancelled:
             live = self._report_ended()
             room = min(self._search.at_once - len(live), self._search.trials - len(self._sweep.points))
             if room > 0 or self._sweep.waiting:
@@ -78,7 +78,7 @@ class _SearchLoop:
             else:
                 on_slurm = live[0].cluster == Cluster.SLURM.value
                 self._context.clock.sleep(WAVE_SECONDS if on_slurm else LOOK_EVERY)
-        return self._known.read(self._sweep.sweep_id)
+        return self._sweeps.read(self._sweep.sweep_id)
 
     def _report_ended(self) -> list[RunStatus]:
         """Report the ended runs to the study. Return the live runs."""
@@ -102,6 +102,7 @@ class _SearchLoop:
         return live
 
     def _report_result(self, place: int, status: RunStatus) -> None:
+        """Report the result of an ended run, or its failure, to the study."""
         by, name = self._search.by, run_name(self._sweep, place)
         value = reported(self._context.store.paths(status.run_id)).get(by)
         if not is_number(value):
@@ -127,7 +128,7 @@ class _SearchLoop:
         before = [_optuna().trial.Trial(self._study, trial_id) for trial_id in ids]
         trials = [*before, *(self._study.ask() for _ in range(count - len(before)))]
         values = [_point(trial, self._search) for trial in trials]
-        cancelled = self._known.read(self._sweep.sweep_id).cancelled
+        cancelled = self._sweeps.read(self._sweep.sweep_id).cancelled
         points = (*self._sweep.points, *map(SweepPoint, values))
         grown = replace(self._sweep, points=points, cancelled=cancelled)
         self._sweep = start(grown, self._context, self._tell)
@@ -156,6 +157,7 @@ def _storage(folder: str) -> Any:
 
 
 def _optuna() -> Any:
+    """Return the module ``optuna``. Raise ``BadInput`` if it cannot be imported."""
     try:
         import optuna
     except ImportError as error:

@@ -65,6 +65,7 @@ class RunWait:
         return self._status
 
     def _current(self, now: float) -> RunStatus:
+        """Return the status from the files if the run runs, else from the scheduler at growing intervals."""
         by_files = self._context.inquiry().statuses([self._run_id], ask=False)[0]
         if by_files.cluster == Cluster.LOCAL.value or by_files.state is State.RUNNING:
             return by_files

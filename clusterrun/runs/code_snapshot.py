@@ -307,6 +307,7 @@ def _weigh_ignored(root: str, ignored: Iterable[str], chosen: Sequence[str]) -> 
 
 
 def _ignored_data(root: str, ignored: Iterable[str]) -> Iterator[str]:
+    """Yield the ignored files, except caches, environments and hidden files."""
     for entry in ignored:
         path = os.path.join(root, entry)
         if _is_noise(entry) or _is_environment(path):

@@ -74,6 +74,7 @@ def _measure_all(folders: dict[str, str], usages: dict[str, Usage], late: thread
 
 
 def _usage(top: str, late: threading.Event) -> Usage:
+    """Return the usage of a folder or file. It is partial if ``late`` is set meanwhile."""
     own, linked, whole = 0, dict[tuple[int, int], LinkedFile](), True
     try:
         about = os.lstat(top)

@@ -129,6 +129,7 @@ def _empty(folder: _Folder, top: _Folder, depth: int) -> bool:
 
 
 def _remove_below(above: _Folder, name: str, top: _Folder, depth: int) -> bool:
+    """Remove the folder ``name``. Return whether a folder was moved up into ``top``."""
     with _Folder(above.fd, name) as folder:
         if folder.device != top.device:
             raise OSError(errno.EXDEV, "it is the mount point of another file system", name)

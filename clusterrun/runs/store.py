@@ -209,6 +209,7 @@ class Store:
         return further_jobs(self.paths(run_id))
 
     def _recorded(self, run_id: str) -> RunRecord:
+        """Return the record as submitted. Raise ``NoSuchRun``, ``BadDocument`` or ``DiskRefused``."""
         paths = self.paths(run_id)
         if not os.path.lexists(paths.run_dir):
             message = f"there is no run {run_id} in {self.runs}"
@@ -311,6 +312,7 @@ class Store:
         return self._by_job(job_id, self.ids())
 
     def _by_job(self, word: str, ids: list[str]) -> str:
+        """Return the newest run that has the job ``word``, on this cluster first; '' if there is none."""
         if not JOB_ID.fullmatch(word):
             return ""
         elsewhere = ""
@@ -351,6 +353,7 @@ class Store:
 
 
 def _unknown(word: str, starts: list[str], ids: list[str]) -> NoSuchRun:
+    """Return the error for a word that matches no run, or several."""
     if starts:
         listing = ", ".join(starts[:5]) + (", …" if len(starts) > 5 else "")
         return NoSuchRun(f"{word!r} is the start of {len(starts)} run ids: {listing}", "give more of the id")
