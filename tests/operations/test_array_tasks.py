@@ -34,8 +34,8 @@ def test_each_run_of_an_array_is_told_by_its_own_task_and_waiting_ones_by_their_
             row("COMPLETED", job_id="41_2", comment=MARK, nodelist="n2"),
         ]
     )
-    found = {task: jobs.speaking(files(task)) for task in range(7)}
-    assert {task: (one.row.job_id, one.row.word) for task, one in found.items() if one} == {
+    job_by_task = {task: jobs.speaking(files(task)) for task in range(7)}
+    assert {task: (job.row.job_id, job.row.word) for task, job in job_by_task.items() if job} == {
         0: ("41_0", "PENDING"),
         1: ("41_1", "RUNNING"),
         2: ("41_2", "COMPLETED"),
@@ -52,25 +52,25 @@ def test_the_job_that_goes_on_after_a_task_speaks_once_the_task_is_over() -> Non
             row("RUNNING", job_id="97", comment="clusterrun:20270115-080000-0000-lr.1:token_1"),
         ]
     )
-    found = jobs.speaking(files(1, "41_1"))
-    assert found and (found.row.job_id, found.own) == ("97", "41_1")
+    job_by_task = jobs.speaking(files(1, "41_1"))
+    assert job_by_task and (job_by_task.row.job_id, job_by_task.own) == ("97", "41_1")
 
 
 def test_where_a_site_keeps_no_comments_the_number_and_the_name_of_the_array_must_do() -> None:
     jobs = Jobs([row("PENDING", job_id="41_[1]", comment="", name="lr"), row(job_id="41_2", comment="")])
-    found = [jobs.speaking(files(task, f"41_{task}")) for task in (1, 2)]
-    assert [one.row.job_id if one else None for one in found] == ["41_1", None]
+    job_by_task = [jobs.speaking(files(task, f"41_{task}")) for task in (1, 2)]
+    assert [job.row.job_id if job else None for job in job_by_task] == ["41_1", None]
 
 
 def test_tasks_of_an_array_are_ended_with_one_word() -> None:
-    asked = []
+    commands = []
 
     def run(argv: tuple[str, ...], timeout: float, **_: object) -> system.Completed:
-        asked.append(argv)
+        commands.append(argv)
         return system.Completed(argv, 0, "", "", 0.0)
 
     SlurmClient({}, run).cancel(["41_0", "41_1", "41_2", "41_7", "17", "42_5"])
-    assert asked == [("scancel", "41_[0-2,7]", "17", "42_5")]
+    assert commands == [("scancel", "41_[0-2,7]", "17", "42_5")]
 
 
 def test_a_task_of_an_array_never_goes_by_the_number_that_means_the_whole_array() -> None:

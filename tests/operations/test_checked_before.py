@@ -40,8 +40,8 @@ SITE = MachineFacts(slurm=True, python="/usr/bin/python3", allocation="41")
 
 
 def planned(nodes: str = "n[0-1]", **changes: Any) -> Plan:
-    wanted = JobSpec(("train.py",), "/home/me", cluster=Cluster.SLURM, nodes=2, gpus=4, nodelist=nodes)
-    return plan(replace(wanted, **changes), "run", "token", "/runs/run", SITE)
+    requested = JobSpec(("train.py",), "/home/me", cluster=Cluster.SLURM, nodes=2, gpus=4, nodelist=nodes)
+    return plan(replace(requested, **changes), "run", "token", "/runs/run", SITE)
 
 
 @pytest.fixture
@@ -51,10 +51,14 @@ def context(tmp_path: Path) -> Context:
     return Context({"CLUSTERRUN_HOME": str(tmp_path / "home")}, clock)
 
 
-def ended(context: Context, said: RunState | None, nodes: str, at: float = NOW - 60, by: str = "x") -> str:
+def ended(
+    context: Context, run_state: RunState | None, nodes: str, at: float = NOW - 60, by: str = "x"
+) -> str:
     """A run of the allocation that relied on the check of another one."""
     spec = replace(planned(nodes).spec, environment=())
-    chosen = add(context, at=at, said=said, spec=spec, in_allocation=True, must_understand=("in_allocation",))
+    chosen = add(
+        context, at=at, run_state=run_state, spec=spec, in_allocation=True, must_understand=("in_allocation",)
+    )
     Path(context.store.paths(chosen).checked_for).write_text(json.dumps(encode_set(CheckedFor("key", by))))
     return chosen
 
@@ -69,20 +73,22 @@ def checked(
     """A run of the allocation that made a check, and whose ranks ended well."""
     chosen = ended(context, WELL, nodes, at, by="")
     world = ("n0", "n1") if nodes == "n[0-1]" else (nodes,)
-    found = Report(chosen, "c", level, grade, at, 9.0, 60.0, 1, "gloo", world, (), (), (), environment=CHOSEN)
+    report = Report(
+        chosen, "c", level, grade, at, 9.0, 60.0, 1, "gloo", world, (), (), (), environment=CHOSEN
+    )
     path = Path(context.store.paths(chosen).attempt(0).preflight)
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(encode(found)))
+    path.write_text(json.dumps(encode(report)))
     return chosen
 
 
-def answer(context: Context, made: Plan, own_key: str = "key") -> Report | None:
-    records = [context.store.read(one) for one in context.store.ids()]
-    return earlier(made, own_key, records, context)
+def answer(context: Context, planned_run: Plan, own_key: str = "key") -> Report | None:
+    records = [context.store.read(run) for run in context.store.ids()]
+    return earlier(planned_run, own_key, records, context)
 
 
 @pytest.mark.parametrize(
-    "made, changes, counts",
+    "earlier_run, changes, counts",
     [
         ({}, {}, True),
         ({"grade": Grade.WARN}, {}, True),
@@ -97,16 +103,16 @@ def answer(context: Context, made: Plan, own_key: str = "key") -> Report | None:
     ],
 )
 def test_a_check_counts_for_the_same_nodes_and_no_more_than_it_looked_at(
-    context: Context, made: dict[str, Any], changes: dict[str, Any], counts: bool
+    context: Context, earlier_run: dict[str, Any], changes: dict[str, Any], counts: bool
 ) -> None:
-    by = checked(context, **made)
+    by = checked(context, **earlier_run)
     expected = context.store.report(by, 0) if counts else None
     assert answer(context, planned(**changes)) == expected
     assert answer(context, planned(**changes), "another key") is None
 
 
 @pytest.mark.parametrize(
-    "said, nodes, counts",
+    "run_state, nodes, counts",
     [
         (WELL, "n[0-1]", True),
         (replace(WELL, state=State.CANCELLED), "n0", True),
@@ -131,10 +137,10 @@ def test_a_check_counts_for_the_same_nodes_and_no_more_than_it_looked_at(
     ],
 )
 def test_a_run_that_gives_a_reason_to_doubt_a_node_takes_the_check_back(
-    context: Context, said: RunState | None, nodes: str, counts: bool
+    context: Context, run_state: RunState | None, nodes: str, counts: bool
 ) -> None:
     checked(context)
-    ended(context, said, nodes)
+    ended(context, run_state, nodes)
     assert (answer(context, planned()) is not None) is counts
 
 
@@ -158,8 +164,8 @@ def test_only_a_mistake_in_the_programs_text_clears_its_nodes(lines: tuple[str, 
 def test_the_newest_check_that_suffices_counts_past_another_kind_of_run(context: Context) -> None:
     full = checked(context)
     checked(context, level="quick", at=NOW - 70)
-    found = answer(context, planned())
-    assert found and found.run_id == full
+    report = answer(context, planned())
+    assert report and report.run_id == full
 
 
 def test_what_cannot_be_read_counts_for_nothing(context: Context) -> None:
@@ -172,32 +178,32 @@ def test_another_python_container_environment_or_allocation_is_checked_anew(tmp_
     python = tmp_path / "env" / "bin" / "python"
     packages = tmp_path / "env" / "lib" / "python3.9" / "site-packages"
     packages.mkdir(parents=True)
-    made = planned(python=str(python))
-    same = key(made, {"HOME": "/a", "LR": "1"})
+    planned_run = planned(python=str(python))
+    same = key(planned_run, {"HOME": "/a", "LR": "1"})
     assert key(planned("n5", command=("other.py",), python=str(python)), {"HOME": "/b"}) == same
     others = {
-        key(made, {"NCCL_DEBUG": "INFO"}),
-        key(made, {"LD_LIBRARY_PATH": "/x"}),
-        key(made, {"SLURM_RESTART_COUNT": "1"}),
+        key(planned_run, {"NCCL_DEBUG": "INFO"}),
+        key(planned_run, {"LD_LIBRARY_PATH": "/x"}),
+        key(planned_run, {"SLURM_RESTART_COUNT": "1"}),
         key(planned(python=str(python), environment=(("GLOO_SOCKET_IFNAME", "eth1"),)), {}),
         key(planned(python=str(python), gpus=2), {}),
         key(planned(python=str(python), setup=("module load x",)), {}),
         key(planned(python=str(python), preflight_limit=(("noise", 0.5),)), {}),
         key(planned(python="/other/bin/python"), {}),
-        key(replace(made, allocation="42"), {}),
+        key(replace(planned_run, allocation="42"), {}),
     }
     os.utime(packages, (1, 1))  # as after pip install
-    assert same not in others | {key(made, {})}
+    assert same not in others | {key(planned_run, {})}
     assert len(others) == 9
 
 
 def test_ranks_get_what_the_earlier_check_chose_where_their_user_set_nothing() -> None:
     chosen = (*CHOSEN, ("GLOO_SOCKET_IFNAME", "ib0"))
     check = Report("x", "c", "full", Grade.PASS, NOW, 9, 60, 1, "", (), (), (), (), environment=chosen)
-    made = without_own_check(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
-    assert made.orders.environment == (("A", "1"), *CHOSEN)
-    assert (made.orders.preflight, made.orders.preflight.level) == (Preflight(), Level.OFF)
-    assert made.spec.level is Level.FULL, "the line that submits it again says nothing of a check"
+    planned_run = without_own_check(planned(environment=(("A", "1"),)), check, {"GLOO_SOCKET_IFNAME": "eth0"})
+    assert planned_run.orders.environment == (("A", "1"), *CHOSEN)
+    assert (planned_run.orders.preflight, planned_run.orders.preflight.level) == (Preflight(), Level.OFF)
+    assert planned_run.spec.level is Level.FULL, "the line that submits it again says nothing of a check"
     in_setup = without_own_check(planned(setup=("export NCCL_SOCKET_IFNAME=eth1",)), check, {})
     assert in_setup.orders.environment == (("GLOO_SOCKET_IFNAME", "ib0"),)
 

@@ -26,19 +26,19 @@ def quiet(_: str) -> None:
 def ended(context: Context, word: State = State.COMPLETED, days: float = 0.0, **changes: object) -> str:
     """A run that ended so many days ago, as its coordinator said."""
     then = NOW - days * 86400
-    said = state(word, ended_at=then, updated_at=then, started_at=then - 60)
-    return add(context, "9999", then - 100, said, **{"submitted_at": then - 100, **changes})
+    run_state = state(word, ended_at=then, updated_at=then, started_at=then - 60)
+    return add(context, "9999", then - 100, run_state, **{"submitted_at": then - 100, **changes})
 
 
 def going(planned: CleanPlan) -> list[str]:
-    return [one.status.run_id for one in planned.going]
+    return [run.status.run_id for run in planned.going]
 
 
 def test_age_counts_from_the_end(context: Context) -> None:
     old, young = ended(context, days=40), ended(context, days=20)
     planned = plan(context, CleanChoice(before=NOW - 30 * 86400), quiet)
     assert (going(planned), planned.kept) == ([old], ())
-    assert [one.status.run_id for one in remove(context, planned, quiet).runs] == [old]
+    assert [run.status.run_id for run in remove(context, planned, quiet).runs] == [old]
     assert context.store.ids() == [young]
     assert os.listdir(context.store.live) == []
 
@@ -93,27 +93,30 @@ def test_an_end_that_slurm_does_not_confirm_counts_after_a_day(
 ) -> None:
     slurm.down = True
     only = ended(context, State.FAILED, days=0.1)
-    (kept,) = plan(context, CleanChoice(), quiet).kept
-    assert kept == (only, "Slurm did not confirm its end, and its last heartbeat is less than a day old")
+    (staying,) = plan(context, CleanChoice(), quiet).kept
+    assert staying == (only, "Slurm did not confirm its end, and its last heartbeat is less than a day old")
     clock.time += SURE_SECONDS
     assert going(plan(context, CleanChoice(), quiet)) == [only]
 
 
 def test_a_run_of_another_cluster_stays_for_a_day(context: Context, clock: HandClock) -> None:
     only = ended(context, State.FAILED, days=0.1, slurm="there@ctl2")
-    (kept,) = plan(context, CleanChoice(), quiet).kept
-    assert kept == (only, "its jobs are on the cluster there, and its last heartbeat is less than a day old")
+    (staying,) = plan(context, CleanChoice(), quiet).kept
+    assert staying == (
+        only,
+        "its jobs are on the cluster there, and its last heartbeat is less than a day old",
+    )
     clock.time += SURE_SECONDS
     assert going(plan(context, CleanChoice(), quiet)) == [only]
 
 
 def test_a_local_run_whose_coordinator_still_ends_stays(context: Context) -> None:
-    here = processes.identity(os.getpid())
+    own_process = processes.identity(os.getpid())
     only = ended(context, days=2, cluster="local", host=os.uname().nodename)
     assert going(plan(context, CleanChoice(), quiet)) == [only]
     alive = ended(context, days=2, cluster="local", host=os.uname().nodename)
     record = Path(context.store.paths(alive).record)
-    record.write_text(record.read_text().replace('"9999"', f'"{here}"'))
+    record.write_text(record.read_text().replace('"9999"', f'"{own_process}"'))
     assert plan(context, CleanChoice(), quiet).kept == ((alive, "its coordinator still runs"),)
 
 
@@ -130,13 +133,13 @@ def test_a_run_that_lives_again_when_the_question_is_answered_stays(context: Con
 
 def test_what_an_earlier_clean_left_is_finished(context: Context) -> None:
     only = ended(context, days=2)
-    left = Path(context.store.runs, ".removed-20261120-074500-k3f9-train")
-    (left / "attempts").mkdir(parents=True)
-    (left / "attempts/00000.out").write_text("x")
+    leftover = Path(context.store.runs, ".removed-20261120-074500-k3f9-train")
+    (leftover / "attempts").mkdir(parents=True)
+    (leftover / "attempts/00000.out").write_text("x")
     planned = plan(context, CleanChoice(before=1.0), quiet)
-    assert [path for path, _ in planned.leftovers] == [str(left)]
+    assert [path for path, _ in planned.leftovers] == [str(leftover)]
     assert remove(context, planned, quiet).finished == planned.leftovers
-    assert (left.exists(), context.store.ids()) == (False, [only])
+    assert (leftover.exists(), context.store.ids()) == (False, [only])
 
 
 def test_what_another_clean_removed_meanwhile_is_not_held_any_more(context: Context) -> None:
@@ -145,7 +148,7 @@ def test_what_another_clean_removed_meanwhile_is_not_held_any_more(context: Cont
     planned = plan(context, CleanChoice(), quiet)
     context.store.remove(first)
     removed = remove(context, planned, quiet)
-    assert [one.status.run_id for one in removed.runs] == [second]
+    assert [run.status.run_id for run in removed.runs] == [second]
     assert (len(removed.gone), removed.left_by) == (2, planned.frees)
     assert planned.holds - removed.left_by >= 9000
     assert plan(context, CleanChoice(), quiet).holds >= 9000

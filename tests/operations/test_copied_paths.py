@@ -100,7 +100,7 @@ def test_a_script_that_the_copy_lacks_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "notice"),
+    ("arguments", "notice"),
     [
         (("data/train.bin",), "data/train.bin is not in the copy"),
         (("--data=data",), "data is not in the copy"),
@@ -109,9 +109,9 @@ def test_a_script_that_the_copy_lacks_is_refused(
     ],
 )
 def test_other_paths_that_the_copy_lacks_are_reported(
-    project: Path, snapshot: Snapshot, words: tuple[str, ...], notice: str
+    project: Path, snapshot: Snapshot, arguments: tuple[str, ...], notice: str
 ) -> None:
-    command = ("scripts/train.py", *(word.format(project=project) for word in words))
+    command = ("scripts/train.py", *(word.format(project=project) for word in arguments))
     setup = ("source .venv/bin/activate", "mkdir -p data/out", "it's unbalanced")
     notices = missing(JobSpec(command=command, cwd=str(project), setup=setup), snapshot)
     assert [notice in line for line in notices] == ([True] if notice else [])

@@ -44,9 +44,9 @@ OLD = state(updated_at=NOW - 400)
 
 
 @pytest.mark.parametrize(
-    "changes, said, taken, answer",
+    "changes, explicit, taken, answer",
     [
-        # what is not said is the allocation's
+        # options that are not explicit follow the allocation's
         ({}, "", {}, (3, 4, "n[0-2]")),
         ({"spares": 1}, "", {}, (2, 4, "n[0-2]")),
         ({"ranks_per_node": 2}, "", {}, (3, 0, "n[0-2]")),
@@ -71,15 +71,15 @@ OLD = state(updated_at=NOW - 400)
     ],
 )
 def test_a_run_takes_nodes_of_the_allocation_that_no_other_run_has(
-    changes: dict[str, Any], said: str, taken: dict[str, str], answer: object
+    changes: dict[str, Any], explicit: str, taken: dict[str, str], answer: object
 ) -> None:
     try:
-        found = fit_to_allocation(replace(PLAIN, **changes), said.split(), THERE, taken)
+        spec = fit_to_allocation(replace(PLAIN, **changes), explicit.split(), THERE, taken)
     except BadInput as error:
         assert error.seen == answer
         return
-    assert (found.nodes, found.gpus, found.nodelist) == answer
-    assert (found.cluster, found.exclude) == (Cluster.SLURM, "")
+    assert (spec.nodes, spec.gpus, spec.nodelist) == answer
+    assert (spec.cluster, spec.exclude) == (Cluster.SLURM, "")
 
 
 JOB = """\
@@ -110,12 +110,12 @@ def test_an_allocation_is_read_as_slurm_tells_it() -> None:
     ]
     ours = JOB.replace("JobName=interactive", "JobName=a b") + "   Comment=clusterrun:x:token\n"
     assert (read("2", ours).name, read("2", ours).comment) == ("a b", "clusterrun:x:token")
-    for text, seen in (
+    for text, message in (
         (JOB.replace("RUNNING", "COMPLETING"), "is COMPLETING, not one that is RUNNING"),
         ("", "is not known to Slurm"),
         (JOB + JOB, "is RUNNING and RUNNING, not one that is RUNNING"),
     ):
-        with pytest.raises(BadInput, match=seen):
+        with pytest.raises(BadInput, match=message):
             read("2", text)
     with pytest.raises(BadInput, match="SLURM_JOB_ID is not set"):
         allocation(Context({}))
@@ -149,7 +149,7 @@ LIVES, ENDED, GONE = row(), row("TIMEOUT"), row("COMPLETED")
 
 
 @pytest.mark.parametrize(
-    "given, answer",
+    "evidence, answer",
     [
         # the run's own word, whatever becomes of the allocation
         ({"row": LIVES, "state": state(State.COMPLETED)}, State.COMPLETED),
@@ -175,17 +175,17 @@ LIVES, ENDED, GONE = row(), row("TIMEOUT"), row("COMPLETED")
     ],
 )
 def test_the_allocation_lives_on_after_the_run_and_may_end_before_it(
-    given: dict[str, Any], answer: State
+    evidence: dict[str, Any], answer: State
 ) -> None:
-    found = judge(RunEvidence(**{"record": INSIDE, "run_dir": "/r", "now": NOW, **given}))
-    assert found.state is answer
-    assert "scancel" not in found.reason
-    assert (found.phase is Phase.ENDED) == answer.ended
+    status = judge(RunEvidence(**{"record": INSIDE, "run_dir": "/r", "now": NOW, **evidence}))
+    assert status.state is answer
+    assert "scancel" not in status.reason
+    assert (status.phase is Phase.ENDED) == answer.ended
 
 
 def test_it_is_said_what_ended_a_run_in_an_allocation() -> None:
-    def reason(**given: Any) -> str:
-        return judge(RunEvidence(record=INSIDE, run_dir="/r", now=NOW, **given)).reason
+    def reason(**evidence: Any) -> str:
+        return judge(RunEvidence(record=INSIDE, run_dir="/r", now=NOW, **evidence)).reason
 
     assert reason(row=GONE, state=OLD) == "its allocation, job 41, ended before it (COMPLETED)"
     assert reason(row=LIVES, state=state(State.CANCELLED), cancel_asked=True) == (
@@ -220,7 +220,7 @@ def test_an_older_client_does_not_take_the_allocation_for_the_runs_job() -> None
 def test_a_job_of_the_same_number_that_began_after_the_run_is_another_one() -> None:
     record = replace(INSIDE, submitted_at=NOW)
     rows = [row(start=NOW - 60, comment=""), row(start=NOW + 3600, comment=""), row(job_id="42")]
-    assert [Jobs([one]).of(record) == [one] for one in rows] == [True, False, False]
+    assert [Jobs([job_row]).of(record) == [job_row] for job_row in rows] == [True, False, False]
     assert Jobs(rows[:1], lambda _: "far").of(record) == []
 
 
@@ -239,20 +239,20 @@ def changes(record: RunRecord = INSIDE) -> dict[str, Any]:
 
 def test_cancel_ends_the_run_and_leaves_the_allocation(context: Context) -> None:
     slurm = context.client()
-    chosen = add(context, **{**changes(), "host": "elsewhere"}, said=state())
+    chosen = add(context, **{**changes(), "host": "elsewhere"}, run_state=state())
     ((_, after),) = cancel(context, [chosen], print)
     assert after.state is State.RUNNING, "nobody is there who could end it"
     assert (slurm.cancelled, context.store.cancel_asked(chosen)) == ([], True)  # type: ignore[attr-defined]
 
 
 def test_an_ended_run_may_be_removed_while_its_allocation_lives(context: Context) -> None:
-    chosen = add(context, **changes(), said=state(State.COMPLETED))
+    chosen = add(context, **changes(), run_state=state(State.COMPLETED))
     (status,) = context.inquiry().statuses([chosen])
     assert _ReasonsToKeep(context)(status) == ""
 
 
 @pytest.mark.parametrize(
-    "record, said, answer",
+    "record, run_state, answer",
     [
         (INSIDE, state(), ["n1"]),
         (INSIDE, None, ["n1"]),
@@ -264,16 +264,16 @@ def test_an_ended_run_may_be_removed_while_its_allocation_lives(context: Context
     ],
 )
 def test_nodes_are_in_use_by_runs_that_are_heard_of(
-    context: Context, record: RunRecord, said: RunState | None, answer: list[str]
+    context: Context, record: RunRecord, run_state: RunState | None, answer: list[str]
 ) -> None:
-    chosen = add(context, **{**changes(record), "host": "elsewhere"}, said=said)
-    add(context, "42", **changes(INSIDE), said=state())
+    chosen = add(context, **{**changes(record), "host": "elsewhere"}, run_state=run_state)
+    add(context, "42", **changes(INSIDE), run_state=state())
     assert held(context, THERE) == dict.fromkeys(answer, chosen)
 
 
 def test_no_job_is_queued_behind_a_run_in_an_allocation(context: Context) -> None:
     from clusterrun.operations.submit import _job_ids
 
-    chosen = add(context, **changes(), said=state())
+    chosen = add(context, **changes(), run_state=state())
     with pytest.raises(ClusterrunError, match="is not in Slurm's queue"):
         list(_job_ids([chosen], context))

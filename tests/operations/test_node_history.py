@@ -32,7 +32,7 @@ def memory(*reports: Report, **more: object) -> NodeRecords:
     return NodeRecords("lab", tuple(ordered), **more)  # type: ignore[arg-type]
 
 
-def left(folder: Path, *reports: Report) -> str:
+def write_reports(folder: Path, *reports: Report) -> str:
     for number, report in enumerate(reports):
         (folder / f"{report.run_id}.{number}.json").write_text(json.dumps(encode(report)))
         os.utime(folder / f"{report.run_id}.{number}.json", (report.at, report.at))
@@ -40,8 +40,8 @@ def left(folder: Path, *reports: Report) -> str:
 
 
 def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding() -> None:
-    known = memory(bad(3, "n1"), bad(2, "n1", finding=SLOW), bad(1, "n1", "n2", finding=PAIRS))
-    assert offenders(known) == [
+    records = memory(bad(3, "n1"), bad(2, "n1", finding=SLOW), bad(1, "n1", "n2", finding=PAIRS))
+    assert offenders(records) == [
         Offender("n1", 2, 1, AT - 3 * DAY, AT - DAY, "run-1", PAIRS),
         Offender("n2", 1, 0, AT - DAY, AT - DAY, "run-1", PAIRS),
     ]
@@ -49,28 +49,28 @@ def test_a_node_is_known_by_how_often_and_when_it_was_unfit_and_its_last_finding
 
 def test_a_link_is_one_whichever_way_it_was_cut_and_a_repair_of_one_end_counts() -> None:
     cut = replace(CUT, a="n0002", b="n0001")
-    known = memory(replace(FOUND, at=AT - DAY), replace(FOUND, run_id="later", links=(cut, CUT)))
+    records = memory(replace(FOUND, at=AT - DAY), replace(FOUND, run_id="later", links=(cut, CUT)))
     link = Finding("link", Grade.FAIL, CUT.said, CUT.remedy)
-    assert links(known) == [Offender("n0001 - n0002", 2, 0, AT - DAY, AT, "later", link)]
-    assert links(replace(known, forgotten=(("n0002", AT),))) == []
+    assert links(records) == [Offender("n0001 - n0002", 2, 0, AT - DAY, AT, "later", link)]
+    assert links(replace(records, forgotten=(("n0002", AT),))) == []
 
 
 def test_a_check_that_fails_on_every_node_tells_of_the_run_and_is_held_against_none() -> None:
     everywhere = tuple(node(f"n{i}", Finding("torch", Grade.FAIL, "no module named torch")) for i in (1, 2))
     assert offenders(memory(replace(HEALTHY, nodes=everywhere))) == []
     alone = replace(HEALTHY, nodes=(node("n1", XID),))
-    assert [one.node for one in offenders(memory(alone))] == ["n1"]
+    assert [offender.node for offender in offenders(memory(alone))] == ["n1"]
 
 
 def test_what_is_found_on_disk_is_what_was_left_there_since_the_moment_asked_for(tmp_path: Path) -> None:
-    folder = left(tmp_path, bad(40, "n3"), bad(3, "n1"), bad(1, "n2"))
+    folder = write_reports(tmp_path, bad(40, "n3"), bad(3, "n1"), bad(1, "n2"))
     (tmp_path / "half.json").write_text('{"run_id": ')
     (tmp_path / "newer.json").write_text('{"format": 99}')
     for name in ("half.json", "newer.json"):
         os.utime(tmp_path / name, (AT, AT))
-    known = recall(folder, AT - 30 * DAY)
-    assert [report.run_id for report in known.reports] == ["run-3", "run-1"]
-    assert [f"{tmp_path}/half.json is damaged" in known.damaged[0], "newer.json" in known.damaged[1]] == [
+    records = recall(folder, AT - 30 * DAY)
+    assert [report.run_id for report in records.reports] == ["run-3", "run-1"]
+    assert [f"{tmp_path}/half.json is damaged" in records.damaged[0], "newer.json" in records.damaged[1]] == [
         True
     ] * 2
     assert recall(str(tmp_path / "nowhere"), 0.0) == NodeRecords("nowhere", ())
@@ -85,43 +85,49 @@ def test_a_cluster_has_one_folder_below_findings_whatever_it_is_called(tmp_path:
 
 
 def test_a_forgotten_node_is_as_new_until_something_is_found_again(tmp_path: Path) -> None:
-    folder = left(tmp_path, bad(3, "n1", "n2"), bad(1, "n1"))
+    folder = write_reports(tmp_path, bad(3, "n1", "n2"), bad(1, "n1"))
     forget(folder, "n1", AT - 2 * DAY)
-    assert [(one.node, one.fails) for one in offenders(recall(folder, 0.0))] == [("n1", 1), ("n2", 1)]
+    assert [(offender.node, offender.fails) for offender in offenders(recall(folder, 0.0))] == [
+        ("n1", 1),
+        ("n2", 1),
+    ]
     forget(folder, "n1", AT)
-    assert [one.node for one in offenders(recall(folder, 0.0))] == ["n2"]
+    assert [offender.node for offender in offenders(recall(folder, 0.0))] == ["n2"]
     assert unknown(["n1", "n9"], recall(folder, 0.0)) == ["n9"]
 
 
 def test_nodes_that_were_unfit_are_kept_off_and_that_is_said_with_the_reason() -> None:
-    kept = keep_off(replace(SPEC, exclude="n8"), memory(bad(3, "n1"), bad(1, "n1", "n2")), AT)
-    assert kept[0].exclude == "n[8,1-2]"
-    assert kept[1] == (
+    spec_and_notices = keep_off(replace(SPEC, exclude="n8"), memory(bad(3, "n1"), bad(1, "n1", "n2")), AT)
+    assert spec_and_notices[0].exclude == "n[8,1-2]"
+    assert spec_and_notices[1] == (
         "excludes n1: unfit 2 times, last 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
         "excludes n2: unfit 1 d ago (gpu errors: GPU 3: Xid 79, fallen off the bus)",
     )
 
 
 def test_a_warning_keeps_off_nobody() -> None:
-    kept = keep_off(SPEC, memory(bad(1, "n1", finding=SLOW)), AT)
-    assert (kept[0], kept[1]) == (SPEC, ("no node was found unfit lately: --avoid-bad excludes none",))
+    spec_and_notices = keep_off(SPEC, memory(bad(1, "n1", finding=SLOW)), AT)
+    assert (spec_and_notices[0], spec_and_notices[1]) == (
+        SPEC,
+        ("no node was found unfit lately: --avoid-bad excludes none",),
+    )
 
 
 def test_as_many_nodes_are_left_as_the_job_needs_and_the_worst_are_kept_off() -> None:
-    known = memory(bad(3, "n2"), bad(2, "n2", "n3"), bad(1, "n1", "n2"))
-    kept = keep_off(replace(SPEC, spares=1), known, AT, nodes_there=5)
-    assert kept[0].exclude == "n[1-2]"
-    assert kept[1][0] == (
+    records = memory(bad(3, "n2"), bad(2, "n2", "n3"), bad(1, "n1", "n2"))
+    spec_and_notices = keep_off(replace(SPEC, spares=1), records, AT, nodes_there=5)
+    assert spec_and_notices[0].exclude == "n[1-2]"
+    assert spec_and_notices[1][0] == (
         "n3 would be excluded too, but of 5 nodes the run needs 3: without them it could never start"
     )
-    none = keep_off(SPEC, known, AT, nodes_there=2)
+    none = keep_off(SPEC, records, AT, nodes_there=2)
     assert (none[0].exclude, len(none[1])) == ("", 1)
 
 
 def test_a_node_that_is_asked_for_by_name_is_not_kept_off() -> None:
-    kept = keep_off(replace(SPEC, nodelist="n[1-2]"), memory(bad(1, "n1", "n3")), AT)
-    assert kept[0].exclude == "n3"
-    assert kept[1][0] == "n1 was lately unfit, but --nodelist asks for it"
+    spec_and_notices = keep_off(replace(SPEC, nodelist="n[1-2]"), memory(bad(1, "n1", "n3")), AT)
+    assert spec_and_notices[0].exclude == "n3"
+    assert spec_and_notices[1][0] == "n1 was lately unfit, but --nodelist asks for it"
 
 
 def test_a_name_that_is_none_never_reaches_sbatch() -> None:

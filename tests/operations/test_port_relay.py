@@ -64,55 +64,55 @@ def until(condition, seconds: float = LIMIT) -> None:
 
 
 def everything(connection: socket.socket) -> bytes:
-    found = b""
+    content = b""
     while more := connection.recv(65536):
-        found += more
-    return found
+        content += more
+    return content
 
 
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        found.settimeout(LIMIT)
-        yield found
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(LIMIT)
+        yield listener
 
 
 @pytest.fixture
 def both(server: socket.socket) -> Iterator[Both]:
-    found = Both(server.getsockname()[1])
-    yield found
-    found.close()
+    ends = Both(server.getsockname()[1])
+    yield ends
+    ends.close()
 
 
 def test_many_bytes_go_both_ways_and_each_end_is_passed_on_by_itself(
     both: Both, server: socket.socket
 ) -> None:
-    with both.connection() as here:
-        there = server.accept()[0]  # of the look whether it listens
-        assert everything(there) == b""
-        there = server.accept()[0]
-        there.settimeout(LIMIT)
-        sender = threading.Thread(target=lambda: (here.sendall(BIG), here.shutdown(socket.SHUT_WR)))
+    with both.connection() as near:
+        far = server.accept()[0]  # of the look whether it listens
+        assert everything(far) == b""
+        far = server.accept()[0]
+        far.settimeout(LIMIT)
+        sender = threading.Thread(target=lambda: (near.sendall(BIG), near.shutdown(socket.SHUT_WR)))
         sender.start()
-        assert everything(there) == BIG
-        there.sendall(BIG)
-        there.close()
-        assert everything(here) == BIG
+        assert everything(far) == BIG
+        far.sendall(BIG)
+        far.close()
+        assert everything(near) == BIG
         sender.join(LIMIT)
 
 
 def test_a_connection_that_nobody_reads_holds_up_no_other(both: Both, server: socket.socket) -> None:
     server.accept()[0].close()
     with both.connection() as idle, both.connection() as other:
-        found = [server.accept()[0] for _ in range(2)]
-        for here in (idle, other):  # which is whose
-            here.sendall(b"?")
-        for there in found:
-            there.settimeout(LIMIT)
-            assert there.recv(1) == b"?"
+        accepted = [server.accept()[0] for _ in range(2)]
+        for near in (idle, other):  # which is whose
+            near.sendall(b"?")
+        for far in accepted:
+            far.settimeout(LIMIT)
+            assert far.recv(1) == b"?"
         idle.sendall(b"idle")
-        ready = select.select(found, [], [], LIMIT)[0]
-        by_peer = {one in ready: one for one in found}
+        ready = select.select(accepted, [], [], LIMIT)[0]
+        by_peer = {peer in ready: peer for peer in accepted}
         idle_there, other_there = by_peer[True], by_peer[False]
         idle_there.settimeout(0.5)
         with pytest.raises(TimeoutError):  # every buffer on the way is full
@@ -124,8 +124,8 @@ def test_a_connection_that_nobody_reads_holds_up_no_other(both: Both, server: so
 
 
 def test_a_port_where_nothing_listens_is_told_and_may_come_later() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as closed_server:
+        port = closed_server.getsockname()[1]
     both = Both(port)
     try:
         until(lambda: both.near.greeting is not None)
@@ -134,22 +134,22 @@ def test_a_port_where_nothing_listens_is_told_and_may_come_later() -> None:
             assert everything(refused) == b""
         until(lambda: bool(both.near.refused))
         assert both.near.refused == "Connection refused"
-        with socket.create_server(("127.0.0.1", port)) as server, both.connection() as here:
-            there = server.accept()[0]
-            there.sendall(b"here now")
-            there.close()
-            assert everything(here) == b"here now"
+        with socket.create_server(("127.0.0.1", port)) as server, both.connection() as near:
+            far = server.accept()[0]
+            far.sendall(b"here now")
+            far.close()
+            assert everything(near) == b"here now"
     finally:
         both.close()
 
 
 def test_a_far_end_that_is_gone_ends_every_connection(both: Both, server: socket.socket) -> None:
-    with both.connection() as here:
-        found = [server.accept()[0] for _ in range(2)]
-        found[1].sendall(b"x")
-        assert here.recv(1) == b"x"
+    with both.connection() as near:
+        accepted = [server.accept()[0] for _ in range(2)]
+        accepted[1].sendall(b"x")
+        assert near.recv(1) == b"x"
         both.far.kill()
-        assert everything(here) == b""
+        assert everything(near) == b""
         until(lambda: both.near.over)
     both.far.wait = lambda _: 0  # type: ignore[method-assign,assignment]
 
@@ -157,5 +157,5 @@ def test_a_far_end_that_is_gone_ends_every_connection(both: Both, server: socket
 def test_a_program_that_is_wanted_no_more_is_ended_with_all_it_started() -> None:
     code = "import os; from clusterrun.system import attended; "
     code += "print(attended(('sh', '-c', 'sleep 600 & sleep 600'), os.environ, lambda: False, 0.1))"
-    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, timeout=LIMIT)
-    assert done.stdout == "143\n", "nothing of it holds the output open"
+    result = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, timeout=LIMIT)
+    assert result.stdout == "143\n", "nothing of it holds the output open"

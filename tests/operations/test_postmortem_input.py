@@ -33,14 +33,14 @@ RECORDS: dict[str, Any] = {
 def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_releases_left_it(
     tmp_path: Path,
 ) -> None:
-    kept = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": STACK}
-    (tmp_path / "node-0000.stacks").write_text(json.dumps(kept))
+    content = {"0": {"stack": STACK, **RECORDS}, "1": {"stack": STACK}, "2": STACK}
+    (tmp_path / "node-0000.stacks").write_text(json.dumps(content))
     (tmp_path / "node-0001.stacks").write_text(json.dumps({"3": {"records": []}}))
     (tmp_path / "node-0002.stacks").write_text("{")
-    seen = tuple(last_stacks(AttemptPaths(str(tmp_path)), ("a", "a", "b")))
+    snapshots = tuple(last_stacks(AttemptPaths(str(tmp_path)), ("a", "a", "b")))
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
     stack = tuple(STACK)
-    assert seen == (
+    assert snapshots == (
         bare(0, "a", "S", stack=stack, groups=(Group("0", 4, ranks="0-3"),), records=(record,)),
         bare(1, "a", "S", stack=stack),
         bare(2, "b", "S", stack=stack),
@@ -49,6 +49,6 @@ def test_where_ranks_stood_and_what_they_had_called_is_read_as_this_and_older_re
 
 def test_the_records_that_a_rank_left_itself_stand_before_those_that_it_told_when_it_was_asked() -> None:
     record = Record("0", 6, "all_reduce", "[1]", "Long", False, 7.0)
-    asked = [bare(number, "a", "S", records=(record,) if number else ()) for number in range(3)]
-    left = bare(2, "b", "", records=(record, record))
-    assert last_records([left], asked) == (asked[1], left)
+    before_end = [bare(number, "a", "S", records=(record,) if number else ()) for number in range(3)]
+    at_failure = bare(2, "b", "", records=(record, record))
+    assert last_records([at_failure], before_end) == (before_end[1], at_failure)

@@ -49,7 +49,9 @@ class Client(SlurmClient):
         return (OFFER,)
 
     def nodes(self) -> tuple[NodeRow, ...]:
-        return tuple(NodeRow(f"n{one}", "big", "allocated" if one < 3 else "idle", 0) for one in range(1, 5))
+        return tuple(
+            NodeRow(f"n{number}", "big", "allocated" if number < 3 else "idle", 0) for number in range(1, 5)
+        )
 
     def queue(self) -> tuple[QueueRow, ...]:
         return (QueueRow("RUNNING", "big", "n[1-2]", "", NOW - 10, NOW + 1200),)
@@ -72,16 +74,18 @@ def ran(context: Context, number: int, spec: JobSpec, submitted: float, waited: 
 
 
 def test_the_size_and_smaller_ones_each_have_their_start(context: Context) -> None:
-    found = forecasts(SPEC, context)
-    starts = [(one.shape, one.starts_at, one.nodes_then, one.seconds) for one in found]
+    results = forecasts(SPEC, context)
+    starts = [
+        (forecast.shape, forecast.starts_at, forecast.nodes_then, forecast.seconds) for forecast in results
+    ]
     assert starts == [("4", NOW + 1200, 4, 600), ("2", NOW, 2, 600), ("1", NOW, 1, 600)]
     ranged = replace(SPEC, min_nodes=1, time_min=60)
-    assert [(one.shape, one.starts_at, one.nodes_then) for one in forecasts(ranged, context)] == [
-        ("1-4", NOW, 2)
-    ]
+    assert [
+        (forecast.shape, forecast.starts_at, forecast.nodes_then) for forecast in forecasts(ranged, context)
+    ] == [("1-4", NOW, 2)]
     shaped = replace(SPEC, shapes="4 2,time=20 8", time=0)
-    found = forecasts(shaped, context)
-    assert [(one.shape, one.starts_at, one.seconds) for one in found] == [
+    results = forecasts(shaped, context)
+    assert [(forecast.shape, forecast.starts_at, forecast.seconds) for forecast in results] == [
         ("4", NOW + 1200, 3600),
         ("2,time=20", NOW, 1200),
         ("8", None, 3600),
@@ -104,16 +108,16 @@ def test_a_run_that_followed_a_forecast_tells_how_far_that_was_off(context: Cont
     ran(context, 2, replace(SPEC, nodes=2), NOW + 60, 10.0)  # was to start at once, and did 10 s later
     ran(context, 3, replace(SPEC, nodes=2, time=60), NOW + 60, 999.0)  # nobody forecast that
     ran(context, 4, SPEC, NOW + 2000, 999.0)  # too late after it
-    off = {one.shape: one.off for one in forecasts(SPEC, context)}
+    off = {forecast.shape: forecast.off for forecast in forecasts(SPEC, context)}
     assert off == {"4": Waits(2, 185.0, 360.0), "2": Waits(2, 185.0, 360.0), "1": Waits(1, 10.0, 10.0)}
 
 
 def test_forecasts_that_cannot_be_read_or_kept_cost_none(context: Context, tmp_path: Path) -> None:
     forecasts(SPEC, context)
-    (kept,) = (tmp_path / "cache").glob("forecasts-*")
-    kept.write_text("not json\n")
+    (forecast_file,) = (tmp_path / "cache").glob("forecasts-*")
+    forecast_file.write_text("not json\n")
     assert forecasts(SPEC, context)[0].off is None
-    assert len(kept.read_text().splitlines()) == 3
+    assert len(forecast_file.read_text().splitlines()) == 3
 
 
 def test_without_a_queue_there_is_nothing_to_forecast(context: Context) -> None:

@@ -34,12 +34,12 @@ WAITS = LeftBehind("41", "n1", NOW - 60, "it waits")
 REQUEUES = replace(RECORD, spec=replace(RECORD.spec, requeue=True))
 
 
-def said(**changes: Any) -> RunEvidence:
+def evidence(**changes: Any) -> RunEvidence:
     return RunEvidence(**{"record": RECORD, "run_dir": "/runs/x", "now": NOW, **changes})
 
 
 @pytest.mark.parametrize(
-    "given, answer",
+    "changes, answer",
     [
         # squeue and the coordinator agree
         ({"row": row("PENDING", reason="Priority")}, (State.PENDING, Phase.QUEUED)),
@@ -121,16 +121,16 @@ def said(**changes: Any) -> RunEvidence:
         ({"record": LOCAL, "alive": None, "state": state(**OLD)}, (State.UNKNOWN, Phase.TRAINING)),
     ],
 )
-def test_the_state_is_the_best_founded_word(given: dict[str, Any], answer: tuple[State, Phase]) -> None:
-    found = judge(said(**given))
-    assert (found.state, found.phase) == answer
+def test_the_state_is_the_best_founded_word(changes: dict[str, Any], answer: tuple[State, Phase]) -> None:
+    status = judge(evidence(**changes))
+    assert (status.state, status.phase) == answer
 
 
 NEVER = "DependencyNeverSatisfied"
 
 
 @pytest.mark.parametrize(
-    "given, reason, hopeless",
+    "changes, reason, hopeless",
     [
         (
             {"row": row("PENDING", reason=NEVER)},
@@ -157,14 +157,14 @@ NEVER = "DependencyNeverSatisfied"
     ],
 )
 def test_a_run_that_can_never_start_says_so_and_why(
-    given: dict[str, Any], reason: str, hopeless: bool
+    changes: dict[str, Any], reason: str, hopeless: bool
 ) -> None:
-    found = judge(said(**given))
-    assert (found.reason, found.hopeless) == (reason, hopeless)
+    status = judge(evidence(**changes))
+    assert (status.reason, status.hopeless) == (reason, hopeless)
 
 
 def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
-    assert judge(said(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
+    assert judge(evidence(row=row("FAILED", end=NOW - 3), state=FAILED)) == RunStatus(
         run_id=RECORD.run_id,
         job_id="41",
         name="train",
@@ -187,7 +187,7 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, words",
+    "changes, message",
     [
         ({"row": None, "state": state(**OLD)}, "ended without giving a reason"),
         ({"row": row("FAILED", nodelist="")}, "ended without giving a reason (FAILED); see job.out"),
@@ -293,75 +293,78 @@ def test_a_status_holds_all_that_is_known_of_an_ended_run() -> None:
         ({"state": state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))}, FAILURE.why),
     ],
 )
-def test_the_reason_says_what_was_seen(given: dict[str, Any], words: str) -> None:
-    assert words in judge(said(**given)).reason
+def test_the_reason_says_what_was_seen(changes: dict[str, Any], message: str) -> None:
+    assert message in judge(evidence(**changes)).reason
 
 
 def test_a_failure_that_was_survived_is_not_the_end_of_a_run() -> None:
     survived = state(State.COMPLETED, attempts=(replace(ATTEMPT, failure=FAILURE),))
     ended = state(State.FAILED, attempts=(replace(ATTEMPT, failure=FAILURE),))
-    found = [judge(said(row=row(), state=one)).failed_at for one in (survived, ended)]
-    assert found == [None, FAILURE.at]
+    failed_at = [judge(evidence(row=row(), state=run_state)).failed_at for run_state in (survived, ended)]
+    assert failed_at == [None, FAILURE.at]
 
 
 def test_a_waiting_run_tells_when_slurm_means_to_start_it_where_slurm_knows() -> None:
     waits = row("PENDING", reason="Resources", start=NOW + 7200)
-    assert judge(said(row=waits)).reason == (
+    assert judge(evidence(row=waits)).reason == (
         f"waits for nodes to become free; Slurm expects to start it about {moment(NOW + 7200)}, in 2 h"
     )
     for no_estimate in (None, NOW - 1, NOW + 365 * 86400):
-        found = judge(said(row=replace(waits, start=no_estimate))).reason
-        assert found == "waits for nodes to become free"
+        reason = judge(evidence(row=replace(waits, start=no_estimate))).reason
+        assert reason == "waits for nodes to become free"
 
 
 def test_the_nodes_of_the_newest_attempt_are_shown_where_slurm_has_forgotten_them() -> None:
-    assert judge(said(state=FAILED)).nodelist == "n[0-1]"
+    assert judge(evidence(state=FAILED)).nodelist == "n[0-1]"
 
 
 def test_a_job_that_ends_keeps_the_nodes_that_slurm_has_cleared() -> None:
     clearing = row("COMPLETING", nodelist="n1")
-    assert judge(said(row=clearing, state=FAILED)).nodelist == "n[0-1]"
-    assert judge(said(row=clearing)).nodelist == "n1"
-    assert judge(said(row=row("RUNNING", nodelist="n[0-2]"), state=FAILED)).nodelist == "n[0-2]"
+    assert judge(evidence(row=clearing, state=FAILED)).nodelist == "n[0-1]"
+    assert judge(evidence(row=clearing)).nodelist == "n1"
+    assert judge(evidence(row=row("RUNNING", nodelist="n[0-2]"), state=FAILED)).nodelist == "n[0-2]"
 
 
 def test_what_slurm_knew_once_is_kept_after_it_forgot() -> None:
-    then = judge(said(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
-    later = judge(said(state=state(State.CANCELLED)))
+    then = judge(evidence(row=row("TIMEOUT", end=NOW - 3), state=state(State.CANCELLED)))
+    later = judge(evidence(state=state(State.CANCELLED)))
     assert recorded_end(then, state(State.CANCELLED), NOW, later) == then
 
 
 def test_the_nodes_of_a_run_whose_coordinator_never_spoke_are_kept_too() -> None:
-    then = judge(said(row=replace(row("FAILED"), nodelist="n[0-1]")))
-    later = judge(said())
+    then = judge(evidence(row=replace(row("FAILED"), nodelist="n[0-1]")))
+    later = judge(evidence())
     assert (later.nodelist, recorded_end(then, None, NOW, later)) == ("", then)
 
 
 def test_an_end_that_was_seen_stands_while_slurm_does_not_answer() -> None:
-    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
-    unheard = judge(said(answered=False, cancel_asked=True))
+    then = judge(evidence(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    unheard = judge(evidence(answered=False, cancel_asked=True))
     assert (unheard.state, recorded_end(then, None, NOW, unheard)) == (State.UNKNOWN, then)
 
 
 def test_a_run_cancelled_while_it_waited_keeps_the_time_of_its_end() -> None:
-    then = judge(said(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
-    assert recorded_end(then, None, NOW, judge(said(cancel_asked=True))) == then
+    then = judge(evidence(row=row("CANCELLED", end=NOW - 3), cancel_asked=True))
+    assert recorded_end(then, None, NOW, judge(evidence(cancel_asked=True))) == then
 
 
 def test_a_run_that_went_on_after_its_end_is_judged_anew() -> None:
-    then = judge(said(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
+    then = judge(evidence(row=row("PREEMPTED"), state=state(State.PREEMPTED)))
     anew = state(updated_at=NOW + 60)
-    now = judge(said(now=NOW + 61, row=row(), state=anew))
+    now = judge(evidence(now=NOW + 61, row=row(), state=anew))
     assert recorded_end(then, anew, NOW, now).state is State.RUNNING
 
 
 def test_a_good_end_that_was_seen_late_replaces_a_silent_one() -> None:
-    silent = judge(said(row=None))
-    late = judge(said(state=state(State.COMPLETED)))
+    silent = judge(evidence(row=None))
+    late = judge(evidence(state=state(State.COMPLETED)))
     assert recorded_end(silent, state(State.COMPLETED), NOW, late).state is State.COMPLETED
 
 
 def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -> None:
     error = "--setup ended with exit code 1 on n1: module load cuda"
-    for found in (judge(said(row=row("FAILED"), script_error=error)), judge(said(script_error=error))):
-        assert (found.state, found.reason) == (State.FAILED, f"ended before any rank: {error}")
+    for status in (
+        judge(evidence(row=row("FAILED"), script_error=error)),
+        judge(evidence(script_error=error)),
+    ):
+        assert (status.state, status.reason) == (State.FAILED, f"ended before any rank: {error}")

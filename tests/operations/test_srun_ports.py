@@ -17,5 +17,5 @@ from clusterrun.operations.submit import _few_ports
 )
 def test_a_range_that_holds_no_two_launches_is_told(nodes: int, ports: int, needed: int) -> None:
     context: Any = SimpleNamespace(client=lambda: SimpleNamespace(srun_ports=lambda: ports))
-    said = _few_ports(JobSpec(("train.py",), "/home/me", nodes=nodes), context)
-    assert [bool(said), f"over {nodes} nodes opens {needed}:" in "".join(said)] == [bool(needed)] * 2
+    notices = _few_ports(JobSpec(("train.py",), "/home/me", nodes=nodes), context)
+    assert [bool(notices), f"over {nodes} nodes opens {needed}:" in "".join(notices)] == [bool(needed)] * 2

@@ -58,21 +58,23 @@ class Slurm:
 
     def finished(self, ids: Sequence[str]) -> tuple[JobRow, ...]:
         self.asked.append(f"finished {','.join(ids)}")
-        return tuple(one for one in self.accounted if one.job_id in ids)
+        return tuple(job_row for job_row in self.accounted if job_row.job_id in ids)
 
     def find(self, token: str) -> str:
-        return next((one.job_id for one in self.rows if token in one.comment), "")
+        return next((job_row.job_id for job_row in self.rows if token in job_row.comment), "")
 
     def cancel(self, ids: Sequence[str]) -> None:
         self.cancelled += ids
-        self.rows = [replace(one, word="CANCELLED") if one.job_id in ids else one for one in self.rows]
+        self.rows = [
+            replace(job_row, word="CANCELLED") if job_row.job_id in ids else job_row for job_row in self.rows
+        ]
 
 
 @pytest.fixture
 def clock() -> HandClock:
-    made = HandClock()
-    made.time = NOW
-    return made
+    hand_clock = HandClock()
+    hand_clock.time = NOW
+    return hand_clock
 
 
 @pytest.fixture
@@ -86,18 +88,18 @@ def context(tmp_path: Path, clock: HandClock, slurm: Slurm) -> Context:
 
 
 def add(
-    context: Context, job_id: str = "41", at: float = NOW, said: RunState | None = None, **changes: Any
+    context: Context, job_id: str = "41", at: float = NOW, run_state: RunState | None = None, **changes: Any
 ) -> str:
     chosen = run_id("train", at, os.urandom(2))
     context.store.claim(chosen)
     context.store.save(replace(RECORD, **{"run_id": chosen, "job_id": job_id, **changes}))
-    if said:
-        tell(context, chosen, said)
+    if run_state:
+        tell(context, chosen, run_state)
     return chosen
 
 
-def tell(context: Context, chosen: str, said: RunState) -> None:
-    Path(context.store.paths(chosen).state).write_text(json.dumps(encode(replace(said, run_id=chosen))))
+def tell(context: Context, chosen: str, run_state: RunState) -> None:
+    Path(context.store.paths(chosen).state).write_text(json.dumps(encode(replace(run_state, run_id=chosen))))
 
 
 def test_one_question_answers_for_all_runs(context: Context, slurm: Slurm) -> None:
@@ -109,7 +111,7 @@ def test_one_question_answers_for_all_runs(context: Context, slurm: Slurm) -> No
 
 
 def test_runs_that_ended_well_need_no_question(context: Context, slurm: Slurm) -> None:
-    add(context, said=state(State.COMPLETED))
+    add(context, run_state=state(State.COMPLETED))
     assert [s.state for s in statuses(context=context)] == [State.COMPLETED]
     assert slurm.asked == []
 
@@ -139,12 +141,12 @@ NEWER = "clusterrun:newer:other"
 def test_a_job_that_got_the_number_of_an_older_run_speaks_for_its_own_run_and_for_no_other(
     context: Context, slurm: Slurm, queued: tuple[JobRow, ...], accounted: tuple[JobRow, ...]
 ) -> None:
-    older = add(context, at=NOW - 900, token="older", said=state(updated_at=NOW - 800))
-    newer = add(context, token="other", said=state(State.COMPLETED) if not queued else state())
+    older = add(context, at=NOW - 900, token="older", run_state=state(updated_at=NOW - 800))
+    newer = add(context, token="other", run_state=state(State.COMPLETED) if not queued else state())
     slurm.rows, slurm.accounted = list(queued), accounted
-    told = {one.run_id: (one.state, one.reason) for one in statuses(context=context)}
-    assert (told[older][0], FORGOTTEN in told[older][1]) == (State.FAILED, True)
-    assert told[newer][0] in (State.RUNNING, State.COMPLETED)
+    answers = {status.run_id: (status.state, status.reason) for status in statuses(context=context)}
+    assert (answers[older][0], FORGOTTEN in answers[older][1]) == (State.FAILED, True)
+    assert answers[newer][0] in (State.RUNNING, State.COMPLETED)
     cancel(context, [older], print)
     assert slurm.cancelled == []
 
@@ -153,20 +155,20 @@ def test_the_accounting_is_not_asked_for_a_number_that_the_queue_gives_to_somebo
     context: Context, slurm: Slurm
 ) -> None:
     """It knows the newest job of a number, and keeps no comments: this one bears the name of the run."""
-    add(context, said=state(updated_at=NOW - 800))
+    add(context, run_state=state(updated_at=NOW - 800))
     slurm.rows, slurm.accounted = [row(comment=NEWER)], (row("TIMEOUT", comment=""),)
-    (found,) = statuses(context=context)
-    assert (found.state, FORGOTTEN in found.reason) == (State.FAILED, True)
+    (status,) = statuses(context=context)
+    assert (status.state, FORGOTTEN in status.reason) == (State.FAILED, True)
     assert slurm.asked == ["jobs"]
 
 
 def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    slurm.down, said = True, []
+    slurm.down, messages = True, []
     add(context)
-    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.UNKNOWN]
-    assert said == ["Slurm does not answer: timed out: what follows is what the run directories say"]
+    assert [s.state for s in statuses(context=context, tell=messages.append)] == [State.UNKNOWN]
+    assert messages == ["Slurm does not answer: timed out: what follows is what the run directories say"]
     slurm.down, slurm.rows = False, [row("FAILED")]
     clock.time += 10
     assert [s.state for s in statuses(context=context)] == [State.FAILED]
@@ -176,16 +178,16 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
     add(context)
-    slurm.rows, said = [row("PENDING", reason="Priority")], []
+    slurm.rows, messages = [row("PENDING", reason="Priority")], []
     statuses(context=context)
     slurm.down, clock.time = True, NOW + 600
-    (found,) = statuses(context=context, tell=said.append)
-    assert (found.state, found.reason) == (
+    (status,) = statuses(context=context, tell=messages.append)
+    assert (status.state, status.reason) == (
         State.UNKNOWN,
         "Slurm does not answer; 10 min ago it reported PENDING"
         " (waits: jobs with a higher priority are ahead)",
     )
-    assert "and what Slurm reported 10 min ago" in said[0]
+    assert "and what Slurm reported 10 min ago" in messages[0]
 
 
 def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Context, slurm: Slurm) -> None:
@@ -194,9 +196,9 @@ def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Con
     def fail(ids: Sequence[str]) -> tuple[JobRow, ...]:
         raise SchedulerError("sacct failed: Connection refused")
 
-    slurm.finished, said = fail, []  # type: ignore[method-assign]
-    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.FAILED]
-    assert "Connection refused" in said[0] and context.store.ended(chosen) is None
+    slurm.finished, messages = fail, []  # type: ignore[method-assign]
+    assert [s.state for s in statuses(context=context, tell=messages.append)] == [State.FAILED]
+    assert "Connection refused" in messages[0] and context.store.ended(chosen) is None
 
 
 def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
@@ -215,7 +217,7 @@ def test_a_job_that_an_older_answer_did_not_know_yet_is_asked_for_again(
 def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(updated_at=NOW - 1))
+    chosen = add(context, run_state=state(updated_at=NOW - 1))
     slurm.rows = [row()]
     statuses(context=context)
     clock.time += 1
@@ -225,25 +227,25 @@ def test_an_end_that_is_younger_than_slurms_answer_is_asked_about(
 
 
 def test_a_run_that_queued_itself_anew_is_where_its_successor_is(context: Context, slurm: Slurm) -> None:
-    said = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
-    chosen = add(context, said=said)
+    run_state = state(State.PENDING, phase=Phase.QUEUED, reason="resubmitted as job 42 without n1")
+    chosen = add(context, run_state=run_state)
     Path(context.store.paths(chosen).successor).write_text('{"job_id": "42"}')
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Priority")]
-    (found,) = statuses(["42"], context)
-    assert (found.run_id, found.job_id, found.state) == (chosen, "42", State.PENDING)
-    assert found.reason.startswith("resubmitted as job 42 without n1; waits")
+    (status,) = statuses(["42"], context)
+    assert (status.run_id, status.job_id, status.state) == (chosen, "42", State.PENDING)
+    assert status.reason.startswith("resubmitted as job 42 without n1; waits")
     cancel(context, [chosen], print)
     assert slurm.cancelled == ["42"]
 
 
 def test_the_newest_warning_of_a_live_run_stands_in_its_reason(context: Context, slurm: Slurm) -> None:
-    add(context, said=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
+    add(context, run_state=state(updated_at=NOW, warnings=("a swap", "ranks never formed one group")))
     slurm.rows = [row()]
     assert statuses(context=context)[0].reason == "warning: ranks never formed one group (and 1 more)"
 
 
 def test_a_run_that_ends_while_slurm_is_asked_ended_as_it_says_itself(context: Context, slurm: Slurm) -> None:
-    chosen = add(context, said=state(updated_at=NOW - 9))
+    chosen = add(context, run_state=state(updated_at=NOW - 9))
     Path(context.store.paths(chosen).next).write_text('{"job_id": "42"}')
 
     def jobs() -> tuple[JobRow, ...]:
@@ -267,29 +269,29 @@ def test_a_coordinator_that_spoke_after_slurms_answer_is_believed(
 
 
 def test_a_run_deleted_while_it_is_listed_is_left_out(context: Context) -> None:
-    kept, gone = add(context), add(context, at=NOW + 1)
-    context.store.discard(gone)
-    assert [s.run_id for s in context.inquiry().statuses([gone, kept], skip_missing=True)] == [kept]
+    present, deleted = add(context), add(context, at=NOW + 1)
+    context.store.discard(deleted)
+    assert [s.run_id for s in context.inquiry().statuses([deleted, present], skip_missing=True)] == [present]
     with pytest.raises(NoSuchRun):
-        context.inquiry().statuses([gone, kept])
+        context.inquiry().statuses([deleted, present])
 
 
 def test_of_a_run_with_a_damaged_state_slurm_can_still_tell(context: Context, slurm: Slurm) -> None:
     chosen = add(context)
     slurm.rows = [row("RUNNING")]
     Path(context.store.paths(chosen).state).write_text("{")
-    found = find(chosen, context).status()
-    assert found.state is State.RUNNING and "state.json is damaged" in found.reason
+    status = find(chosen, context).status()
+    assert status.state is State.RUNNING and "state.json is damaged" in status.reason
 
 
 def test_a_damaged_last_word_is_found_out_again(context: Context, slurm: Slurm) -> None:
-    chosen = add(context, said=state(State.COMPLETED))
+    chosen = add(context, run_state=state(State.COMPLETED))
     Path(context.store.paths(chosen).ended).write_text("{")
     assert find(chosen, context).state is State.COMPLETED
 
 
 def test_what_slurm_forgets_is_remembered(context: Context, slurm: Slurm, clock: HandClock) -> None:
-    chosen = add(context, said=state(State.CANCELLED))
+    chosen = add(context, run_state=state(State.CANCELLED))
     slurm.rows = [row("TIMEOUT", end=NOW)]
     first = find(chosen, context).status()
     slurm.rows, clock.time = [], NOW + 86400
@@ -302,7 +304,7 @@ def test_a_reported_end_of_a_chain_is_never_withdrawn(
     context: Context, slurm: Slurm, clock: HandClock, later: str
 ) -> None:
     """Job 41 was killed with its coordinator, and job 42, which waited for it, was cancelled and dropped."""
-    chosen = add(context, said=state(updated_at=NOW - 9))
+    chosen = add(context, run_state=state(updated_at=NOW - 9))
     following = Path(context.store.paths(chosen).next)
     following.write_text('{"job_id": "42"}')
     slurm.rows = [row("CANCELLED", end=NOW - 5), row("CANCELLED", job_id="42", nodelist="", end=NOW - 1)]
@@ -319,7 +321,7 @@ def test_a_reported_end_of_a_chain_is_never_withdrawn(
 def test_a_reported_end_of_a_chain_is_withdrawn_if_its_next_job_starts_after_all(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(updated_at=NOW - 9))
+    chosen = add(context, run_state=state(updated_at=NOW - 9))
     slurm.rows = [row("NODE_FAIL", end=NOW - 5)]
     assert find(chosen, context).status().state is State.NODE_FAIL
     clock.time += 100
@@ -332,19 +334,19 @@ def test_a_reported_end_of_a_chain_is_withdrawn_if_its_next_job_starts_after_all
 def test_a_full_disk_takes_nothing_from_what_was_found_out(
     context: Context, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(context, said=state(State.COMPLETED))
+    add(context, run_state=state(State.COMPLETED))
 
     def full(path: str, data: str, sync: bool = True) -> None:
         raise DiskRefused("no space left on device")
 
     monkeypatch.setattr(private_files, "write_whole", full)
-    said: list[str] = []
-    assert [s.state for s in statuses(context=context, tell=said.append)] == [State.COMPLETED]
-    assert len(said) == 1 and "could not be written: no space left" in said[0]
+    messages: list[str] = []
+    assert [s.state for s in statuses(context=context, tell=messages.append)] == [State.COMPLETED]
+    assert len(messages) == 1 and "could not be written: no space left" in messages[0]
 
 
 def test_a_job_that_still_completes_is_not_settled_yet(context: Context, slurm: Slurm) -> None:
-    chosen = add(context, said=state(State.CANCELLED))
+    chosen = add(context, run_state=state(State.CANCELLED))
     slurm.rows = [row("COMPLETING")]
     assert [find(chosen, context).state, context.store.ended(chosen)] == [State.CANCELLED, None]
 
@@ -375,19 +377,19 @@ def test_another_users_words_in_a_comment_adopt_nothing(context: Context, slurm:
 
 
 def test_a_damaged_run_is_shown_as_such_beside_the_others(context: Context) -> None:
-    good = add(context, said=state(State.COMPLETED))
+    good = add(context, run_state=state(State.COMPLETED))
     bad = add(context, at=NOW + 1)
     Path(context.store.paths(bad).record).write_text("{")
-    found = {s.run_id: (s.state, s.reason) for s in statuses(context=context)}
-    assert found[good][0] is State.COMPLETED
-    assert found[bad][0] is State.UNKNOWN and "record.json is damaged" in found[bad][1]
+    answers = {s.run_id: (s.state, s.reason) for s in statuses(context=context)}
+    assert answers[good][0] is State.COMPLETED
+    assert answers[bad][0] is State.UNKNOWN and "record.json is damaged" in answers[bad][1]
 
 
 def test_a_damaged_state_is_said_and_ends_no_run(context: Context) -> None:
     chosen = add(context)
     Path(context.store.paths(chosen).state).write_text("\0")
-    found = find(chosen, context).status()
-    assert found.state is State.UNKNOWN and "state.json is damaged" in found.reason
+    status = find(chosen, context).status()
+    assert status.state is State.UNKNOWN and "state.json is damaged" in status.reason
 
 
 def test_an_unknown_word_is_no_run(context: Context) -> None:
@@ -400,10 +402,10 @@ def test_cancel_leaves_the_word_for_the_coordinator_before_it_asks_slurm(
 ) -> None:
     chosen = add(context)
     slurm.rows = [row()]
-    seen: list[bool] = []
-    slurm.cancel = lambda ids: seen.append(context.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
+    requests: list[bool] = []
+    slurm.cancel = lambda ids: requests.append(context.store.cancel_asked(chosen)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
-    assert [seen, slurm.cancelled] == [[True], ["41"]]
+    assert [requests, slurm.cancelled] == [[True], ["41"]]
 
 
 def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
@@ -422,7 +424,7 @@ def test_cancel_sees_the_end_at_once_whatever_pause_a_site_asks_for(
 def test_cancel_with_a_time_of_its_own_leaves_a_job_that_runs_to_its_coordinator_first(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(updated_at=NOW))
+    chosen = add(context, run_state=state(updated_at=NOW))
     slurm.rows = [row()]
     at: list[float] = []
     slurm.cancel = lambda ids: (ids and at.append(clock.time - NOW)) or Slurm.cancel(slurm, ids)  # type: ignore[method-assign]
@@ -441,11 +443,11 @@ def test_cancel_with_a_time_of_its_own_takes_a_job_that_waits_out_of_the_queue_a
 
 
 def test_an_end_that_cut_a_save_says_so_in_its_reason(context: Context, slurm: Slurm) -> None:
-    words = "rank 0 was killed while saving: the handler of SIGTERM was still running after 27 s"
-    chosen = add(context, said=state(State.CANCELLED, reason=f"cancelled by request; {words}"))
+    message = "rank 0 was killed while saving: the handler of SIGTERM was still running after 27 s"
+    chosen = add(context, run_state=state(State.CANCELLED, reason=f"cancelled by request; {message}"))
     context.store.ask_cancel(chosen)
     slurm.rows = [row("CANCELLED")]
-    assert find(chosen, context).status().reason == f"by clusterrun cancel; {words}"
+    assert find(chosen, context).status().reason == f"by clusterrun cancel; {message}"
 
 
 def test_cancel_finds_the_job_of_a_lost_answer(context: Context, slurm: Slurm) -> None:
@@ -456,7 +458,7 @@ def test_cancel_finds_the_job_of_a_lost_answer(context: Context, slurm: Slurm) -
 
 
 def test_cancel_leaves_an_ended_run_as_it_is(context: Context, slurm: Slurm) -> None:
-    chosen = add(context, said=state(State.COMPLETED))
+    chosen = add(context, run_state=state(State.COMPLETED))
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.COMPLETED]
     assert [slurm.cancelled, context.store.cancel_asked(chosen)] == [[], False]
 
@@ -464,7 +466,7 @@ def test_cancel_leaves_an_ended_run_as_it_is(context: Context, slurm: Slurm) -> 
 def test_with_a_silent_controller_a_live_run_is_still_ended_by_its_coordinator(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(updated_at=NOW))
+    chosen = add(context, run_state=state(updated_at=NOW))
     slurm.down = True
 
     def refuse(ids: Sequence[str]) -> None:
@@ -496,9 +498,9 @@ def test_cancel_gives_up_waiting_in_the_end_and_says_what_is_left(
     chosen = add(context)
     slurm.rows = [row()]
     slurm.cancel = lambda ids: None  # type: ignore[method-assign]
-    said: list[str] = []
-    assert [s.state for _, s in cancel(context, [chosen], said.append)] == [State.RUNNING]
-    assert said == [f"waiting for {chosen} to end, at most 60 s"]
+    messages: list[str] = []
+    assert [s.state for _, s in cancel(context, [chosen], messages.append)] == [State.RUNNING]
+    assert messages == [f"waiting for {chosen} to end, at most 60 s"]
 
 
 def test_waiting_asks_the_scheduler_seldom_and_the_run_itself_often(
@@ -515,25 +517,25 @@ def test_waiting_asks_the_scheduler_seldom_and_the_run_itself_often(
         tell(context, chosen, state(State.COMPLETED, updated_at=clock.time))
 
     clock.acts = [*[lambda: None] * 250, *[start] * 250, finish]
-    said: list[str] = []
-    found = RunWait(context, chosen, said.append).wait(None)
-    assert found.state is State.COMPLETED
+    messages: list[str] = []
+    status = RunWait(context, chosen, messages.append).wait(None)
+    assert status.state is State.COMPLETED
     assert len(slurm.asked) <= 10
-    assert said[0].startswith(f"waiting for train ({chosen}, job 41) to end; it is queued: ")
-    assert said[-1].endswith("it is training")
+    assert messages[0].startswith(f"waiting for train ({chosen}, job 41) to end; it is queued: ")
+    assert messages[-1].endswith("it is training")
 
 
 def test_waiting_ends_at_its_limit(context: Context, slurm: Slurm, clock: HandClock) -> None:
     chosen = add(context)
     slurm.rows = [row("PENDING")]
-    found = RunWait(context, chosen, lambda _: None).wait(10.0)
-    assert (found.state, round(clock.time - NOW)) == (State.PENDING, 10)
+    status = RunWait(context, chosen, lambda _: None).wait(10.0)
+    assert (status.state, round(clock.time - NOW)) == (State.PENDING, 10)
 
 
 def test_a_time_limit_that_slurm_names_late_is_waited_for(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(State.CANCELLED))
+    chosen = add(context, run_state=state(State.CANCELLED))
     slurm.rows = [row("COMPLETING")]
 
     def name_it() -> None:
@@ -546,10 +548,10 @@ def test_a_time_limit_that_slurm_names_late_is_waited_for(
 def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(State.RUNNING, updated_at=NOW))
+    chosen = add(context, run_state=state(State.RUNNING, updated_at=NOW))
     answers = [lambda: (row(),)]
     slurm.jobs = lambda: answers.pop(0)()  # type: ignore[method-assign]
-    assert [one.state for one in statuses(context=context)] == [State.RUNNING]
+    assert [answer.state for answer in statuses(context=context)] == [State.RUNNING]
 
     def waits() -> tuple[JobRow, ...]:
         clock.time = NOW + 95.0
@@ -558,8 +560,8 @@ def test_a_coordinator_that_spoke_while_slurm_was_waited_for_in_vain_is_believed
 
     clock.time = NOW + 65.0
     answers.append(waits)
-    (found,) = statuses(context=context)
-    assert found.state is State.RUNNING and "last word" not in found.reason
+    (status,) = statuses(context=context)
+    assert status.state is State.RUNNING and "last word" not in status.reason
 
 
 class Clusters:
@@ -591,8 +593,8 @@ def clusters(tmp_path: Path, clock: HandClock) -> Clusters:
 def test_another_clusters_slurm_ends_no_run_and_none_of_its_jobs_is_taken_for_the_runs(
     clusters: Clusters, word: str, spoken: float | None, seen_on_b: State, comment: str
 ) -> None:
-    said = state(updated_at=NOW - spoken) if spoken is not None else None
-    chosen = add(clusters.on_a, said=said, slurm="a@ctl")
+    run_state = state(updated_at=NOW - spoken) if spoken is not None else None
+    chosen = add(clusters.on_a, run_state=run_state, slurm="a@ctl")
     clusters.a.rows = [row(word, comment=comment)]
     clusters.b.rows = [row("FAILED", comment="")]  # of the same number and name
     clusters.b.accounted = (row("FAILED", comment=""),)
@@ -609,17 +611,17 @@ def test_a_run_is_cancelled_where_it_is_and_elsewhere_that_is_said(clusters: Clu
     clusters.a.rows = [row("PENDING")]
     clusters.b.rows = [row("RUNNING", comment="")]
     asked_at = clusters.clock.monotonic()
-    with pytest.raises(SchedulerError) as told:
+    with pytest.raises(SchedulerError) as raised:
         cancel(clusters.on_b, [chosen], print)
     assert clusters.clock.monotonic() == asked_at, "nobody who could end it is waited for"
-    assert told.value.seen == f"{chosen} is not ended: its jobs are on the cluster a"
+    assert raised.value.seen == f"{chosen} is not ended: its jobs are on the cluster a"
     assert clusters.b.cancelled == [] and clusters.on_b.store.cancel_asked(chosen)
     assert [s.state for _, s in cancel(clusters.on_a, [chosen], print)] == [State.CANCELLED]
     assert clusters.a.cancelled == ["41"]
 
 
 def test_a_coordinator_that_hears_the_word_ends_its_run_from_another_cluster_too(clusters: Clusters) -> None:
-    chosen = add(clusters.on_a, said=state(updated_at=NOW), slurm="a@ctl")
+    chosen = add(clusters.on_a, run_state=state(updated_at=NOW), slurm="a@ctl")
     clusters.clock.acts = [lambda: tell(clusters.on_b, chosen, state(State.CANCELLED))]
     assert [s.state for _, s in cancel(clusters.on_b, [chosen], print)] == [State.CANCELLED]
 
@@ -627,7 +629,7 @@ def test_a_coordinator_that_hears_the_word_ends_its_run_from_another_cluster_too
 def test_a_heartbeat_outranks_the_silence_of_a_queue(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = add(context, said=state(updated_at=NOW - 1))
+    chosen = add(context, run_state=state(updated_at=NOW - 1))
     assert find(chosen, context).state is State.RUNNING
     clock.time += 60
     assert find(chosen, context).state is State.FAILED
@@ -657,5 +659,5 @@ def test_an_inferred_end_is_written_once_and_asked_about_for_a_day(
     assert noted is not None and noted.at == NOW
     assert slurm.asked.count("finished 41") == 1
     clock.time += 86400
-    asked = len(slurm.asked)
-    assert find(chosen, context).status() == first and len(slurm.asked) == asked
+    queries = len(slurm.asked)
+    assert find(chosen, context).status() == first and len(slurm.asked) == queries

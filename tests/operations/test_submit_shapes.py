@@ -37,7 +37,7 @@ def test_a_shape_is_nodes_and_gpus_and_what_else_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, message",
     [
         ("4x8", "1 of them; a choice has 2 to 9"),
         (" ".join(map(str, range(1, 11))), "10 of them"),
@@ -55,19 +55,19 @@ def test_a_shape_is_nodes_and_gpus_and_what_else_differs() -> None:
         ("4x8 2,ranks-per-node=many", "ranks-per-node 'many' is not a whole number"),
     ],
 )
-def test_what_is_no_choice_of_shapes_is_refused(text: str, said: str) -> None:
+def test_what_is_no_choice_of_shapes_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         shapes.read(text)
-    assert said in refused.value.seen
+    assert message in refused.value.seen
 
 
 def test_the_job_of_a_shape_is_told_by_its_comment_and_begins_as_its_own_folder() -> None:
     spec = JobSpec(("train.py",), "/", shapes="4 2,time=8h", name="train")
-    made = plan(spec.shaped(1), "r", "t0ken", "/runs/r", SITE, 1)
-    assert made.argv[-1] == "/runs/r/shapes/1/script.sh"
-    assert made.script.rstrip().endswith("agent.pyz coordinate /runs/r/shapes/1")
-    assert "--comment=clusterrun:r:t0ken shape=1" in made.script
-    assert (made.orders.shape, made.orders.nodes, made.orders.launch[-1]) == (1, 2, "/runs/r")
+    planned = plan(spec.shaped(1), "r", "t0ken", "/runs/r", SITE, 1)
+    assert planned.argv[-1] == "/runs/r/shapes/1/script.sh"
+    assert planned.script.rstrip().endswith("agent.pyz coordinate /runs/r/shapes/1")
+    assert "--comment=clusterrun:r:t0ken shape=1" in planned.script
+    assert (planned.orders.shape, planned.orders.nodes, planned.orders.launch[-1]) == (1, 2, "/runs/r")
     for site in (
         MachineFacts(slurm=False, python="/p"),
         MachineFacts(slurm=True, python="/p", allocation="7"),
@@ -108,24 +108,26 @@ def test_the_job_that_comes_second_ends_well_and_starts_nothing(
 def test_the_run_that_has_begun_cancels_the_jobs_of_its_other_shapes_alone() -> None:
     rows = ("7|clusterrun:r:t shape=1", "8|clusterrun:r:t shape=1", "9|clusterrun:r:t shape=0 for paper")
     others = ("10|clusterrun:other:t shape=0", "11|", "12|clusterrun:r:t", "13|clusterrun:rr:t shape=0")
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
     class Commands:
-        def run(self, argv: tuple[str, ...], seconds: float, done: object) -> None:
-            asked.append(argv)
-            assert callable(done)
-            done(CommandDone(0, (*rows, *others), ""))
+        def run(self, argv: tuple[str, ...], seconds: float, on_done: object) -> None:
+            commands.append(argv)
+            assert callable(on_done)
+            on_done(CommandDone(0, (*rows, *others), ""))
 
-    given: tuple[Any, ...] = (Commands(), SlurmJob("7", 0, 0.0), ORDERS, None, print, print)
-    Scheduler(*given).drop_shapes(1)
-    assert asked[1:] == [("scancel", "9")]
+    arguments: tuple[Any, ...] = (Commands(), SlurmJob("7", 0, 0.0), ORDERS, None, print, print)
+    Scheduler(*arguments).drop_shapes(1)
+    assert commands[1:] == [("scancel", "9")]
 
 
 def test_a_run_begins_once_however_its_jobs_start_and_the_controller_stops(tmp_path: Path) -> None:
-    found = tally(races(30, 1, str(tmp_path)) + races(10, 2, str(tmp_path), shapes=3))
-    assert (found["doubled"], found["lost"], found["jobs left"]) == (0, 0, 0)
+    counts = tally(races(30, 1, str(tmp_path)) + races(10, 2, str(tmp_path), shapes=3))
+    assert (counts["doubled"], counts["lost"], counts["jobs left"]) == (0, 0, 0)
     assert (
-        found["losers cancelled"] and found["losers that ended by themselves"] and found["controller stops"]
+        counts["losers cancelled"]
+        and counts["losers that ended by themselves"]
+        and counts["controller stops"]
     )
 
 
@@ -137,5 +139,7 @@ def test_a_claim_that_is_none_is_found_by_the_same_races(tmp_path: Path) -> None
 def test_what_a_run_has_is_that_of_the_shape_it_began_in(tmp_path: Path) -> None:
 
     spec = JobSpec(("train.py",), "/", shapes="4x8 2x4,time=8h")
-    sizes = [(one.nodes, one.gpus) for one in (formed(spec, None), formed(spec, None, 1))]
+    sizes = [
+        (formed_spec.nodes, formed_spec.gpus) for formed_spec in (formed(spec, None), formed(spec, None, 1))
+    ]
     assert sizes == [(4, 8), (2, 4)]

@@ -50,11 +50,11 @@ def sweep(context: Context, count: int, limit: int, at_most: int = 0) -> SweepRe
     home = Path(context.environ["HOME"])
     (home / "limit").write_text(str(limit))
     spec = JobSpec(("true", "{n}"), str(home), name="t", cluster=Cluster.SLURM, preflight="off")
-    made = new_sweep(spec, [(("n", str(number)),) for number in range(count)], at_most, context)
-    return start(made, context, quiet, patient=False)
+    record = new_sweep(spec, [(("n", str(number)),) for number in range(count)], at_most, context)
+    return start(record, context, quiet, patient=False)
 
 
-def asked(context: Context) -> list[str]:
+def array_options(context: Context) -> list[str]:
     """The arrays that sbatch was asked for, in turn, and what they wait for."""
     lines = (Path(context.environ["HOME"]) / "asked").read_text().splitlines()
     return [match[0] for line in lines if (match := re.search(r"--array=\S+", line))]
@@ -63,26 +63,26 @@ def asked(context: Context) -> list[str]:
 def test_a_sweep_is_cut_where_an_array_may_be_no_longer_and_each_waits_for_the_one_before(
     context: Context,
 ) -> None:
-    made = sweep(context, 9, 100, at_most=2)
-    assert asked(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0-0%2"]
-    records = [context.store.read(run_id) for run_id in made.run_ids]
+    sweep_record = sweep(context, 9, 100, at_most=2)
+    assert array_options(context) == ["--array=0-3%2", "--array=0-3%2", "--array=0-0%2"]
+    records = [context.store.read(run_id) for run_id in sweep_record.run_ids]
     numbers = ["40_0", "40_1", "40_2", "40_3", "44_0", "44_1", "44_2", "44_3", "48_0"]
     assert [record.job_id for record in records] == numbers
     assert [record.point for record in records] == [f"n={number}" for number in range(9)]
     assert len({record.token for record in records}) == 9
-    scripts = sorted(Path(Sweeps(context.store).paths(made.sweep_id).run_dir).glob("array-*.sh"))
+    scripts = sorted(Path(Sweeps(context.store).paths(sweep_record.sweep_id).run_dir).glob("array-*.sh"))
     waits = re.findall(r"afterany:\d+", "".join(script.read_text() for script in scripts))
     assert sorted(waits) == ["afterany:40", "afterany:44"]
 
 
 def test_a_limit_on_jobs_is_filled_to_the_last_and_leaves_no_run_of_what_it_refused(context: Context) -> None:
-    made = sweep(context, 9, 3)
-    assert asked(context)[:2] == ["--array=0-3", "--array=0-1"]
-    assert (len(made.run_ids), made.waiting) == (3, [3, 4, 5, 6, 7, 8])
-    assert sorted(context.store.ids()) == sorted(made.run_ids)
-    assert Sweeps(context.store).read(made.sweep_id) == made
+    record = sweep(context, 9, 3)
+    assert array_options(context)[:2] == ["--array=0-3", "--array=0-1"]
+    assert (len(record.run_ids), record.waiting) == (3, [3, 4, 5, 6, 7, 8])
+    assert sorted(context.store.ids()) == sorted(record.run_ids)
+    assert Sweeps(context.store).read(record.sweep_id) == record
     (Path(context.environ["HOME"]) / "limit").write_text("100")
-    assert start(made, context, quiet, patient=False).waiting == []
+    assert start(record, context, quiet, patient=False).waiting == []
 
 
 def test_a_limit_that_takes_none_is_an_error_in_slurms_words(context: Context) -> None:
@@ -103,8 +103,8 @@ def test_an_array_whose_number_was_never_heard_is_known_by_its_comment(context: 
         '#!/bin/sh\ngrep -oh "clusterrun:[^ \\"]*" "$HOME"/home/sweeps/*/array-*.sh | cut -d: -f3 | head -1'
         ' > "$HOME/token"\necho "sbatch: error: Batch job submission failed: Socket timed out" >&2\nexit 1\n'
     )
-    made = sweep(context, 3, 9)
-    assert [context.store.read(run_id).job_id for run_id in made.run_ids] == ["41_0", "41_1", "41_2"]
+    record = sweep(context, 3, 9)
+    assert [context.store.read(run_id).job_id for run_id in record.run_ids] == ["41_0", "41_1", "41_2"]
     assert os.path.exists(home / "token")
 
 
@@ -122,7 +122,7 @@ def test_calls_that_a_limit_holds_back_are_queued_as_others_end_and_none_is_lost
     monkeypatch.setattr("clusterrun.operations.sweep._ArrayQueue._room", room)
     jobs = executor.map_array(abs, range(7))
     assert [job.submission().args for job in jobs] == [(number,) for number in range(7)]
-    assert asked(context)[-2:] == ["--array=0-1", "--array=0-1"]
+    assert array_options(context)[-2:] == ["--array=0-1", "--array=0-1"]
     assert "3 calls are queued; a limit on your jobs holds 4 back" in caplog.text
 
 
@@ -130,9 +130,9 @@ def test_calls_that_nobody_knows_any_more_are_not_queued_as_runs_without_one(con
     (Path(context.environ["HOME"]) / "limit").write_text("3")
     spec = JobSpec(("true",), context.environ["HOME"], name="t", cluster=Cluster.SLURM, preflight="off")
     files = [[("call.pkl", b"x")]] * 5
-    made = start(new_sweep(spec, [()] * 5, 0, context), context, quiet, files, patient=False)
+    record = start(new_sweep(spec, [()] * 5, 0, context), context, quiet, files, patient=False)
     with pytest.raises(BadInput, match="2 calls of t were known to the program alone"):
-        start(made, context, quiet)
+        start(record, context, quiet)
 
 
 class Killed(BaseException):
@@ -176,33 +176,33 @@ def killed_at(what: str, context: Context, monkeypatch: pytest.MonkeyPatch) -> S
         patched.setattr(context.store, "discard", lambda _: None)
         with pytest.raises(Killed):
             sweep(context, 3, 9)
-    (made,) = map(Sweeps(context.store).read, Sweeps(context.store).ids())
-    assert (len(made.run_ids), made.waiting) == (3, [])
-    return made
+    (record,) = map(Sweeps(context.store).read, Sweeps(context.store).ids())
+    assert (len(record.run_ids), record.waiting) == (3, [])
+    return record
 
 
 def test_points_of_a_client_that_was_killed_before_it_asked_slurm_are_queued_at_once(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = killed_at("clusterrun.operations.sweep._ArrayQueue._send", context, monkeypatch)
+    record = killed_at("clusterrun.operations.sweep._ArrayQueue._send", context, monkeypatch)
     context.clock = JumpingClock()
-    again = unqueued(made, context, quiet)
+    again = unqueued(record, context, quiet)
     assert (again.waiting, context.clock.slept, context.store.ids()) == ([0, 1, 2], 0.0, [])
-    assert Sweeps(context.store).read(made.sweep_id) == again
+    assert Sweeps(context.store).read(record.sweep_id) == again
     queued = start(again, context, quiet, patient=False)
-    assert asked(context) == ["--array=0-2"]
+    assert array_options(context) == ["--array=0-2"]
     assert unqueued(queued, context, quiet) == queued
 
 
 def test_points_that_slurm_was_asked_for_are_queued_again_only_once_their_submission_is_lost(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = killed_at("clusterrun.operations.submit.sent", context, monkeypatch)
+    record = killed_at("clusterrun.operations.submit.sent", context, monkeypatch)
     context.clock = JumpingClock()
     lines: list[str] = []
-    again = unqueued(made, context, lines.append)
+    again = unqueued(record, context, lines.append)
     assert again.waiting == [0, 1, 2]
-    assert [point.earlier for point in again.points] == [(run_id,) for run_id in made.run_ids]
+    assert [point.earlier for point in again.points] == [(run_id,) for run_id in record.run_ids]
     assert context.clock.slept > 290
     assert len(lines) == 1 and "Slurm was asked for 3 points" in lines[0]
 
@@ -226,4 +226,4 @@ def test_a_client_whose_points_another_one_has_taken_over_asks_slurm_for_nothing
         sweep(context, 3, 9)
     assert not (home / "asked").exists()
     assert start(others[0], context, quiet, patient=False).waiting == []
-    assert asked(context) == ["--array=0-2"]
+    assert array_options(context) == ["--array=0-2"]

@@ -37,16 +37,16 @@ class Cluster:
         monkeypatch.setattr(Context, "inquiry", lambda *_: self)
         monkeypatch.setattr(sweep_search, "LOOK_EVERY", 0.0)
 
-    def start(self, made: SweepRecord, context: Context, tell: object) -> SweepRecord:
-        Sweeps(context.store).save(made)
-        self.batches.append(len(made.waiting))
+    def start(self, sweep: SweepRecord, context: Context, tell: object) -> SweepRecord:
+        Sweeps(context.store).save(sweep)
+        self.batches.append(len(sweep.waiting))
         if len(self.batches) == self.leave_at:
             raise KeyboardInterrupt
         points = [
-            replace(point, run_id=point.run_id or f"run-{place}") for place, point in enumerate(made.points)
+            replace(point, run_id=point.run_id or f"run-{place}") for place, point in enumerate(sweep.points)
         ]
-        Sweeps(context.store).save(made := replace(made, points=tuple(points)))
-        return made
+        Sweeps(context.store).save(sweep := replace(sweep, points=tuple(points)))
+        return sweep
 
     def statuses(self, ids: list[str], **_: object) -> list[Any]:
         self.most = max(self.most, len(ids))
@@ -77,14 +77,14 @@ def search(cluster: Cluster, trials: int = 7, at_once: int = 2) -> SweepRecord:
 
 
 def test_so_many_run_at_once_until_all_have_ended_and_the_study_knows_of_each(cluster: Cluster) -> None:
-    told: list[str] = []
-    made = searched(search(cluster), cluster.context, told.append)
-    assert (len(made.points), made.waiting, made.unasked, cluster.most) == (7, [], 0, 2)
-    assert [line.partition(" ")[0] for line in told if "reported no" not in line] == [
+    messages: list[str] = []
+    sweep = searched(search(cluster), cluster.context, messages.append)
+    assert (len(sweep.points), sweep.waiting, sweep.unasked, cluster.most) == (7, [], 0, 2)
+    assert [line.partition(" ")[0] for line in messages if "reported no" not in line] == [
         *("t.0:", "t.2:", "t.3:", "t.5:", "t.6:"),
     ]
-    assert told[0] == "t.0: loss=0 (the best so far)" and "t.1: COMPLETED, reported no loss" in told
-    for point in made.points:
+    assert messages[0] == "t.0: loss=0 (the best so far)" and "t.1: COMPLETED, reported no loss" in messages
+    for point in sweep.points:
         x, n, lr, kind = (value for _, value in point.values)
         assert 0 <= float(x) <= 10 and int(n) in (2, 3, 4) and 1e-5 <= float(lr) <= 0.1 and kind in "ab"
 
@@ -93,13 +93,13 @@ def test_what_was_asked_before_an_interruption_is_queued_and_nothing_is_asked_tw
     cluster.leave_at = 2
     with pytest.raises(KeyboardInterrupt):
         searched(search(cluster), cluster.context, str)
-    left = Sweeps(cluster.context.store).find("t")
-    assert left is not None and left.waiting and left.unasked
-    asked = [point.values for point in left.points]
-    made = searched(left, cluster.context, str)
-    assert [point.values for point in made.points][: len(asked)] == asked
-    assert [point.run_id for point in made.points] == [f"run-{place}" for place in range(7)]
-    more = replace(made, search=replace(made.search, trials=9)) if made.search else made
+    interrupted = Sweeps(cluster.context.store).find("t")
+    assert interrupted is not None and interrupted.waiting and interrupted.unasked
+    values = [point.values for point in interrupted.points]
+    sweep = searched(interrupted, cluster.context, str)
+    assert [point.values for point in sweep.points][: len(values)] == values
+    assert [point.run_id for point in sweep.points] == [f"run-{place}" for place in range(7)]
+    more = replace(sweep, search=replace(sweep.search, trials=9)) if sweep.search else sweep
     assert len(searched(more, cluster.context, str).points) == 9
 
 
@@ -107,25 +107,25 @@ def test_a_script_that_never_reports_ends_it_and_so_does_cancel(cluster: Cluster
     cluster.fails = True
     with pytest.raises(ClusterrunError, match="all 10 runs of t that have ended reported no loss"):
         searched(search(cluster, trials=40), cluster.context, str)
-    known = Sweeps(cluster.context.store)
-    made = known.find("t")
-    assert made is not None and len(made.points) < 14
+    sweeps = Sweeps(cluster.context.store)
+    sweep = sweeps.find("t")
+    assert sweep is not None and len(sweep.points) < 14
     with pytest.raises(BadInput, match="Optuna has asked"):
-        retried(made, cluster.context, str)
+        retried(sweep, cluster.context, str)
     cluster.fails = False
 
     def cancels(_: str) -> None:
-        known.called_off("t")
+        sweeps.called_off("t")
 
-    assert len(searched(made, cluster.context, cancels).points) < 16
+    assert len(searched(sweep, cluster.context, cancels).points) < 16
 
 
 def test_two_do_not_ask_at_once_and_what_is_foreseen_touches_nothing(cluster: Cluster) -> None:
-    made = search(cluster)
-    assert len(foreseen(made).points) == 2 and cluster.batches == []
+    sweep = search(cluster)
+    assert len(foreseen(sweep).points) == 2 and cluster.batches == []
     assert not Path(cluster.context.store.home, "sweeps").exists()
     with (
-        sweep_search._alone(Sweeps(cluster.context.store).paths(made.sweep_id).run_dir, "t"),
+        sweep_search._alone(Sweeps(cluster.context.store).paths(sweep.sweep_id).run_dir, "t"),
         pytest.raises(BadInput, match="another process asks"),
     ):
-        searched(made, cluster.context, str)
+        searched(sweep, cluster.context, str)

@@ -61,10 +61,10 @@ def test_uncommitted_changes_are_in_it_and_ignored_files_are_not(project: Path, 
 
 
 def test_the_note_names_the_commit_and_holds_what_differs(project: Path, tmp_path: Path) -> None:
-    found = look(str(project))
-    take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
+    snapshot = look(str(project))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
     note = (tmp_path / "note").read_text()
-    assert f"commit {found.commit}\n" in note and "+changed" in note and len(found.commit) == 40
+    assert f"commit {snapshot.commit}\n" in note and "+changed" in note and len(snapshot.commit) == 40
 
 
 def test_without_git_the_whole_folder_is_taken(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_without_git_the_whole_folder_is_taken(tmp_path: Path) -> None:
     (root / "sub/a.py").write_text("a")
     (root / "sub/__pycache__/a.pyc").write_text("x")
     (root / "sub/loop").symlink_to("..")
-    found = look(str(root))
-    take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
-    assert (found.files, found.commit) == (("sub/a.py", "sub/loop"), "")
+    snapshot = look(str(root))
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
+    assert (snapshot.files, snapshot.commit) == (("sub/a.py", "sub/loop"), "")
     assert os.readlink(tmp_path / "copy/sub/loop") == ".."
 
 
@@ -93,9 +93,10 @@ def test_data_beside_the_code_is_refused_with_a_remedy(
 
 
 def test_paths_inside_move_into_the_copy_and_others_stay(project: Path) -> None:
-    found = look(str(project))
+    snapshot = look(str(project))
     moved = [
-        found.inside(path, "/copy") for path in (str(project), str(project / "sub/model.py"), "/usr/bin/env")
+        snapshot.inside(path, "/copy")
+        for path in (str(project), str(project / "sub/model.py"), "/usr/bin/env")
     ]
     assert moved == ["/copy", "/copy/sub/model.py", "/usr/bin/env"]
 
@@ -130,9 +131,9 @@ CODE = {".gitignore", "train.py", "data/small/prepare.py"}
 
 
 def test_what_git_ignores_is_counted_and_the_largest_is_named(with_data: Path) -> None:
-    found = look(str(with_data))
-    assert set(found.files) == CODE
-    assert list(found.lines())[1:] == [
+    snapshot = look(str(with_data))
+    assert set(snapshot.files) == CODE
+    assert list(snapshot.lines())[1:] == [
         "not in the copy: the Python environment env: "
         "ranks use the original, so later changes there reach them",
         "not in the copy: 4 files that git ignores (10.0 MB; the largest is data/big/train.bin, 5.0 MB): "
@@ -141,7 +142,7 @@ def test_what_git_ignores_is_counted_and_the_largest_is_named(with_data: Path) -
 
 
 @pytest.mark.parametrize(
-    "include, more, left",
+    "include, more, ignored",
     [
         (("data/small",), {"data/small/train.bin", "data/small/meta.pkl"}, 2),
         (("data",), {"data/small/train.bin", "data/small/meta.pkl", "data/big/train.bin"}, 1),
@@ -151,11 +152,11 @@ def test_what_git_ignores_is_counted_and_the_largest_is_named(with_data: Path) -
     ],
 )
 def test_a_path_that_is_included_is_copied_with_all_that_git_ignores_below_it(
-    with_data: Path, tmp_path: Path, include: tuple[str, ...], more: set[str], left: int
+    with_data: Path, tmp_path: Path, include: tuple[str, ...], more: set[str], ignored: int
 ) -> None:
-    found = look(str(with_data), include)
-    assert (set(found.files), found.links, found.ignored.files) == (CODE | more, (), left)
-    take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
+    snapshot = look(str(with_data), include)
+    assert (set(snapshot.files), snapshot.links, snapshot.ignored.files) == (CODE | more, (), ignored)
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
     for name in more:
         assert (tmp_path / "copy" / name).stat().st_size == (with_data / name).stat().st_size
 
@@ -164,9 +165,9 @@ def test_what_is_too_large_to_copy_is_linked_to_beside_the_code(
     with_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code_snapshot, "LIMIT", 4_000_000)
-    found = look(str(with_data / "data"), ("../out", "small", "big"))
-    assert set(found.links) == {"data/small/train.bin", "data/big"} and found.ignored.files == 0
-    take(found, str(tmp_path / "copy"), str(tmp_path / "note"))
+    snapshot = look(str(with_data / "data"), ("../out", "small", "big"))
+    assert set(snapshot.links) == {"data/small/train.bin", "data/big"} and snapshot.ignored.files == 0
+    take(snapshot, str(tmp_path / "copy"), str(tmp_path / "note"))
     assert os.readlink(tmp_path / "copy/data/small/train.bin") == str(with_data / "data/small/train.bin")
     assert (tmp_path / "copy/data/big/train.bin").stat().st_size == 5_000_000
     assert (tmp_path / "copy/data/small/prepare.py").is_file()

@@ -78,13 +78,13 @@ def test_a_run_directory_that_is_a_link_is_not_followed(run_dir: Path, tmp_path:
 
 
 def test_folders_deeper_than_python_can_recurse_go_too(run_dir: Path) -> None:
-    here = os.open(run_dir, os.O_RDONLY)
+    level = os.open(run_dir, os.O_RDONLY)
     for _ in range(1500):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+        os.mkdir("d", dir_fd=level)
+        below = os.open("d", os.O_RDONLY, dir_fd=level)
+        os.close(level)
+        level = below
+    os.close(level)
     assert remove_run(str(run_dir)) is True
     assert os.listdir(run_dir.parent) == []
 
@@ -98,42 +98,42 @@ def test_what_a_removal_left_is_found_and_finished(run_dir: Path, monkeypatch: p
         with pytest.raises(KeyboardInterrupt):
             remove_run(str(run_dir))
     assert not run_dir.exists()
-    (left,) = leftovers(str(run_dir.parent))
-    finish(left)
+    (leftover,) = leftovers(str(run_dir.parent))
+    finish(leftover)
     assert os.listdir(run_dir.parent) == []
 
 
 def test_a_disk_too_full_for_a_new_name_is_emptied_first(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename, seen = os.rename, list[bool]()
+    rename, renamed = os.rename, list[bool]()
 
     def full(source: str, target: str, **named: int) -> None:
-        seen.append((run_dir / "attempts").exists())
-        if seen[-1]:
+        renamed.append((run_dir / "attempts").exists())
+        if renamed[-1]:
             raise OSError(errno.ENOSPC, "No space left on device")
         rename(source, target, **named)
 
     monkeypatch.setattr(os, "rename", full)
     assert remove_run(str(run_dir)) is True
-    assert (seen, os.listdir(run_dir.parent)) == ([True, False], [])
+    assert (renamed, os.listdir(run_dir.parent)) == ([True, False], [])
 
 
 def test_several_may_remove_the_same_folders_at_once(tmp_path: Path) -> None:
     runs = [tmp_path / "runs" / f"20261120-0745{number:02d}-k3f9-train" for number in range(8)]
-    for one in runs:
+    for run in runs:
         for part in range(20):
-            (one / f"attempts/{part:03d}/sub").mkdir(parents=True)
-            (one / f"attempts/{part:03d}/sub/00000.out").write_text("x")
+            (run / f"attempts/{part:03d}/sub").mkdir(parents=True)
+            (run / f"attempts/{part:03d}/sub/00000.out").write_text("x")
     removed, errors = list[str](), list[BaseException]()
 
     def clean() -> None:
         try:
-            for one in runs:
-                if remove_run(str(one)):
-                    removed.append(one.name)
-                for left in leftovers(str(one.parent)):
-                    finish(left)
+            for run in runs:
+                if remove_run(str(run)):
+                    removed.append(run.name)
+                for leftover in leftovers(str(run.parent)):
+                    finish(leftover)
         except BaseException as error:  # noqa: BLE001  whatever it is, it belongs to the test
             errors.append(error)
 
@@ -142,7 +142,7 @@ def test_several_may_remove_the_same_folders_at_once(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert (errors, sorted(removed)) == ([], [one.name for one in runs])
+    assert (errors, sorted(removed)) == ([], [run.name for run in runs])
     assert os.listdir(tmp_path / "runs") == []
 
 
@@ -161,12 +161,12 @@ def test_a_file_with_two_names_is_free_when_both_are_gone(tmp_path: Path) -> Non
     (tmp_path / "a/agent.pyz").write_bytes(b"y" * 65536)
     os.link(tmp_path / "a/agent.pyz", tmp_path / "b/agent.pyz")
     (tmp_path / "a/link").symlink_to("/")
-    found = disk_usage.measure({name: str(tmp_path / name) for name in ("a", "b")}, 60)
-    assert [usage.size >= 65536 + 8192 for usage in found.values()] == [True, True]
-    shared = disk_usage.freed(found["a"])
-    both = disk_usage.together(found.values())
+    usages = disk_usage.measure({name: str(tmp_path / name) for name in ("a", "b")}, 60)
+    assert [usage.size >= 65536 + 8192 for usage in usages.values()] == [True, True]
+    shared = disk_usage.freed(usages["a"])
+    both = disk_usage.together(usages.values())
     assert shared < 65536 <= disk_usage.freed(both) == both.size
-    assert both.size < found["a"].size + found["b"].size
+    assert both.size < usages["a"].size + usages["b"].size
 
 
 def test_a_file_system_that_does_not_answer_is_not_waited_for(
@@ -183,7 +183,7 @@ def test_a_file_system_that_does_not_answer_is_not_waited_for(
 
     monkeypatch.setattr(os, "scandir", hangs)
     try:
-        found = disk_usage.measure({"good": str(tmp_path / "good"), "bad": str(tmp_path / "stale")}, 0.5)
+        usages = disk_usage.measure({"good": str(tmp_path / "good"), "bad": str(tmp_path / "stale")}, 0.5)
     finally:
         answer.set()
-    assert list(found) == ["good"]
+    assert list(usages) == ["good"]

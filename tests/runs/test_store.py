@@ -21,7 +21,7 @@ from clusterrun.model.run_words import RUN_ID, shadowed_by
 from clusterrun.runs import private_files, store
 from clusterrun.runs.private_files import DiskRefused, write_whole
 from clusterrun.runs.store import EndedRun, Store, SuccessorJobs, run_id
-from tests.operations.test_run_state import judge, said
+from tests.operations.test_run_state import evidence, judge
 from tests.operations.values import ATTEMPT, NOW, RECORD, STATE, row, state
 
 
@@ -161,7 +161,7 @@ def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool)
 
 
 @pytest.mark.parametrize(
-    "word, seen, hint",
+    "word, message, hint",
     [
         ("trian", "there is no run 'trian'", "did you mean train?"),
         ("20270115-", "'20270115-' is the start of 2 run ids", "give more of the id"),
@@ -172,12 +172,12 @@ def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool)
         ("../runs", "there is no run '../runs'", "clusterrun status"),
     ],
 )
-def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, seen: str, hint: str) -> None:
+def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, message: str, hint: str) -> None:
     add(home, "train")
     add(home, "eval", NOW + 1)
     with pytest.raises(NoSuchRun) as refused:
         home.find(word)
-    assert seen in refused.value.seen and hint in refused.value.remedy
+    assert message in refused.value.seen and hint in refused.value.remedy
 
 
 def test_without_runs_last_is_no_run(home: Store) -> None:
@@ -245,22 +245,22 @@ def test_a_damaged_record_does_not_hide_other_runs_of_its_name(home: Store) -> N
 
 
 def test_a_record_of_another_run_is_refused(home: Store) -> None:
-    one, other = add(home, "train"), add(home, "train", NOW + 1)
-    Path(home.paths(one).record).write_text(Path(home.paths(other).record).read_text())
+    run, other = add(home, "train"), add(home, "train", NOW + 1)
+    Path(home.paths(run).record).write_text(Path(home.paths(other).record).read_text())
     with pytest.raises(BadDocument, match="record of another run"):
-        home.read(one)
+        home.read(run)
 
 
 def test_live_runs_are_current_however_old_and_settled_ones_only_while_new(home: Store) -> None:
     ids = [add(home, "train", NOW + n) for n in range(5)]
-    for done in (ids[1], ids[3], ids[4]):
-        home.settle(replace(judge(said(row=row("COMPLETED"), state=state())), run_id=done), NOW, "41")
+    for settled in (ids[1], ids[3], ids[4]):
+        home.settle(replace(judge(evidence(row=row("COMPLETED"), state=state())), run_id=settled), NOW, "41")
     assert home.current(2) == [ids[4], ids[3], ids[2], ids[0]]
 
 
 def test_the_last_word_on_a_run_is_kept(home: Store) -> None:
     chosen = add(home, "train")
-    word = replace(judge(said(row=row("TIMEOUT"), state=state())), run_id=chosen)
+    word = replace(judge(evidence(row=row("TIMEOUT"), state=state())), run_id=chosen)
     home.settle(word, NOW, "41")
     assert home.ended(chosen) == EndedRun(NOW, word, "41")
 
@@ -305,11 +305,11 @@ def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store
 
 
 def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(home: Store) -> None:
-    here = add(home, "train", NOW, job_id="1", slurm="a@ctl")
-    there = add(home, "train", NOW + 1, job_id="1", slurm="b@ctl")
+    own_run = add(home, "train", NOW, job_id="1", slurm="a@ctl")
+    other_run = add(home, "train", NOW + 1, job_id="1", slurm="b@ctl")
     alone = add(home, "train", NOW + 2, job_id="2", slurm="b@ctl")
     on_a = Store(home.home, lambda record: record.slurm.removeprefix("a@ctl"))
-    assert (home.find("1"), on_a.find("1"), on_a.find("2")) == (there, here, alone)
+    assert (home.find("1"), on_a.find("1"), on_a.find("2")) == (other_run, own_run, alone)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +335,8 @@ def test_what_is_no_word_on_a_further_job_is_named_and_hides_neither_the_run_nor
     other = paths.next if file == "successor" else paths.successor
     write_whole(getattr(paths, file), text)
     write_whole(other, '{"job_id": "57"}')
-    found = home.further_jobs(chosen)
-    assert file in found.damage and "57" in (found.job_id, found.waiting)
+    further = home.further_jobs(chosen)
+    assert file in further.damage and "57" in (further.job_id, further.waiting)
     assert home.read(chosen).job_id == ("41" if file == "successor" else "57")
 
 

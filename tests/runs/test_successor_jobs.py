@@ -67,21 +67,21 @@ def ended(status: Any) -> bool:
 def test_between_two_jobs_a_run_waits_in_the_queue_as_the_next_one(
     context: Context, slurm: Slurm, word: str
 ) -> None:
-    chain(context, said=HANDED_OVER)
+    chain(context, run_state=HANDED_OVER)
     slurm.rows = [row(word), row("PENDING", job_id="42", reason="Priority")]
-    (found,) = statuses(context=context)
-    assert (found.state, found.phase, found.job_id) == (State.PENDING, Phase.QUEUED, "42")
-    assert found.reason == f"{OVER}; waits: jobs with a higher priority are ahead"
+    (status,) = statuses(context=context)
+    assert (status.state, status.phase, status.job_id) == (State.PENDING, Phase.QUEUED, "42")
+    assert status.reason == f"{OVER}; waits: jobs with a higher priority are ahead"
 
 
 def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_waits(
     context: Context, slurm: Slurm
 ) -> None:
     before = (replace(ATTEMPT, job_id="41"),)
-    chosen = chain(context, said=state(updated_at=NOW - 100, attempts=before))
+    chosen = chain(context, run_state=state(updated_at=NOW - 100, attempts=before))
     slurm.rows = [row("NODE_FAIL"), row("PENDING", job_id="42", reason="Resources")]
-    (found,) = statuses(context=context)
-    assert (found.state, found.reason) == (
+    (status,) = statuses(context=context)
+    assert (status.state, status.reason) == (
         State.PENDING,
         "continues in job 42: waits for nodes to become free",
     )
@@ -89,22 +89,22 @@ def test_a_run_whose_first_node_died_without_a_word_goes_on_in_the_job_that_wait
 
 
 def test_while_its_job_lives_the_one_that_waits_says_nothing(context: Context, slurm: Slurm) -> None:
-    chain(context, said=state())
+    chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
-    (found,) = statuses(context=context)
-    assert (found.state, found.job_id) == (State.RUNNING, "41")
+    (status,) = statuses(context=context)
+    assert (status.state, status.job_id) == (State.RUNNING, "41")
 
 
 def test_a_run_that_has_ended_is_not_kept_alive_by_a_job_that_still_waits(
     context: Context, slurm: Slurm
 ) -> None:
-    chain(context, said=state(State.FAILED))
+    chain(context, run_state=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
     assert statuses(context=context)[0].state is State.FAILED
 
 
 def test_a_job_that_nobody_wrote_down_is_known_by_its_token(context: Context, slurm: Slurm) -> None:
-    chain(context, waiting="", said=HANDED_OVER)
+    chain(context, waiting="", run_state=HANDED_OVER)
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
     assert statuses(context=context)[0].job_id == "42"
 
@@ -112,16 +112,16 @@ def test_a_job_that_nobody_wrote_down_is_known_by_its_token(context: Context, sl
 def test_where_a_site_keeps_no_comments_the_number_and_the_name_must_do(
     context: Context, slurm: Slurm
 ) -> None:
-    chain(context, said=HANDED_OVER)
+    chain(context, run_state=HANDED_OVER)
     slurm.rows = [row("TIMEOUT", comment=""), row("PENDING", job_id="42", comment="")]
     assert statuses(context=context)[0].job_id == "42"
 
 
 def test_a_number_that_was_given_away_again_is_another_runs_job(context: Context, slurm: Slurm) -> None:
-    chosen = add(context, said=state(updated_at=NOW - 100))
+    chosen = add(context, run_state=state(updated_at=NOW - 100))
     slurm.rows = [row(comment="clusterrun:another:deadbeef")]
-    (found,) = statuses(context=context)
-    assert (found.state, "Slurm no longer knows the job" in found.reason) == (State.FAILED, True)
+    (status,) = statuses(context=context)
+    assert (status.state, "Slurm no longer knows the job" in status.reason) == (State.FAILED, True)
     cancel(context, [chosen], print)
     assert slurm.cancelled == []
 
@@ -133,34 +133,34 @@ def test_a_file_that_names_somebody_elses_job_moves_neither_status_nor_cancel(
     chosen = chain(context, waiting="")
     note(context, chosen, file, "99")
     slurm.rows = [row(), other("99")]
-    (found,) = statuses(context=context)
+    (status,) = statuses(context=context)
     cancel(context, [chosen], print)
-    assert (found.job_id, found.state, slurm.cancelled) == ("41", State.RUNNING, ["41"])
+    assert (status.job_id, status.state, slurm.cancelled) == ("41", State.RUNNING, ["41"])
 
 
 def test_a_damaged_file_hides_no_job_and_is_named(context: Context, slurm: Slurm) -> None:
-    chosen = chain(context, waiting="", said=HANDED_OVER)
+    chosen = chain(context, waiting="", run_state=HANDED_OVER)
     for file in ("next", "successor"):
         Path(getattr(context.store.paths(chosen), file)).write_text("{")
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42")]
-    found = find(chosen, context).status()
-    assert (found.state, found.job_id) == (
+    status = find(chosen, context).status()
+    assert (status.state, status.job_id) == (
         State.PENDING,
         "42",
-    ) and "successor.json is damaged" in found.reason
+    ) and "successor.json is damaged" in status.reason
     cancel(context, [chosen], print)
     assert slurm.cancelled == ["42"]
 
 
 def test_cancel_ends_the_job_that_runs_and_the_one_that_waits(context: Context, slurm: Slurm) -> None:
-    chosen = chain(context, said=state())
+    chosen = chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency"), other("43")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["41", "42"]
 
 
 def test_cancel_between_two_jobs_ends_the_run(context: Context, slurm: Slurm) -> None:
-    chosen = chain(context, said=HANDED_OVER)
+    chosen = chain(context, run_state=HANDED_OVER)
     slurm.rows = [row("TIMEOUT"), row("PENDING", job_id="42", reason="Priority")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.CANCELLED]
     assert slurm.cancelled == ["42"]
@@ -169,12 +169,12 @@ def test_cancel_between_two_jobs_ends_the_run(context: Context, slurm: Slurm) ->
 def test_a_job_that_was_queued_while_the_run_was_cancelled_is_ended_too(
     context: Context, slurm: Slurm
 ) -> None:
-    chosen = chain(context, waiting="", said=state())
+    chosen = chain(context, waiting="", run_state=state())
     slurm.rows = [row()]
 
     def late(ids: Sequence[str]) -> None:
         Slurm.cancel(slurm, ids)
-        if "42" not in slurm.cancelled and not any(one.job_id == "42" for one in slurm.rows):
+        if "42" not in slurm.cancelled and not any(job.job_id == "42" for job in slurm.rows):
             slurm.rows.append(row("PENDING", job_id="42", reason="Dependency"))
             tell(context, chosen, state(State.CANCELLED))
 
@@ -186,7 +186,7 @@ def test_a_job_that_was_queued_while_the_run_was_cancelled_is_ended_too(
 def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = chain(context, waiting="", said=HANDED_OVER)
+    chosen = chain(context, waiting="", run_state=HANDED_OVER)
     slurm.rows = [row("COMPLETING")]
     slurm.cancel = lambda ids: slurm.cancelled.extend(ids)  # type: ignore[method-assign]
 
@@ -202,7 +202,7 @@ def test_a_job_that_is_requeued_while_it_is_cancelled_is_ended_again(
 def test_a_job_that_still_waits_for_a_run_that_has_ended_is_taken_out_of_the_queue(
     context: Context, slurm: Slurm
 ) -> None:
-    chosen = chain(context, said=state(State.FAILED))
+    chosen = chain(context, run_state=state(State.FAILED))
     slurm.rows = [row("FAILED"), row("PENDING", job_id="42", reason="Dependency")]
     assert [s.state for _, s in cancel(context, [chosen], print)] == [State.FAILED]
     assert (slurm.cancelled, context.store.cancel_asked(chosen)) == (["42"], False)
@@ -211,7 +211,7 @@ def test_a_job_that_still_waits_for_a_run_that_has_ended_is_taken_out_of_the_que
 def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
     context: Context, slurm: Slurm, clock: HandClock
 ) -> None:
-    chosen = chain(context, said=state(updated_at=NOW))
+    chosen = chain(context, run_state=state(updated_at=NOW))
     slurm.down = True
     clock.acts = [lambda: tell(context, chosen, state(State.CANCELLED))]
     with pytest.raises(SchedulerUnreachable) as caught:
@@ -224,7 +224,7 @@ def test_with_a_silent_controller_the_word_is_left_and_to_say_it_again_is_safe(
 
 
 def test_two_who_cancel_at_once_do_no_harm(context: Context, slurm: Slurm) -> None:
-    chosen = chain(context, said=state())
+    chosen = chain(context, run_state=state())
     slurm.rows = [row(), row("PENDING", job_id="42", reason="Dependency")]
     again: list[Any] = []
 
@@ -252,5 +252,5 @@ def test_no_run_is_queued_after_one_whose_last_job_is_not_there_yet(context: Con
     with pytest.raises(BadInput, match="may end in a job that is not queued yet"):
         draft(JobSpec(("true",), cwd="/", after=(of_chain,)), context)
     of_requeue = add(context, at=NOW + 1, spec=replace(GOES_ON, requeue_by="requeue"))
-    found = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), context)
-    assert "#SBATCH --dependency=afterok:41\n" in found.plan.script
+    drafted = draft(JobSpec(("true",), cwd="/", after=(of_requeue,)), context)
+    assert "#SBATCH --dependency=afterok:41\n" in drafted.plan.script

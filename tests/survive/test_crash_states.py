@@ -27,7 +27,7 @@ from clusterrun.runs.store import Store
 from clusterrun.runtime import run_files
 from clusterrun.script import pack
 from clusterrun.training import files as checkpoints
-from tests.operations.test_run_state import judge, said
+from tests.operations.test_run_state import evidence, judge
 from tests.operations.values import ID, NOW, RECORD, state
 from tests.survive.crash import Recording, Tree, put, recorded, states
 
@@ -180,7 +180,7 @@ def test_a_last_word_that_a_crash_has_damaged_is_none_and_is_found_out_again(
         store.claim(ID)
         store.save(RECORD)
         log.say("queued")
-        store.settle(judge(said(state=state(State.COMPLETED))), NOW)
+        store.settle(judge(evidence(state=state(State.COMPLETED))), NOW, RECORD.job_id)
         log.say("settled")
     for told, folder in found(log):
         if told:
