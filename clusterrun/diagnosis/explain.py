@@ -740,7 +740,9 @@ def _met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
 
 
 def _computing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(hypothesis.facts['busy'])} compute")
+    ranks = hypothesis.facts["busy"]
+    verb = "computes" if len(ranks) == 1 else "compute"
+    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(ranks)} {verb}")
 
 
 def _busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
