@@ -13,7 +13,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
 
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
-REMEDY = "take it along: --snapshot-include {0}; or name it by its whole path"
+REMEDY = "copy it with --snapshot-include {0}, or give its absolute path"
 
 
 def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:

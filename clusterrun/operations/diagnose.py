@@ -153,10 +153,10 @@ class _DiagnosisRequest:
         message = f"the run gave no answer within {limit:.0f} s"
         evidence = (f"its coordinator on {state.host} last wrote {max(0.0, silent):.0f} s ago",)
         if silent <= STALE:
-            remedy = "look whether the run directory's file system is mounted there;"
+            remedy = f"check that {state.host} has the run directory's file system mounted;"
             remedy += " clusterrun logs may show more"
             return Diagnosis(Verdict.UNDETERMINED, message, (), (), evidence, remedy)
-        culprit = Culprit(-1, state.host, f"the coordinator there has been silent for {silent:.0f} s")
+        culprit = Culprit(-1, state.host, f"its coordinator has been silent for {silent:.0f} s")
         message += ": its coordinator is silent"
         remedy = f"look at process {state.pid} on {state.host}; clusterrun cancel ends the run"
         return Diagnosis(Verdict.UNDETERMINED, message, (culprit,), (), evidence, remedy)

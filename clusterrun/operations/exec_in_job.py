@@ -75,7 +75,7 @@ def _refuse_absent(context: Context, status: RunStatus, record: RunRecord) -> No
     """Raise ``BadInput`` if the run has no nodes now, or if they are not reachable from this machine."""
     run_id = status.run_id
     if status.state.ended:
-        message = f"{run_id} has ended ({status.state.value}): there is no node to run on any more"
+        message = f"{run_id} has ended ({status.state.value}): it has no nodes any more"
         raise BadInput(message, f"clusterrun logs {run_id} shows what it printed")
     if status.state is State.PENDING:
         raise not_started(status)

@@ -12,6 +12,7 @@ from clusterrun.operations import port_relay
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.exec_in_job import ExecTarget, target_node, to_node
 
+# Seconds for a node to accept a connection.
 ANSWER_SECONDS = 3.0
 
 
@@ -32,7 +33,12 @@ def node_port(context: Context, run_id: str, wish: ExecTarget, port: int, tell: 
     """
     record, node = target_node(context, run_id, wish, tell)
     host = node if record.cluster == Cluster.SLURM.value else "127.0.0.1"
-    return NodePort(run_id, host, port, _answers(host, port))
+    try:
+        with socket.create_connection((host, port), ANSWER_SECONDS):
+            answers = True
+    except OSError:
+        answers = False
+    return NodePort(run_id, host, port, answers)
 
 
 def relay_argv(
@@ -55,11 +61,3 @@ def carries_on(context: Context, run_id: str, attempt: int) -> bool:
     """
     (status,) = context.inquiry().statuses([run_id])
     return not status.state.ended and status.attempt == attempt
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), ANSWER_SECONDS):
-            return True
-    except OSError:
-        return False

@@ -98,7 +98,7 @@ def refuse_absent(status: RunStatus) -> None:
     """Raise ``BadInput`` if the run has not started, or has ended."""
     if status.state.ended:
         message = f"{status.run_id} has ended ({status.state.value})"
-        raise BadInput(message, f"clusterrun status {status.run_id} says what it used on average")
+        raise BadInput(message, f"clusterrun status {status.run_id} shows its average usage")
     if status.phase is Phase.QUEUED:
         raise not_started(status)
 

@@ -15,8 +15,15 @@ BEGUN_AGAIN_SECONDS = 120.0
 
 def describe_lost_nodes(state: RunState | None, row: JobRow) -> str:
     """Return which nodes the job lost, if its coordinator never recorded an end; '' if it lost none."""
-    nodes = _lost(state, row) if state is not None and state.state is State.RUNNING else []
-    if not nodes or state is None:
+    remaining = _nodes(row)
+    if state is None or state.state is not State.RUNNING or not state.attempts or not remaining:
+        return ""
+    newest = state.attempts[-1]
+    if newest.job_id not in ("", row.job_id):
+        return ""
+    # A job loses only nodes that died under it (`--no-kill`).
+    nodes = [name for name in (*newest.nodes, *state.spares) if name not in remaining]
+    if not nodes:
         return ""
     message = f"node {nodes[0]} was lost" if len(nodes) == 1 else f"nodes {fold(nodes)} were lost"
     return f"{message}, with the coordinator of the run" if _host(state) in nodes else message
@@ -70,15 +77,6 @@ def first_of(row: JobRow) -> str:
     """Return the node of a job's script; '' if it has no node yet, or if its node list cannot be read."""
     nodes = _nodes(row)
     return nodes[0] if nodes else ""
-
-
-def _lost(state: RunState, row: JobRow) -> list[str]:
-    """Return the nodes of the newest attempt that the job no longer has. `--no-kill` keeps such a job."""
-    newest = state.attempts[-1] if state.attempts else None
-    remaining = _nodes(row)
-    if newest is None or not remaining or newest.job_id not in ("", row.job_id):
-        return []
-    return [name for name in (*newest.nodes, *state.spares) if name not in remaining]
 
 
 def _host(state: RunState) -> str:

@@ -112,7 +112,7 @@ def keep_off(
         chosen = chosen[: max(room, 0)]
     notices += [f"excludes {offender.node}: {_why(offender, now)}" for offender in chosen]
     if not bad:
-        notices.append("no node was found unfit lately: --avoid-bad excludes none")
+        notices.append("no node was unfit lately: --avoid-bad excludes none")
     if not chosen:
         return spec, tuple(notices)
     names = [*own, *sorted(offender.node for offender in chosen)]

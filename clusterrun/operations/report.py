@@ -50,17 +50,17 @@ def _missing(context: Context, run_id: str, attempt: int | None, reported: list[
     state, reason = status.state, f": {status.reason}" if status.reason else ""
     if reported:
         message = f"attempt {attempt} of {run_id} has no pre-flight report"
-        remedy = f"there is one of attempt {', '.join(map(str, reported))}: clusterrun report {run_id}"
-        remedy += f" --attempt {reported[-1]}"
+        remedy = f"attempts with a report: {', '.join(map(str, reported))}; to show one: "
+        remedy += f"clusterrun report {run_id} --attempt {reported[-1]}"
     elif check and check.by:
-        message = f"{run_id} made no check: {check.by} had made it on the same nodes of the allocation"
+        message = f"{run_id} made no check, since {check.by} had checked the same nodes of the allocation"
         remedy = f"clusterrun report {check.by}"
     elif record.spec.preflight in ("", Level.OFF.value):
         message = f"{run_id} was submitted with --preflight off: its nodes were not checked"
-        remedy = "clusterrun check does it, or clusterrun submit --preflight full"
+        remedy = "clusterrun check checks nodes now; or clusterrun submit --preflight full"
     elif state.ended:
         message = f"{run_id} ended as {state.value} before the check had a verdict{reason}"
-        remedy = f"clusterrun status {run_id} says more"
+        remedy = f"clusterrun status {run_id} shows more"
     elif status.phase is Phase.PREFLIGHT:
         message = f"the check of {run_id} is under way{reason}"
         remedy = f"clusterrun report {run_id}, a moment later"

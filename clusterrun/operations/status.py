@@ -111,9 +111,9 @@ class StatusQuery:
             queue = self._matching(news.rows)
             rows = _speaking(cases, queue)
         if news.failure:
-            message = f"{news.failure}: what follows is what the run directories say"
+            message = f"{news.failure}: the answer comes from the run directories"
             ago = spoken(max(0.0, self._clock.now() - news.at))
-            self.notices.append(f"{message}, and what Slurm reported {ago} ago" if news.at else message)
+            self.notices.append(f"{message} and from Slurm's answer {ago} ago" if news.at else message)
             return SchedulerReply(rows, news.at or None, False)
         doubtful = self._account(ours, rows, queue)
         return SchedulerReply(rows, news.at, True, doubtful, away)

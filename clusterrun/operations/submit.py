@@ -187,7 +187,7 @@ def _whole_nodes(spec: JobSpec, context: Context) -> tuple[JobSpec, tuple[str, .
     """Return ``spec`` with the GPUs of whole nodes and a notice if Slurm allocates only whole nodes."""
     if not spec.gpus or spec.gpus_from_node or not context.client().gives_whole_nodes():
         return spec, ()
-    message = "Slurm gives whole nodes here and none of their GPUs (SelectType=select/linear)"
+    message = "Slurm allocates whole nodes here and no GPUs (SelectType=select/linear)"
     if spec.gpu_type:
         remedy = f"name such nodes: --gpus {spec.gpus} --constraint {spec.gpu_type}, or --partition"
         raise BadInput(f"--gpus {spec.gpus_asked}: {message}: it cannot be asked for a type", remedy)
@@ -246,7 +246,7 @@ def _sharing_cpus(
         # All nodes are up again. They return one by one after a restart of the controller.
         other_reason = refusal(site)
         now = "Slurm could not start this job as its nodes are now"
-        later = "if the job stays in the queue, `clusterrun status` says what it waits for"
+        later = "if the job stays in the queue, `clusterrun status` shows what it waits for"
         return site, (f"{now}: {other_reason}; {later}",) if other_reason else ()
     for smaller in sorted({share - 1, share - 2, 3 * share // 4, share // 2} - {share}, reverse=True):
         if smaller > 1 and not refusal(replace(site, cpus_per_gpu=smaller)):

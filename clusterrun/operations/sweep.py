@@ -64,7 +64,7 @@ def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Con
     if at_most < 0:
         raise BadInput(f"--at-most must be at least 1, not {at_most}", "leave it out for no limit")
     if spec.shapes:
-        raise BadInput("--shapes is for one run, and a sweep has many", "say --nodes and --gpus")
+        raise BadInput("--shapes is for one run, and a sweep has many", "use --nodes and --gpus")
     if points[0]:
         check_places(spec, points[0])
     name = (spec.name or default_name(spec.command))[:LONGEST_NAME].rstrip("-.") or "sweep"
@@ -96,8 +96,8 @@ def start(
 ) -> SweepRecord:
     """Queue every waiting point. If a limit holds points back, wait for it if ``patient``, or return."""
     if not files and (lost := [at for at in sweep.waiting if sweep.points[at] == SweepPoint(())]):
-        message = f"{len(lost)} calls of {sweep.name} were known to the program alone that called them"
-        raise BadInput(message, "call them again from that program; those that were queued are ordinary runs")
+        message = f"{len(lost)} calls of {sweep.name} were known only to the program that made them"
+        raise BadInput(message, "repeat them from that program; the queued calls are ordinary runs")
     facts, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
@@ -379,9 +379,9 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
     """Return ``sweep`` with each point waiting again whose run has ended without success."""
     if sweep.search:
-        message = f"Optuna has asked for the points of {sweep.name}, and was told which of them failed"
+        message = f"Optuna chose the points of {sweep.name} and knows which of them failed"
         more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"
-        raise BadInput(message, f"it asks for others: {more}")
+        raise BadInput(message, f"let it choose others: {more}")
     statuses = {row.run_id: row for row in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)}
     listed = []
     for point in sweep.points:

@@ -91,7 +91,7 @@ def test_a_program_that_is_not_there_is_named_with_its_node(live):
 
 def test_a_run_that_has_ended_has_no_node_left(ended):
     done = ended("exec", "--", "true")
-    assert (done.code, "has ended (COMPLETED): there is no node to run on any more" in done.err) == (2, True)
+    assert (done.code, "has ended (COMPLETED): it has no nodes any more" in done.err) == (2, True)
 
 
 def test_a_folder_of_the_rank_that_is_gone_does_not_keep_the_command_from_running(clusterrun: CommandLine):

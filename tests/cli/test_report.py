@@ -40,14 +40,16 @@ def test_a_run_without_a_report_says_why_and_what_to_do(clusterrun: CommandLine)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"error: {run_id} was submitted with --preflight off: its nodes were not checked\n"
-        "clusterrun check does it, or clusterrun submit --preflight full\n"
+        "clusterrun check checks nodes now; or clusterrun submit --preflight full\n"
     )
     assert clusterrun("report", "nonsense").code == 5
 
 
 def test_an_attempt_without_a_report_names_the_one_that_has_one(ended: CommandLine) -> None:
     done = ended("report", "--attempt", "3")
-    assert done.code == 2 and re.search(r"attempt 3 of \S+ has no .*\nthere is one of attempt 0: ", done.err)
+    assert done.code == 2 and re.search(
+        r"attempt 3 of \S+ has no .*\nattempts with a report: 0; to show", done.err
+    )
 
 
 def remember(context: CommandLine, cluster: str, *names: str) -> None:

@@ -57,7 +57,7 @@ def test_a_controller_that_is_down_takes_no_run_away(on_slurm: Site) -> None:
     answer = on_slurm.submit("stay.py")
     until(lambda: training(on_slurm, answer["run_id"]))
     on_slurm.lab.fault("controller")
-    until(lambda: "what follows is what the run directories say" in shown(on_slurm, answer["run_id"]))
+    until(lambda: "the answer comes from the run directories" in shown(on_slurm, answer["run_id"]))
     cancelled = on_slurm.run("cancel", answer["run_id"], limit=200)
     assert (cancelled.code, cancelled.out) == (0, f"{answer['run_id']} CANCELLED\n")
     on_slurm.lab.heal()

@@ -218,6 +218,6 @@ def test_the_report_of_a_run_without_a_check_of_its_own_leads_to_the_one_that_co
 ) -> None:
     by = checked(context)
     chosen = ended(context, WELL, "n[0-1]", by=by)
-    with pytest.raises(NoReport, match=f"{by} had made it") as refused:
+    with pytest.raises(NoReport, match=f"{by} had checked") as refused:
         report_of(context, chosen)
     assert refused.value.remedy == f"clusterrun report {by}"

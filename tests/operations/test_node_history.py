@@ -109,7 +109,7 @@ def test_a_warning_keeps_off_nobody() -> None:
     spec_and_notices = keep_off(SPEC, memory(bad(1, "n1", finding=SLOW)), AT)
     assert (spec_and_notices[0], spec_and_notices[1]) == (
         SPEC,
-        ("no node was found unfit lately: --avoid-bad excludes none",),
+        ("no node was unfit lately: --avoid-bad excludes none",),
     )
 
 

@@ -168,7 +168,7 @@ def test_a_controller_that_does_not_answer_is_said_and_ends_no_run(
     slurm.down, messages = True, []
     add(context)
     assert [s.state for s in statuses(context=context, tell=messages.append)] == [State.UNKNOWN]
-    assert messages == ["Slurm does not answer: timed out: what follows is what the run directories say"]
+    assert messages == ["Slurm does not answer: timed out: the answer comes from the run directories"]
     slurm.down, slurm.rows = False, [row("FAILED")]
     clock.time += 10
     assert [s.state for s in statuses(context=context)] == [State.FAILED]
@@ -187,7 +187,7 @@ def test_a_controller_that_does_not_answer_leaves_its_older_news_with_their_age(
         "Slurm does not answer; 10 min ago it reported PENDING"
         " (waits: jobs with a higher priority are ahead)",
     )
-    assert "and what Slurm reported 10 min ago" in messages[0]
+    assert "and from Slurm's answer 10 min ago" in messages[0]
 
 
 def test_accounting_that_fails_is_said_and_leaves_the_question_open(context: Context, slurm: Slurm) -> None:

@@ -131,7 +131,7 @@ def test_calls_that_nobody_knows_any_more_are_not_queued_as_runs_without_one(con
     spec = JobSpec(("true",), context.environ["HOME"], name="t", cluster=Cluster.SLURM, preflight="off")
     files = [[("call.pkl", b"x")]] * 5
     record = start(new_sweep(spec, [()] * 5, 0, context), context, quiet, files, patient=False)
-    with pytest.raises(BadInput, match="2 calls of t were known to the program alone"):
+    with pytest.raises(BadInput, match="2 calls of t were known only to the program"):
         start(record, context, quiet)
 
 

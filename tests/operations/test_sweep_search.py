@@ -110,7 +110,7 @@ def test_a_script_that_never_reports_ends_it_and_so_does_cancel(cluster: Cluster
     sweeps = Sweeps(cluster.context.store)
     sweep = sweeps.find("t")
     assert sweep is not None and len(sweep.points) < 14
-    with pytest.raises(BadInput, match="Optuna has asked"):
+    with pytest.raises(BadInput, match="Optuna chose"):
         retried(sweep, cluster.context, str)
     cluster.fails = False
 
