@@ -1,7 +1,7 @@
-"""The actions of the agent's state machine; values only.
+"""The actions of the agent's state machine. Values only.
 
-The coordinator's orders to reserve a port, to start or signal ranks, to ask or end a sidecar are passed on
-unchanged, as soon as they are allowed.
+The coordinator's orders to reserve a port, to start or signal ranks, and to ask or end a sidecar are passed
+on unchanged, as soon as they are allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Tell(Action):
 class TerminateRanks(Action):
     """Send TERM and CONT to the rank processes of ``epoch``.
 
-    ``rest``: only to those that the last TERM did not reach, because they had no handler for it.
+    ``rest``: only to the processes that the last TERM did not reach, because they had no handler for it.
     """
 
     epoch: int
@@ -31,12 +31,12 @@ class TerminateRanks(Action):
 
 @frozen
 class ReleasePort(Action):
-    """Give the port back that was reserved."""
+    """Release the reserved port."""
 
 
 @frozen
 class StartSidecar(Action):
-    """Start a sidecar process beside the ranks that were just started, and name them to it."""
+    """Start a sidecar process next to the ranks that were just started, and send it their process ids."""
 
     epoch: int
     sidecar: str
@@ -65,7 +65,7 @@ class EndLeftovers(Action):
 
 @frozen
 class Sweep(Action):
-    """Kill everything of ``epoch`` *and of every older one* that lives here, sidecars too.
+    """Kill all processes of ``epoch`` *and of every older epoch* on this node, sidecars too.
 
     ``RanksGone`` follows within seconds in every case, after the ends of the ranks.
     """
@@ -82,6 +82,6 @@ class RenewLease(Action):
 
 @frozen
 class Exit(Action):
-    """The agent is done: exit with ``code`` (nothing of any epoch is left, or the shim sweeps it)."""
+    """Exit with ``code``. No process of any epoch is left, or the shim sweeps it."""
 
     code: int

@@ -1,23 +1,23 @@
-"""Decides what the agent of one node does: events in, actions out; no clock, socket, file or process.
+"""Decides what the agent of one node does: it turns events into actions. Pure.
 
 Laws
 ----
-1. Only the highest epoch seen is obeyed. A ``StopRanks`` for an epoch that never ran here counts as
-   seeing it: it can never start afterwards.
+1. Only the highest epoch seen is obeyed. A ``StopRanks`` counts as seeing its epoch, so an epoch that never
+   ran on this node can never start afterwards.
 2. Ranks start only under a lease that an acknowledged beat granted, and only when everything older
    on this node is known to be gone.
-3. Only acknowledged beats extend the lease, counted from the moment the beat was sent. Once it has run
-   out, nothing extends it: the node ends its ranks shortly before, and the shim enforces that.
+3. Only acknowledged beats extend the lease, counted from the moment the beat was sent. A lease that has run
+   out is never extended: the node ends its ranks shortly before, and the shim enforces that.
    A node that was suspended meanwhile may ask once more, while the shim keeps its ranks stopped.
 4. A grace time that runs is neither shortened nor lengthened by another request to end. A lost connection
-   may shorten it, because then the lease sets the bound, and so may a user who asks for that.
-5. However ranks end, what they left behind is swept before the node says ``RanksGone`` or exits. If all of
-   them exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the kill wait.
+   may shorten it, because then the lease sets the bound. A user may shorten it on request.
+5. Leftover processes are swept before the node sends ``RanksGone`` or exits, however the ranks end. If all
+   ranks exited 0, leftover processes may finish first, within ``FINISH_SECONDS`` and the kill wait.
 6. The port is held until its epoch is over.
-7. A pre-flight worker is gone before ranks start, and none starts while ranks live; only an observer
-   runs beside them.
-8. A signal from Slurm reaches the ranks that catch it at once, before anybody knows what it means. The time
-   from TERM to KILL counts from there, as Slurm counts it.
+7. A pre-flight worker has ended before ranks start, and none starts while ranks live. Only an observer runs
+   next to ranks.
+8. A signal from Slurm reaches the ranks that catch it at once, before its reason is known. The time from
+   TERM to KILL counts from there, as in Slurm.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from clusterrun.protocol import messages
 from clusterrun.protocol.bootstrap import Timeouts
 from clusterrun.runtime.machine_events import Action, Event, Note, Now, SignalCame, StoodStill, Tick, earliest
 
+# The agent waits this long for the coordinator's order after it got a signal and the grace time passed.
 PATIENCE_SECONDS = 5.0
-"""How long an agent waits for the coordinator's order after it got a signal and the grace time passed."""
+# The coordinator may take this long to find out the reason of a signal. Then the ranks end anyway.
 DECIDE_SECONDS = 4.0
-"""How long the coordinator may take to find out what a signal means; then the ranks end anyway."""
+# A node ends its ranks at this share of a lease before its end. At the end the shim would kill the agent
+# too, which must still hand an orphaned job back (``orphaned``).
 LEASE_MARGIN = 0.15
-"""The share of a lease before its end at which a node ends its ranks: at the end the shim would kill the
-agent too, which must still hand an orphaned job back (``orphaned``)."""
+# A node that was suspended waits this long for an answer, a little less than the shim (as above).
 ASK_SECONDS = contract.AWAKE_SECONDS - 1.0
-"""How long a node that was suspended waits for an answer; a little less than the shim, as above."""
+# From the start of ranks to the start of their observer. It must not compete with them for CPU while they
+# start, and ranks that end at once need none.
 OBSERVE_AFTER_SECONDS = 10.0
-"""From the start of ranks to the start of their observer: it must not compete with them for CPU while they
-start, and ranks that end at once need none."""
 
 USUAL = Timeouts()
 
@@ -55,10 +55,11 @@ USUAL = Timeouts()
 class Agent:
     """One node's state machine: ``on`` takes an event and returns actions.
 
-    ``processes`` is how many processes a start makes on this node. ``grace`` is the seconds from TERM to KILL
-    after the coordinator was lost, ``kill_wait`` after a signal that the coordinator does not explain.
-    ``observed``: an observer runs beside the ranks.
-    ``orphaned``: it ends because its coordinator is gone.
+    ``processes`` is the number of processes that a start creates on this node. ``grace`` is the seconds from
+    TERM to KILL after the coordinator was lost, ``kill_wait`` after a signal that the coordinator does not
+    explain.
+    ``observed``: an observer runs next to the ranks.
+    ``orphaned``: the agent ends because its coordinator is gone.
     """
 
     def __init__(
@@ -101,11 +102,11 @@ class Agent:
             self._ranks.port.release()
             self._exited = True
             self._actions.append(Exit(self._leaving))
-        # The link comes and goes before anything is said.
-        return [one for one in self._actions if self._linked or not isinstance(one, Tell)]
+        # The link may have ended during this event.
+        return [action for action in self._actions if self._linked or not isinstance(action, Tell)]
 
     def wakes_at(self) -> float | None:
-        """When the next ``Tick`` is wanted (steady clock, seconds)."""
+        """Return the time of the next ``Tick`` (steady clock, seconds)."""
         if self._exited or self._hurried:
             return None
         times = [self._ends_at(), self._leave_at, self._decide_at]
@@ -132,7 +133,7 @@ class Agent:
 
     def _objection(self, now: Now) -> str:
         if self._ends:
-            return "this node has been told to end"
+            return "this node was ordered to end"
         granted = self._lease.grants_start(now.steady)
         return "" if granted else "no heartbeat of this node was acknowledged in time"
 
@@ -162,7 +163,7 @@ class Agent:
             _MESSAGES[type(event.message)](self, now, event.message)
 
     def _on_standstill(self, now: Now, event: StoodStill) -> None:
-        """Ask the coordinator for a new lease: neither side was silent by its own fault."""
+        """Ask the coordinator for a new lease, because the silence was nobody's fault."""
         if not self._linked or self._leaving is not None:
             return
         if self._lease.over(now.steady + ASK_SECONDS):
@@ -193,7 +194,7 @@ class Agent:
 
     def _start_ranks(self, now: Now, order: messages.StartRanks) -> None:
         if self._answer_by is not None:
-            self._held = order  # until it is known whether this node may live
+            self._held = order  # until the coordinator's answer decides whether this node may live
             return
         if order.epoch > self._ranks.seen:
             self._sidecars.dismiss(contract.EXAMINER)
@@ -202,7 +203,7 @@ class Agent:
     def _on_ranks_gone(self, now: Now, event: messages.RanksGone) -> None:
         cleaning = self._ranks.stage is RankStage.CLEANING
         if cleaning and self._answer_by is not None:
-            self._cleaned = event  # as an order to start: until it is known whether this node may live
+            self._cleaned = event  # held like an order to start
             return
         self._ranks.swept(event, self._objection(now) if cleaning else "")
 
@@ -263,7 +264,7 @@ class Agent:
         self._leave_at_once(now, 0)
 
     def _leave_at_once(self, now: Now, code: int) -> None:
-        """Exit as soon as nothing lives here; no grace."""
+        """Kill the ranks without grace, and exit as soon as none is left."""
         if self._leaving is None:
             self._leaving = code
         self._lease.woke(None)

@@ -1,7 +1,7 @@
 """Runs the ranks of a node in one container, for runtimes that are a program in front of the command.
 
-The agent stays outside. It starts the container anew for each attempt, and ``rank_forker`` in it as its only
-program, which starts the ranks and reports their ends. Their process ids are those of the host.
+The agent stays outside. It starts a new container for each attempt. Its only program is ``rank_forker``,
+which starts the ranks and reports their ends. Their process ids are those of the host.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from clusterrun.runtime.kill_tree import send
 from clusterrun.runtime.processes import ProcessEnd, Program
 from clusterrun.runtime.run_files import open_log
 
+# Limit for the start of a container: an image may be unpacked first. It is less than the coordinator waits
+# for a start.
 START_SECONDS = 100.0
-"""For a container to start: an image may be unpacked first. Less than the coordinator waits for a start."""
 _LOOK_SECONDS = 0.5
+# A runtime may take this long to remove its container after all its processes were killed.
 _END_SECONDS = 3.0
-"""How long a runtime may take to remove its container once everything in it was killed."""
 _PAUSE = 0.005
 _LONGEST_WORDS = 600
 LOG = "container"
 
 
 class ContainedRanks(RankProcesses):
-    """The ranks of one node in a container; ``loop`` is the agent's."""
+    """The ranks of one node in a container. ``loop`` is the agent's event loop."""
 
-    def __init__(self, *made: Any, loop: EventLoop) -> None:
-        super().__init__(*made)
+    def __init__(self, *arguments: Any, loop: EventLoop) -> None:
+        super().__init__(*arguments)
         self.loop = loop
         self._box: Sidecar | None = None
         self._order: StartRanks
@@ -56,12 +57,12 @@ class ContainedRanks(RankProcesses):
         self._spawned = False
         container = self._orders.container
         container_runtimes.make_places(container)
-        said = [name for name, _ in self._orders.environment]
+        user_names = [name for name, _ in self._orders.environment]
         python = self._orders.interpreter.path or PYTHON
         forker = (python, "-I", "-S", self._paths.agent, "fork-ranks")
         lineage = Lineage(self.run_id, self._orders.run_name, self._paths.run_dir, order.epoch, 0)
         base = {**self._base, **run_environment(lineage)}
-        argv, environment = container_runtimes.in_container(container, forker, base, said)
+        argv, environment = container_runtimes.in_container(container, forker, base, user_names)
         self._log = self._paths.attempt(order.epoch).sidecar_log(order.node, LOG)
         own = tuple(environment.items())
         self._box = started(
@@ -71,49 +72,57 @@ class ContainedRanks(RankProcesses):
             lambda fds: Program(argv, own, "/", *fds, signal.SIGKILL, ignores_term=True),
         )
         self._box.open(lambda number, body: self._heard(json.loads(body)), self._broke, lambda: True)
-        self._box.ask(0, json.dumps(self._forker_order(order, programs, said)))
+        self._box.ask(0, json.dumps(self._forker_order(order, programs, user_names)))
         self._until = steady() + START_SECONDS
         self._look(self._box)
         return ()
 
-    def _forker_order(self, order: StartRanks, programs: list[Program], said: list[str]) -> dict[str, Any]:
-        """Encode the order; what most ranks have in common is sent once."""
+    def _forker_order(
+        self, order: StartRanks, programs: list[Program], user_names: list[str]
+    ) -> dict[str, Any]:
+        """Encode the order. Variables that all ranks share are sent once."""
         paths = self._paths.attempt(order.epoch)
-        found = [container_runtimes.environment_inside(dict(one.environment), said) for one in programs]
-        common = dict(set(found[0].items()).intersection(*(one.items() for one in found)))
+        environments = []
+        for program in programs:
+            outside = dict(program.environment)
+            environments.append(container_runtimes.environment_inside(outside, user_names))
+        others = [environment.items() for environment in environments[1:]]
+        common = dict(set(environments[0].items()).intersection(*others))
         ranks = [
             {
-                "argv": one.argv,
+                "argv": program.argv,
                 "environment": {name: value for name, value in own.items() if name not in common},
                 "out": paths.out(rank),
                 "err": paths.err(rank),
             }
-            for rank, one, own in zip(self._numbers(order), programs, found)
+            for rank, program, own in zip(self._numbers(order), programs, environments)
         ]
         o = self._orders
         return {"common": common, "cwd": o.cwd, "input": o.input, "pipes": o.pipes_output, "ranks": ranks}
 
     def _look(self, box: Sidecar) -> None:
-        """Give up a container that does not come up in time, or whose ranks nobody wants any more."""
+        """Give up a container that does not start in time, or whose ranks are no longer wanted."""
         if self._box is not box or self._spawned:
             return
         if steady() > self._until or not self.wanted():
-            late = f"the container did not start within {START_SECONDS:.0f} s"
-            self._tell(StartFailed(self._epoch, late if self.wanted() else "this node has been told to end"))
+            why = "this node was ordered to end"
+            if self.wanted():
+                why = f"the container did not start within {START_SECONDS:.0f} s"
+            self._tell(StartFailed(self._epoch, why))
             return
         self.loop.after(_LOOK_SECONDS, lambda: self._look(box))
 
-    def _heard(self, said: dict[str, Any]) -> None:
-        if "pids" in said and said["space"] != os.readlink("/proc/self/ns/pid"):
-            why = "the container numbers its processes by itself; let it share the host's process ids"
+    def _heard(self, report: dict[str, Any]) -> None:
+        if "pids" in report and report["space"] != os.readlink("/proc/self/ns/pid"):
+            why = "the container has its own process ids; let it share the host's process ids"
             self._tell(StartFailed(self._epoch, why))
-        elif "pids" in said:
+        elif "pids" in report:
             self._spawned = True
-            self._tell(self._begun(self._order, said["pids"], said["forker"]))
-        elif "failed" in said:
-            self._tell(StartFailed(self._epoch, str(said["failed"])))
-        elif "ended" in said:
-            self._ends.append((int(said["ended"]), int(said["code"])))
+            self._tell(self._begun(self._order, report["pids"], report["forker"]))
+        elif "failed" in report:
+            self._tell(StartFailed(self._epoch, str(report["failed"])))
+        elif "ended" in report:
+            self._ends.append((int(report["ended"]), int(report["code"])))
             self._changed()
 
     def _broke(self, why: str) -> None:
@@ -131,15 +140,15 @@ class ContainedRanks(RankProcesses):
 
     def reap(self, wall: float) -> list[ToCoordinator]:
         self._reaping = True
-        found = super().reap(wall)
+        events = super().reap(wall)
         self._reaping = False
         ends, self._ends = self._ends, []
-        known = [(pid, code) for pid, code in ends if pid in self._ranks]
-        ended = [self._ended(self._ranks.pop(pid), pid, code, wall) for pid, code in known]
+        rank_ends = [(pid, code) for pid, code in ends if pid in self._ranks]
+        ended = [self._ended(self._ranks.pop(pid), pid, code, wall) for pid, code in rank_ends]
         if ended:
             self.note_growth(wall)
         news, self._news = self._news, []
-        return [*news, *found, *ended]
+        return [*news, *events, *ended]
 
     def _not_a_rank(self, child: ProcessEnd) -> None:
         box = self._box
@@ -151,32 +160,32 @@ class ContainedRanks(RankProcesses):
         self._gone(box)
 
     def _gone(self, box: Sidecar) -> None:
-        """Report the ends of all ranks of a container that has ended: nobody else will."""
+        """Report the ends of all ranks of a container that has ended, because its forker no longer can."""
         self._box = None
         box.close()
         if not self._spawned:
-            words = _tail(self._log)
-            self._tell(StartFailed(self._epoch, f"{self._why_gone}{': ' if words else ''}{words}"))
+            output = _tail(self._log)
+            self._tell(StartFailed(self._epoch, ": ".join(filter(None, [self._why_gone, output]))))
         for process in self._processes:
             send(process, signal.SIGKILL)
-        told = {pid for pid, _ in self._ends}
-        self._ends += [(pid, -signal.SIGKILL) for pid in self._ranks if pid not in told]
+        reported = {pid for pid, _ in self._ends}
+        self._ends += [(pid, -signal.SIGKILL) for pid in self._ranks if pid not in reported]
         self._changed()
 
     def _with_words(self, end: RankExited, wall: float) -> RankExited:
         end = super()._with_words(end, wall)
         if not self._why_gone or self._ending:
             return end
-        words = f"clusterrun: {self._why_gone}: {_tail(self._log)}"
-        return replace(end, last_lines=(*end.last_lines, words))
+        line = f"clusterrun: {self._why_gone}: {_tail(self._log)}"
+        return replace(end, last_lines=(*end.last_lines, line))
 
     def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
-        """End the container in good order, then leave nothing of it."""
+        """End the container in good order, then kill what is left of it."""
         self._ending = True
         box, until = self._box, steady() + _END_SECONDS
         if box:
             box.last_words()
-            box.stop_asking()  # the forker kills all that is below it, and ends
+            box.stop_asking()  # the forker kills its descendants and ends
         ended: list[ToCoordinator] = []
         while self._box is box is not None and steady() < until:
             ended += self.reap(wall)

@@ -1,4 +1,4 @@
-"""What can happen to an agent: events go in, with a reading of the clocks; values only.
+"""The events of an agent's state machine, each passed with a reading of the clocks. Values only.
 
 The results of orders, ranks and sidecars are the messages that report them to the coordinator.
 """
@@ -12,7 +12,7 @@ from clusterrun.runtime.machine_events import Event
 
 @frozen
 class Welcomed(Event):
-    """The handshake succeeded; the lease counts from ``Now`` until the first acknowledged beat."""
+    """The handshake succeeded. The lease counts from ``Now`` until the first acknowledged beat."""
 
 
 @frozen
@@ -29,11 +29,11 @@ class Disconnected(Event):
 
 @frozen
 class LeftoversEnded(Event):
-    """No process lives any more that the ranks of ``epoch`` left and that may finish."""
+    """All processes that the ranks of ``epoch`` left, and that may finish, have ended."""
 
     epoch: int
 
 
 @frozen
 class ShimLost(Event):
-    """The shim is gone: nobody enforces this node's lease any more."""
+    """The shim has ended, so no process enforces this node's lease any more."""

@@ -24,14 +24,14 @@ SHELLS = ("/bin/bash", "/bin/sh")
 
 
 class CannotExecute(ClusterrunError):
-    """The command cannot be started here."""
+    """The command cannot be started on this node."""
 
 
 @frozen
 class Model:
-    """The rank whose environment and directory the command gets; ``pid`` 0 if none lives here."""
+    """The rank whose environment and directory the command gets."""
 
-    pid: int
+    pid: int  # 0 if no rank lives on this node
     environment: Mapping[str, str]
     cwd: str
 
@@ -39,17 +39,18 @@ class Model:
 def become(
     paths: RunPaths, node: str, rank: int, command: tuple[str, ...], own: Mapping[str, str]
 ) -> NoReturn:
-    """Turn into ``command`` (none: a shell) in the environment of ``rank`` of the run on ``node`` (-1: any).
+    """Replace this process by ``command`` in the environment of ``rank`` (-1: any) of the run on ``node``.
 
-    ``own`` is this process's environment. Where no rank lives here (a spare, before the start) the
-    command gets the job's own environment instead, and a line says so. Raises ``CannotExecute``.
+    An empty command means a shell. ``own`` is this process's environment. If no rank lives on this node (a
+    spare, or before the start), the command gets the job's environment, and a line reports that. Raise
+    ``CannotExecute`` if the command cannot be started.
     """
     orders = read_orders(paths)
     model = _rank_here(orders.run_id, node, rank)
     if model is None:
         if rank >= 0:
-            seen = f"rank {rank} does not live on {node}"
-            raise CannotExecute(seen, "clusterrun status RUN says which ranks live where")
+            problem = f"rank {rank} does not live on {node}"
+            raise CannotExecute(problem, "clusterrun status RUN shows the node of each rank")
         say(f"clusterrun: no rank lives on {node}: the command gets the job's environment")
         model = Model(0, {**own, **dict(orders.environment)}, orders.cwd)
     environment = _environment(model, own, beside_slurm=bool(orders.launch))
@@ -61,13 +62,13 @@ def become(
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
-        seen = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
-        raise CannotExecute(seen, "is it installed there?") from error
+        problem = f"{argv[0]!r} cannot be started on {node}: {error.strerror}"
+        raise CannotExecute(problem, "check that it is installed on that node") from error
 
 
 def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
-    """The wanted rank of the newest attempt, or the lowest one of this node."""
-    found = []
+    """Return ``rank`` of the newest attempt, or the lowest rank of this node; None if there is none."""
+    candidates = []
     for pid in proc.pids():
         environment = proc.environment(pid)
         owner, _, epoch = environment.get(contract.MARKER_VARIABLE, "").rpartition(".")
@@ -76,16 +77,16 @@ def _rank_here(run_id: str, node: str, rank: int) -> Model | None:
         if environment.get(contract.NODE_NAME_VARIABLE, node) != node or not _is_first(pid, environment):
             continue
         if rank in (-1, int(environment["RANK"])):
-            found.append((-int(epoch), int(environment["RANK"]), pid))
+            candidates.append((-int(epoch), int(environment["RANK"]), pid))
     try:
-        pid = min(found)[2]
+        pid = min(candidates)[2]
         return Model(pid, proc.environment(pid), os.readlink(f"/proc/{pid}/cwd"))
-    except (ValueError, OSError):  # none was found, or it has just ended
+    except (ValueError, OSError):  # there is none, or it has just ended
         return None
 
 
 def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
-    """The rank itself, not a process that it started: those have inherited all that it carries."""
+    """Return whether this is the rank itself, not a process that inherited its environment."""
     process = proc.read(pid)
     if process is None or process.state in proc.GONE_STATES:
         return False
@@ -93,10 +94,10 @@ def _is_first(pid: int, environment: Mapping[str, str]) -> bool:
 
 
 def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> dict[str, str]:
-    """The rank's environment with this terminal.
+    """Return the rank's environment with the variables of this terminal.
 
-    Under Slurm the command carries the run's mark, so that it is swept when the run ends; on the
-    user's own machine it is the user's to end.
+    Under Slurm the command carries the run's mark, so that it is killed when the run ends. On the user's own
+    machine the user ends it.
     """
     terminal = {name: own[name] for name in ("TERM", "COLUMNS", "LINES") if name in own}
     environment = {**model.environment, **terminal}
@@ -108,12 +109,14 @@ def _environment(model: Model, own: Mapping[str, str], beside_slurm: bool) -> di
 
 
 def _enter_container(pid: int) -> bool:
-    """Go where ``pid`` is: its user and mount namespaces, root and folder; False if that is forbidden."""
+    """Enter the user and mount namespaces, root and folder of ``pid``; return False if that is forbidden."""
     try:
-        there, here = f"/proc/{pid}/", "/proc/self/"
-        names = [one for one in ("ns/user", "ns/mnt") if os.readlink(there + one) != os.readlink(here + one)]
+        target, own = f"/proc/{pid}/", "/proc/self/"
+        names = [
+            name for name in ("ns/user", "ns/mnt") if os.readlink(target + name) != os.readlink(own + name)
+        ]
         flags = os.O_RDONLY | os.O_CLOEXEC
-        *namespaces, root, folder = (os.open(there + one, flags) for one in (*names, "root", "cwd"))
+        *namespaces, root, folder = (os.open(target + name, flags) for name in (*names, "root", "cwd"))
         libc = ctypes.CDLL(None, use_errno=True)
         if any(libc.setns(namespace, 0) for namespace in namespaces):
             return False
@@ -128,10 +131,10 @@ def _enter_container(pid: int) -> bool:
 def _another_container(
     orders: Orders, paths: RunPaths, command: tuple[str, ...], environment: dict[str, str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command in a container of its own, with the image and the mounts of the ranks.
+    """Return the command in a new container with the image and the mounts of the ranks.
 
-    Some runtimes (Apptainer with a setuid program) let nobody into one that runs. Where only srun starts
-    containers there is none.
+    Some runtimes (Apptainer with a setuid program) forbid entering a running container. If only srun starts
+    containers, the command runs outside.
     """
     container = orders.container
     if not container.is_prefix:
@@ -140,16 +143,16 @@ def _another_container(
     from clusterrun import container_runtimes
 
     container_runtimes.make_places(container)
-    said = [name for name, _ in orders.environment]
+    user_names = [name for name, _ in orders.environment]
     python = orders.interpreter.path or PYTHON
     within = (python, "-I", "-S", paths.agent, "within", orders.cwd, "--")
-    words = (*within, *(command or SHELLS[-1:]))
-    return container_runtimes.in_container(container, words, environment, said)
+    argv = (*within, *(command or SHELLS[-1:]))
+    return container_runtimes.in_container(container, argv, environment, user_names)
 
 
 def _shell(environment: Mapping[str, str]) -> str:
-    wanted = (environment.get("SHELL", ""), *SHELLS)
-    return next((shell for shell in wanted if os.access(shell, os.X_OK)), SHELLS[-1])
+    shells = (environment.get("SHELL", ""), *SHELLS)
+    return next((shell for shell in shells if os.access(shell, os.X_OK)), SHELLS[-1])
 
 
 def _enter(folder: str) -> None:

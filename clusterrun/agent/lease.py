@@ -1,4 +1,4 @@
-"""Computes how long a node may run ranks, from heartbeats and their acknowledgements; knows no clock."""
+"""Computes how long a node may run ranks, from heartbeats and their acknowledgements. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from clusterrun.protocol.messages import Ack, Beat
 
 
 class Lease:
-    """Beats sent, beats answered, and the time that follows; times are the node's steady clock, in seconds.
+    """The lease of a node. All times are on the node's steady clock, in seconds.
 
-    ``ends_at`` is None until the first ``welcome``. Once it has passed nothing lengthens it again, but for
-    one case: a process that stood still while it passed asks once more, with its ranks stopped, and the
-    answer to what it sent *after* that grants a new one.
+    ``ends_at`` is None until the first ``welcome``. A lease that has ended is not extended, with one
+    exception: a process that was suspended while it ended asks once more, with its ranks stopped. The answer
+    to a beat sent *after* the suspension grants a new lease.
     """
 
     def __init__(self, length: float) -> None:
@@ -22,7 +22,7 @@ class Lease:
         self._woke_at: float | None = None
 
     def welcome(self, steady: float) -> float:
-        """Connected: the node may live for one lease, but may not start ranks yet. Returns its end."""
+        """Grant a first lease on connection and return its end. Ranks may not start yet."""
         self.ends_at = steady + self._length
         return self.ends_at
 
@@ -33,9 +33,9 @@ class Lease:
         return beat
 
     def acknowledged(self, steady: float, ack: Ack) -> bool:
-        """Enter an acknowledgement; True if ``ends_at`` moved.
+        """Record an acknowledgement, and return whether ``ends_at`` moved.
 
-        The lease counts from when the beat was *sent*: a delayed answer says nothing about whether the
+        The lease counts from when the beat was *sent*, because a delayed answer does not prove that the
         coordinator still considers this node alive.
         """
         sent = self._sent.pop(ack.beat, None)
@@ -51,12 +51,12 @@ class Lease:
         return moved
 
     def woke(self, steady: float | None) -> None:
-        """This process was suspended until now; None: it does not ask again."""
+        """Record that this process was suspended until now; None: it does not ask again."""
         self._woke_at = steady
 
     def over(self, steady: float) -> bool:
         return self.ends_at is not None and steady >= self.ends_at
 
     def grants_start(self, steady: float) -> bool:
-        """A beat was acknowledged and the lease runs: only then ranks may start."""
+        """Return whether ranks may start: a beat was acknowledged and the lease runs."""
         return self._granted and not self.over(steady)

@@ -16,7 +16,7 @@ from clusterrun.model.frozen import replace
 from clusterrun.runtime.processes import Program, close_all_but, fork, set_process_name, start_all
 
 _CHUNK = 65536
-# Only the end of all writers ends the copying: then nothing that a rank printed is lost.
+# The copying ends only after all writers ended, so that no output is lost.
 _IGNORED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -51,7 +51,7 @@ def start_with_pipes(programs: Sequence[Program]) -> list[int]:
 
 
 def _copy(log_by_reader: Mapping[int, int]) -> None:
-    """Append what comes through each pipe to its log, until no writer is left."""
+    """Append the data of each pipe to its log, until no writer is left."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     close_all_but({*log_by_reader, *log_by_reader.values()})
@@ -72,5 +72,5 @@ def _copy(log_by_reader: Mapping[int, int]) -> None:
             try:
                 write_all(log_by_reader[reader], data)
             except OSError:
-                # The disk is full or in trouble. A rank that writes to a file would go on, too.
+                # The disk is full or fails. A rank that writes to a file would continue, too.
                 pass

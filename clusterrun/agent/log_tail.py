@@ -1,4 +1,4 @@
-"""The end of what a rank printed, and the traceback it left."""
+"""Reads the last output of a rank, and the traceback that it wrote."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from clusterrun.model.frozen import Any, replace
 from clusterrun.model.paths import AttemptPaths
 from clusterrun.protocol.messages import RankExited
 
+# Characters of a traceback.
 _MOST = 16 * 1024
-"""Of a traceback."""
+# Bytes of each stream. A launcher prints much below the errors of its ranks.
 _MOST_READ = 64 * 1024
-"""Of each stream: a launcher prints much below the errors of its ranks."""
 _LONGEST = 1000
 _MOST_OF_DOCUMENT = 256 * 1024
 # The line that ends a traceback, with or without the mark that torch puts before it.
 _EXCEPTION = re.compile(
     r"(?:\[rank\d+\]:\s*)?(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Disconnected))(?::|$)"
 )
-# What Python raises if the process at the other end of a connection, a pipe or a queue has gone.
+# Python raises these if the process at the other end of a connection, a pipe or a queue has ended.
 _OF_CONNECTIONS = frozenset(
     {
         "BrokenPipeError",
@@ -47,9 +47,9 @@ def with_last_words(
     grown: Mapping[tuple[int, str], Sequence[tuple[float, int]]] = {},
     launcher: bool = False,
 ) -> RankExited:
-    """Return ``end`` with the last lines of both streams, the rank's traceback, and what they mean.
+    """Return ``end`` with the last lines of both streams, the rank's traceback, and their meaning.
 
-    ``grown`` holds the times and sizes of its logs. ``launcher``: the rank started ranks of its own.
+    ``grown`` holds the times and sizes of its logs. ``launcher``: the rank started other ranks.
     """
     rank = end.rank
     out, err = _printed(paths.out(rank)), _printed(paths.err(rank))
@@ -68,17 +68,17 @@ def with_last_words(
 
 
 def _printed(path: str) -> list[tuple[int, str]]:
-    """The last lines of a log, each with the offset of its end."""
+    """Return the last lines of a log, each with the offset of its end."""
     data, offset = end_of(path, _MOST_READ)
-    found = []
+    lines = []
     for line in data.removesuffix(b"\n").split(b"\n") if data else ():
         offset += len(line) + 1
-        found.append((offset, line.decode("utf-8", "surrogateescape")))
-    return found
+        lines.append((offset, line.decode("utf-8", "surrogateescape")))
+    return lines
 
 
 def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -> list[tuple[float, str]]:
-    """The last of these lines, each with the time at which it was seen first."""
+    """Return the last of these lines, each with the time at which it appeared."""
     end = float("inf")
     return [
         (next((wall for wall, size in grown if size >= offset - 1), end), _shortened(_last_state(line)))
@@ -89,23 +89,26 @@ def _timed(printed: list[tuple[int, str]], grown: Sequence[tuple[float, int]]) -
 def _in_order(out: list[tuple[float, str]], err: list[tuple[float, str]]) -> tuple[str, ...]:
     """Merge both streams by time, stderr last at equal times; half of what is kept is reserved for stderr."""
     out = out[-(contract.TAIL_LINES - min(len(err), contract.TAIL_LINES // 2)) :]
-    both = sorted([*out, *err], key=lambda one: one[0])  # stable: of one time what stands first stays so
+    both = sorted([*out, *err], key=lambda timed: timed[0])  # stable: at equal times stderr stays last
     return tuple(line for _, line in both[-contract.TAIL_LINES :])
 
 
 def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
-    """Whether the only error that a rank printed is that a peer has gone; a killed rank prints nothing."""
+    """Return whether the only error that a rank printed is the loss of a peer.
+
+    A killed rank prints nothing.
+    """
     if code < 0 and code != -signal.SIGABRT:
         return False
-    # Where a rank has failed, not with every agent.
+    # Loaded after a rank failed, not with every agent.
     from clusterrun.diagnosis.printed_errors import ErrorListener
 
     listener = ErrorListener(rank, launcher)
     for line in lines:
         listener.hear(0.0, line)
-    # What ended the rank counts, where torch marks it: it may have survived other errors before.
-    errors = [one for one in listener.errors if one.ends] or listener.errors
-    return bool(errors) and all(one.is_consequence for one in errors)
+    # If torch marks the error that ended the rank, only that counts: the rank survived earlier errors.
+    errors = [error for error in listener.errors if error.ends] or listener.errors
+    return bool(errors) and all(error.is_consequence for error in errors)
 
 
 def lost_connection(lines: list[str]) -> bool:
@@ -120,23 +123,23 @@ def lost_connection(lines: list[str]) -> bool:
 
 
 def _last_state(line: str) -> str:
-    """What a progress bar, which goes back to the beginning of its line, shows at the end."""
+    """Return the last state of a progress bar, which rewrites its line."""
     return next((state for state in reversed(line.split("\r")) if state), "")
 
 
 def _shortened(line: str) -> str:
-    """A dump on one line: both of its ends, for it is to be read by people."""
+    """Return both ends of a line that is too long for people to read."""
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 
 def _traceback(path: str) -> str:
-    """The traceback in a ``TORCHELASTIC_ERROR_FILE``, as torch's ``@record`` writes it, or as plain text."""
+    """Return the traceback in a ``TORCHELASTIC_ERROR_FILE``: torch's ``@record`` format or plain text."""
     text = end_of(path, _MOST_OF_DOCUMENT)[0].decode("utf-8", "replace")
     try:
-        said = _callstack(json.loads(text))
+        traceback = _callstack(json.loads(text))
     except (ValueError, RecursionError):
-        said = text
-    return said.strip()[-_MOST:]
+        traceback = text
+    return traceback.strip()[-_MOST:]
 
 
 def _callstack(document: Any) -> str:

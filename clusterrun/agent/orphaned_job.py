@@ -1,16 +1,17 @@
-"""What an agent does when its coordinator is gone for good: it gives the job back or ends it.
+"""Requeues or cancels a job whose coordinator is gone for good, from one of its agents.
 
-A job with ``--no-kill`` survives the loss of the node of its batch step too: the scheduler removes that
-node, and the rest of the job would stand idle until its time limit. So the remaining agents, with no rank
-left, ask until the scheduler has noticed; the first of them requeues or cancels the job.
-The same where the batch step was killed before it could do so, be it that all its processes were, or
-that a node which was silent for a moment has all of the job on it killed when it is heard again. The
-scheduler ends the job at once then: what is left of ``KillWait`` after its TERM is the time there is.
+A job with ``--no-kill`` survives the loss of the node of its batch step too. The scheduler removes that node,
+and the rest of the job would stay idle until its time limit. The remaining agents, with no rank left, ask
+until the scheduler has noticed. The first of them requeues or cancels the job.
 
-A first node that is up again before the scheduler missed it stays in the job, which runs in the eyes of
-the scheduler. Then two things together show that nobody coordinates: nothing has written the run's state
-for minutes, and the coordinator's host refuses its port. A host that does not answer shows nothing: it may
-be this node that is cut off.
+The agents do the same if the batch step was killed before it could do so: all its processes were killed, or
+the scheduler killed the job on a node that was silent for a moment. The scheduler ends the job at once in
+this case, so only the rest of ``KillWait`` after its TERM remains.
+
+A first node that is up again before the scheduler missed it stays in the job, which the scheduler considers
+running. Two facts together show that there is no coordinator: the run's state has not been written for
+minutes, and the coordinator's host refuses its port. A host that does not answer proves nothing, because this
+node may be cut off.
 """
 
 from __future__ import annotations
@@ -38,23 +39,24 @@ from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text import job_row
 from clusterrun.slurm_text.exclude_list import excluding
 
+# Slurm marks a silent node DOWN after some minutes (SlurmdTimeout).
 PATIENCE_SECONDS = 900.0
-"""Slurm marks a silent node DOWN after some minutes (SlurmdTimeout)."""
 ASK_SECONDS = 10.0
 STAGGER_SECONDS = 0.5
+# The agents ask one after the other, so that each sees what an earlier one did.
 MOST_STAGGER_SECONDS = 30.0
-"""One after the other, so that the others see what the first one did."""
 _LIMIT_SECONDS = 8.0
+# Limit without a change of the run's state. A coordinator that dies is restarted, and writes, within 78 s.
 NOBODY_SECONDS = 180.0
-"""Without a change of the run's state: a coordinator that dies is begun again, and writes, within 78 s."""
+# Two checks further apart prove nothing about the time between, because this process was suspended.
 MOST_APART_SECONDS = 45.0
-"""Two checks further apart than this prove nothing about the time between: this process was suspended."""
 WAITS = "it waits for Slurm to miss the first node, or until nobody has written anything for 3 min"
 _CONNECT_SECONDS = 2.0
 _STAT = ("stat", "-c", "%i %Y %s")
 _WRITE = 'umask 077; printf %s "$1" >"$2.$$" && mv -f "$2.$$" "$2"'
+# Limit after a TERM, which a KILL follows. It also applies after the end of the shim, if this process
+# outlives it.
 LAST_SECONDS = 4.0
-"""After a TERM, which a KILL will follow; also after the end of the shim, where this process outlives it."""
 LAST_STAGGER_SECONDS = 0.1
 _LAST_ASK_SECONDS = 0.5
 _FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList")
@@ -62,40 +64,36 @@ _FIELDS = ("State", "Reason", "exit_code", "RestartCnt", "BatchHost", "NodeList"
 
 @frozen
 class OrphanedNode:
-    """A job whose coordinator is gone, and the node that is left: its number in the allocation, its name.
-
-    ``restarts``: how often the job had been restarted when it began; ``requeue``: it is to be started
-    again, not ended; ``resubmit`` is what queues such a job, which says what its user excludes.
-    ``coordinator`` is where that listened.
-    """
+    """A job whose coordinator is gone, and a node that is left."""
 
     job_id: str
-    restarts: int
-    requeue: bool
-    node: int
-    resubmit: tuple[str, ...] = ()
-    name: str = ""
+    restarts: int  # restarts of the job before this agent began
+    requeue: bool  # requeue the job instead of cancelling it
+    node: int  # number in the allocation
+    resubmit: tuple[str, ...] = ()  # the command that submits such a job, with the user's excluded nodes
+    name: str = ""  # name of the node
     run_dir: str = ""
-    coordinator: tuple[tuple[str, int], ...] = ()
+    coordinator: tuple[tuple[str, int], ...] = ()  # addresses and ports where it listened
 
 
+# Reasons of a job whose batch step was killed, until Slurm 22.05 and since 23.02
+# (`RaisedSignal:9(Killed)`).
 _BATCH_KILLED = ("JobLaunchFailure", "RaisedSignal")
-"""Why the job of a killed batch step ended, until Slurm 22.05 and since 23.02 (`RaisedSignal:9(Killed)`)."""
 _LOST_STATES = ("COMPLETING", "FAILED", "NODE_FAIL")
 
 
 class JobRemedy(enum.Enum):
-    """What is to be done."""
+    """The action for an orphaned job."""
 
-    WAIT = "the scheduler has noticed nothing yet"
-    LEAVE = "the job is being ended, or was given back"
-    ACT = "the job stands without its first node, or ended with it"
+    WAIT = "the scheduler has not noticed the loss yet"
+    LEAVE = "the job is being ended, or was requeued"
+    ACT = "the job is idle without its first node, or ended with it"
 
 
 def left_behind(
     orders: Orders, run_dir: str, place: AgentPlace, coordinator: tuple[tuple[str, int], ...]
 ) -> OrphanedNode | None:
-    """The job of an agent; None without a scheduler, and where the allocation is its user's."""
+    """Return the job of an agent; None without a scheduler, or if the user owns the allocation."""
     job_id, restarts = job_row.job_of(place.environment)
     if not job_id or orders.in_allocation:
         return None
@@ -104,20 +102,20 @@ def left_behind(
     return OrphanedNode(job_id, restarts, *ways, place.name, run_dir, coordinator)
 
 
-def question(left: OrphanedNode) -> tuple[str, ...]:
-    return job_row.question(left.job_id, _FIELDS)
+def question(orphan: OrphanedNode) -> tuple[str, ...]:
+    return job_row.question(orphan.job_id, _FIELDS)
 
 
-def remedy_for(left: OrphanedNode, lines: tuple[str, ...]) -> JobRemedy:
+def remedy_for(orphan: OrphanedNode, lines: tuple[str, ...]) -> JobRemedy:
     cells = job_row.cells(lines, _FIELDS)
     if not cells:
         return JobRemedy.WAIT
     state, reason, code, restarts, host, nodes = cells
-    if restarts != str(left.restarts):
+    if restarts != str(orphan.restarts):
         return JobRemedy.LEAVE
     if state not in ("RUNNING", "SUSPENDED"):
         killed = reason.partition(":")[0] in _BATCH_KILLED and _signal_of(code) == signal.SIGKILL
-        return JobRemedy.ACT if left.requeue and killed and state in _LOST_STATES else JobRemedy.LEAVE
+        return JobRemedy.ACT if orphan.requeue and killed and state in _LOST_STATES else JobRemedy.LEAVE
     try:
         return JobRemedy.WAIT if not host or host in expand(nodes) else JobRemedy.ACT
     except BadInput:
@@ -129,14 +127,17 @@ def runs(lines: tuple[str, ...]) -> bool:
 
 
 class Silence:
-    """How long nobody has written the run's state, by the clock of this process."""
+    """Measures how long the run's state has not been written, by the clock of this process."""
 
     def __init__(self) -> None:
         self._mark: str | None = None
         self._since = self._looked_at = float("-inf")
 
     def seen_unchanged_for(self, steady: float, mark: str | None) -> float:
-        """``mark`` changes with each state that is written; None: it cannot be looked at now."""
+        """Return the seconds without a change of ``mark``, which changes whenever the state is written.
+
+        ``mark`` is None if the state cannot be read now.
+        """
         apart, self._looked_at = steady - self._looked_at, steady
         if mark is None or mark != self._mark or apart > MOST_APART_SECONDS:
             self._mark, self._since = mark, steady
@@ -144,9 +145,9 @@ class Silence:
 
 
 def refuses(places: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the host of a coordinator refuses its port; also true where no address is known.
+    """Return whether the host of a coordinator refuses its port. Return True if there is no address.
 
-    A port that accepts, or a host that does not answer, means that there may be a coordinator.
+    If a port accepts or a host does not answer, there may be a coordinator.
     """
     refusals = 0
     for address, port in places:
@@ -161,9 +162,9 @@ def refuses(places: tuple[tuple[str, int], ...]) -> bool:
 
 
 def came_back(lines: tuple[str, ...]) -> str:
-    """The first node, where it had been taken out of a job whose batch step was killed on it; else empty.
+    """Return the first node if it was removed from a job whose batch step was killed on it; else ''.
 
-    Its own daemon takes the job for a running one still: started there again the job would be held.
+    Its slurmd still considers the job running, so a restart of the job on this node would be held.
     """
     state, *_, host, nodes = job_row.cells(lines, _FIELDS) or [""] * len(_FIELDS)
     try:
@@ -173,7 +174,7 @@ def came_back(lines: tuple[str, ...]) -> str:
 
 
 def _signal_of(code: str) -> int:
-    """The signal that ended the batch step: of a wait status, or of ``code:signal``."""
+    """Return the signal that ended the batch step, from a wait status or from ``code:signal``."""
     number = code.rpartition(":")[2]
     if not number.isdecimal():
         return 0
@@ -181,15 +182,15 @@ def _signal_of(code: str) -> int:
 
 
 class OrphanedJob:
-    """The questions of one agent that is left behind.
+    """The watch of one remaining agent over its job.
 
     ``renew`` tells the shim how long this process may live (steady clock).
     """
 
     def __init__(
-        self, left: OrphanedNode, environment: Mapping[str, str], shim: int, renew: Callable[[float], None]
+        self, orphan: OrphanedNode, environment: Mapping[str, str], shim: int, renew: Callable[[float], None]
     ) -> None:
-        self._left, self._shim, self._renew = left, shim, renew
+        self._orphan, self._shim, self._renew = orphan, shim, renew
         self._silence = Silence()
         self._loop = EventLoop()
         self._commands = CommandRunner(self._loop, environment)
@@ -198,11 +199,14 @@ class OrphanedJob:
         self._loop.watch(shim, self._on_shim_ended)
 
     def run(self) -> None:
-        """Wait until the job is taken care of, or give it back; ends soon after a TERM or its shim's end."""
+        """Wait until the job is taken care of, or requeue or cancel it.
+
+        Return soon after a TERM or the shim's end.
+        """
         until = steady() + PATIENCE_SECONDS
         self._renew(until + ASK_SECONDS)
         if not self._hurried:
-            self._loop.after(min(STAGGER_SECONDS * self._left.node, MOST_STAGGER_SECONDS), self._ask)
+            self._loop.after(min(STAGGER_SECONDS * self._orphan.node, MOST_STAGGER_SECONDS), self._ask)
         while not self._over and steady() < until:
             self._loop.wait(until)
         if not self._over:
@@ -211,11 +215,11 @@ class OrphanedJob:
         self._commands.finish(0.0)
 
     def skip_turn(self) -> None:
-        """Give up this agent's turn unless it is among the first: little time is left."""
+        """Skip this agent's turn unless it is among the first, because little time is left."""
         if self._hurried:
             return
         self._hurried = True
-        turn = LAST_STAGGER_SECONDS * self._left.node
+        turn = LAST_STAGGER_SECONDS * self._orphan.node
         self._loop.after(min(turn, LAST_SECONDS), self._ask if turn < LAST_SECONDS else self._leave)
         self._loop.after(LAST_SECONDS, self._leave)
 
@@ -233,11 +237,11 @@ class OrphanedJob:
             self.skip_turn()
 
     def _ask(self) -> None:
-        self._commands.run(question(self._left), _LIMIT_SECONDS, self._on_answer)
+        self._commands.run(question(self._orphan), _LIMIT_SECONDS, self._on_answer)
 
-    def _on_answer(self, done: CommandDone) -> None:
-        means = JobRemedy.WAIT if done.why else remedy_for(self._left, done.lines)
-        if means is JobRemedy.WAIT and not self._hurried and not done.why and runs(done.lines):
+    def _on_answer(self, answer: CommandDone) -> None:
+        means = JobRemedy.WAIT if answer.why else remedy_for(self._orphan, answer.lines)
+        if means is JobRemedy.WAIT and not self._hurried and not answer.why and runs(answer.lines):
             if not self._waits:
                 self._waits = True
                 self._write(WAITS)
@@ -247,45 +251,46 @@ class OrphanedJob:
         elif means is JobRemedy.LEAVE:
             self._leave()
         else:
-            self._give_back(came_back(done.lines), "the job stood without its coordinator")
+            self._give_back(came_back(answer.lines), "the job had no coordinator")
 
     def _look(self) -> None:
-        """Does anybody coordinate the run? The file system may not answer: a child looks."""
-        paths = RunPaths(self._left.run_dir)
+        """Check for a coordinator. A child reads the files, because the file system may not answer."""
+        paths = RunPaths(self._orphan.run_dir)
         self._commands.run((*_STAT, paths.orders, paths.state), _LIMIT_SECONDS, self._on_look)
 
-    def _on_look(self, done: CommandDone) -> None:
-        seen = [line for line in done.lines if line and line[0].isdigit()]
-        silent = self._silence.seen_unchanged_for(steady(), None if not seen else " / ".join(seen[1:]))
-        if silent < NOBODY_SECONDS or self._hurried or not refuses(self._left.coordinator):
+    def _on_look(self, answer: CommandDone) -> None:
+        lines = [line for line in answer.lines if line and line[0].isdigit()]
+        silent = self._silence.seen_unchanged_for(steady(), None if not lines else " / ".join(lines[1:]))
+        if silent < NOBODY_SECONDS or self._hurried or not refuses(self._orphan.coordinator):
             self._ask_again()
             return
-        words = f"no coordinator has written anything for {silent:.0f} s"
-        if self._left.coordinator:
-            words += f", and its host refuses port {self._left.coordinator[-1][1]}"
-        self._give_back("", words)
+        why = f"no coordinator has written anything for {silent:.0f} s"
+        if self._orphan.coordinator:
+            why += f", and its host refuses port {self._orphan.coordinator[-1][1]}"
+        self._give_back("", why)
 
-    def _write(self, why: str, done: bool = False) -> None:
-        """Write for `status` what happens to the job, in a child as above."""
-        word = json.dumps(encode(LeftBehind(self._left.job_id, self._left.name, time.time(), why, done)))
-        path = RunPaths(self._left.run_dir).left
-        self._commands.run(("sh", "-c", _WRITE, "sh", word, path), _LIMIT_SECONDS, lambda done: None)
+    def _write(self, why: str, is_returned: bool = False) -> None:
+        """Write the state of the job for `status`, in a child as above."""
+        record = LeftBehind(self._orphan.job_id, self._orphan.name, time.time(), why, is_returned)
+        path = RunPaths(self._orphan.run_dir).left
+        command = ("sh", "-c", _WRITE, "sh", json.dumps(encode(record)), path)
+        self._commands.run(command, _LIMIT_SECONDS, lambda answer: None)
 
     def _give_back(self, host: str, why: str) -> None:
-        say(f"clusterrun: job {self._left.job_id} is given back: {why}")
-        self._write(why, done=True)
-        left = self._left
-        argv = ("scontrol", "requeue", left.job_id) if left.requeue else ("scancel", left.job_id)
-        words = excluding(left.resubmit, (host,)) if host and left.requeue else ""
+        orphan = self._orphan
+        say(f"clusterrun: job {orphan.job_id} is given back: {why}")
+        self._write(why, is_returned=True)
+        argv = ("scontrol", "requeue", orphan.job_id) if orphan.requeue else ("scancel", orphan.job_id)
+        excluded = excluding(orphan.resubmit, (host,)) if host and orphan.requeue else ""
 
-        def given(done: CommandDone) -> None:
-            if done.why or not words:
+        def on_returned(answer: CommandDone) -> None:
+            if answer.why or not excluded:
                 self._ask_again()
                 return
-            update = ("scontrol", "update", f"JobId={left.job_id}", f"ExcNodeList={words}")
-            self._commands.run(update, _LIMIT_SECONDS, lambda done: self._ask_again())
+            update = ("scontrol", "update", f"JobId={orphan.job_id}", f"ExcNodeList={excluded}")
+            self._commands.run(update, _LIMIT_SECONDS, lambda answer: self._ask_again())
 
-        self._commands.run(argv, _LIMIT_SECONDS, given)
+        self._commands.run(argv, _LIMIT_SECONDS, on_returned)
 
     def _ask_again(self) -> None:
         self._loop.after(_LAST_ASK_SECONDS if self._hurried else ASK_SECONDS, self._ask)

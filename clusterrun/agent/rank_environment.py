@@ -1,4 +1,4 @@
-"""Builds the environment of a started process from what is inherited and what was ordered; pure."""
+"""Builds the environment of a started process from the job's environment and the orders. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from clusterrun.model.world import (
 from clusterrun.protocol.messages import StartRanks
 
 _MISLEADING_PREFIXES = ("PMIX_", "PMI_", "PET_", "TORCHELASTIC_", "SLURM_STEP_NUM_", "SLURM_STEP_TASKS_")
+# These variables describe our own step of one task per node. ``slurm_environment`` describes the ranks'
+# step.
 _MISLEADING = frozenset(
     {
         "SLURM_NTASKS",
@@ -36,7 +38,6 @@ _MISLEADING = frozenset(
         contract.SETUP_CWD_VARIABLE,
     }
 )
-"""What describes our own step, of one task per node; ``slurm_environment`` describes that of the ranks."""
 
 
 # A prime number of ports, so that each byte of a run id counts.
@@ -46,46 +47,44 @@ _WANDB = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID")
 
 @frozen
 class AgentPlace:
-    """Where an agent is: its node's number in the allocation and name, and what it was started with.
+    """The node of an agent, and the environment it was started with."""
 
-    ``address`` is its own on the way to the coordinator, empty if it never came there.
-    """
-
-    node: int
+    node: int  # number in the allocation
     name: str
     environment: Mapping[str, str]
-    address: str = ""
+    address: str = ""  # local address of the link to the coordinator; '' if it never connected
 
 
 def inherited(base: Mapping[str, str], orders: Orders, step: Mapping[str, str] = {}) -> dict[str, str]:
-    """The job's environment without what misleads, with ``step`` and what the user asked for on top."""
-    kept = {
+    """Return the job's environment without misleading variables, with those of ``step`` and the user."""
+    environment = {
         name: value
         for name, value in base.items()
         if name not in _MISLEADING and not name.startswith(_MISLEADING_PREFIXES)
     }
-    return {**kept, **step, **dict(orders.environment)}
+    return {**environment, **step, **dict(orders.environment)}
 
 
 def wandb_environment(
-    known: Mapping[str, str], orders: Orders, lineage: Lineage, rank: int
+    environment: Mapping[str, str], orders: Orders, lineage: Lineage, rank: int
 ) -> dict[str, str]:
-    """What keeps one run at Weights & Biases for a rank over all attempts, where there may be several.
+    """Return the variables that keep one run at Weights & Biases for a rank over all attempts.
 
-    Nothing if its user has set any of it, or W&B's own sweep numbers its runs. Each rank has an id of its
-    own: one that several processes use at once loses what they log.
+    They are left out if there is only one attempt, if the user has set one of them, or in a sweep of W&B,
+    which numbers its runs itself. Each rank has a separate id: W&B loses data if several processes log to one
+    id.
     """
     restarts = orders.max_restarts or orders.survival.requeue or lineage.epoch
-    words = [word.rpartition("/")[2] for word in orders.command]
-    sweep = "wandb" in words and "agent" in words
-    if not restarts or sweep or any(name in known for name in _WANDB):
+    programs = [word.rpartition("/")[2] for word in orders.command]
+    sweep = "wandb" in programs and "agent" in programs
+    if not restarts or sweep or any(name in environment for name in _WANDB):
         return {}
     own = lineage.run_id + (f"-r{rank}" if rank else "")
     return {"WANDB_RUN_ID": own, "WANDB_RESUME": "allow"}
 
 
 def _without_submitters(base: Mapping[str, str]) -> Mapping[str, str]:
-    """``base`` without the id that a rank of another run was given, from which this one was submitted."""
+    """Return ``base`` without the W&B id of a rank of another run, from which this run was submitted."""
     submitter = base.get(contract.RUN_ID_VARIABLE, "")
     if not submitter or not base.get("WANDB_RUN_ID", "").startswith(submitter):
         return base
@@ -93,21 +92,21 @@ def _without_submitters(base: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _step(base: Mapping[str, str], world: World, task: int, tasks_per_node: int) -> dict[str, str]:
-    """Slurm's variables for one of our processes; none where no Slurm has started us."""
+    """Return Slurm's variables for one process; {} if Slurm did not start this agent."""
     if "SLURM_JOB_ID" not in base:
         return {}
     step = slurm_environment(world, task, tasks_per_node)
     cpus = base.get("SLURM_CPUS_PER_TASK", "")
-    if cpus.isdecimal():  # of our one task, which is all ranks of a node
+    if cpus.isdecimal():  # counted for our single task, which contains all ranks of a node
         step["SLURM_CPUS_PER_TASK"] = str(max(1, int(cpus) // tasks_per_node))
     return step
 
 
 def hidden_gpus(exists: Callable[[str], bool]) -> dict[str, str]:
-    """What hides the GPUs of a machine; ``exists`` tells whether a device file is there.
+    """Return the variables that hide the GPUs of a machine. ``exists`` tests for a device file.
 
-    HIP takes an empty list for none given, Level Zero one of devices that are not there for no device.
-    A variable of another maker's is not set: Ray, for one, refuses some of them.
+    HIP ignores an empty list. Level Zero uses no device if the list names only missing devices. Variables of
+    absent makers are not set, because Ray refuses some of them.
     """
     of_makers = {"/dev/kfd": ("HIP_VISIBLE_DEVICES", "-1"), "/dev/dri": ("ZE_AFFINITY_MASK", "1024")}
     return {"CUDA_VISIBLE_DEVICES": "", **dict(of_makers[path] for path in of_makers if exists(path))}
@@ -137,29 +136,31 @@ def for_rank(
     if orders.gpus_per_node:
         defaults["NCCL_RAS_ADDR"] = ras_address(lineage.run_id)
     frameworks = framework_environment(world, orders.gpus_per_node)
-    known = inherited(own_base, orders, _step(own_base, world, rank, world.ranks_per_node))
-    wandb = wandb_environment(known, orders, lineage, rank)
-    devices = known.get("CUDA_VISIBLE_DEVICES", "")
+    job_environment = inherited(own_base, orders, _step(own_base, world, rank, world.ranks_per_node))
+    wandb = wandb_environment(job_environment, orders, lineage, rank)
+    devices = job_environment.get("CUDA_VISIBLE_DEVICES", "")
     if "MIG-" in devices:
         from clusterrun.model.visible_gpus import instance_of  # few machines divide their GPUs
 
         own = {**own, **instance_of(devices, world.ranks_per_node, own["LOCAL_RANK"])}
-    return {**defaults, **frameworks, **wandb, **known, **own, **_chosen(base, orders, order)}
+    return {**defaults, **frameworks, **wandb, **job_environment, **own, **_chosen(base, orders, order)}
 
 
 def for_node(
     base: Mapping[str, str], orders: Orders, order: StartRanks, lineage: Lineage, interface: str
 ) -> dict[str, str]:
-    """The environment of a launcher started once per node, without what only a rank may carry."""
+    """Return the environment of a launcher that is started once per node, without the variables of a rank."""
     own = node_environment(order.world, order.node, order.meeting, lineage)
     foreign = rank_environment(order.world, 0, order.meeting, lineage, "").keys() - own.keys()
     step = _step(base, order.world, order.node, 1)
-    kept = {name: value for name, value in inherited(base, orders, step).items() if name not in foreign}
+    job_environment = {
+        name: value for name, value in inherited(base, orders, step).items() if name not in foreign
+    }
     defaults = default_environment(1, orders.cpus_per_rank, interface)
-    return {**defaults, **kept, **own, **_chosen(base, orders, order)}
+    return {**defaults, **job_environment, **own, **_chosen(base, orders, order)}
 
 
 def _chosen(base: Mapping[str, str], orders: Orders, order: StartRanks) -> dict[str, str]:
-    """What was found best for all nodes, but for names that the user has set."""
-    said = inherited(base, orders)
-    return {name: value for name, value in order.environment if name not in said}
+    """Return the settings that the pre-flight chose for all nodes, except those that the user has set."""
+    user_environment = inherited(base, orders)
+    return {name: value for name, value in order.environment if name not in user_environment}

@@ -1,6 +1,6 @@
-"""Starts the ranks of a node in its container, as its standard input orders, and reports their ends.
+"""Starts the ranks of a node in its container on an order from its standard input, and reports their ends.
 
-When its input ends it kills all ranks and exits, so it outlives neither the agent nor the attempt.
+It kills all ranks and exits when its input ends, so it outlives neither the agent nor the attempt.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from clusterrun.runtime.run_files import in_words, open_log
 
 _PIECE = 65536
 _KILL_SECONDS = 2.0
+# A scheduler sends these signals to all processes of a step. The agent passes them on to the ranks.
 _DEAF = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
-"""What a scheduler sends to all of a step is for the ranks, and the agent sends it to them."""
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Serve one order. ``environment`` is as the runtime made it."""
+    """Serve one order. ``environment`` is the environment that the runtime made."""
     become_subreaper()
     out = os.dup(1)
     os.dup2(2, 1)
@@ -68,11 +68,11 @@ def _begin(out: int, order: dict[str, Any], environment: Mapping[str, str]) -> l
     return pids
 
 
-def _program(one: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
-    own = container_runtimes.merged_environment(environment, {**order["common"], **one["environment"]})
+def _program(rank: dict[str, Any], order: dict[str, Any], environment: Mapping[str, str]) -> Program:
+    own = container_runtimes.merged_environment(environment, {**order["common"], **rank["environment"]})
     stdin = os.open(order["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    descriptors = (stdin, open_log(one["out"]), open_log(one["err"]))
-    return Program(tuple(one["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
+    descriptors = (stdin, open_log(rank["out"]), open_log(rank["err"]))
+    return Program(tuple(rank["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
 
 
 def _tell_ends(out: int, pids: list[int]) -> None:
@@ -84,5 +84,5 @@ def _tell_ends(out: int, pids: list[int]) -> None:
 def _say(out: int, body: dict[str, Any]) -> None:
     try:
         write_all(out, json.dumps({"number": 0, "body": json.dumps(body)}).encode() + b"\n")
-    except OSError:  # the agent is gone, which ends us
+    except OSError:  # the agent has ended, which ends this process
         pass

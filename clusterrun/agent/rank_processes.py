@@ -1,4 +1,4 @@
-"""The rank processes of this node: starts, signals and reaps them, and kills what is left."""
+"""Starts, signals and reaps the rank processes of this node, and kills leftover processes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _LOCAL_RANK = "LOCAL_RANK"
 class RankProcesses:
     """The ranks of one node.
 
-    ``whole_lineage``: what descends from this process stays below it, because it is a subreaper.
-    ``stranger`` is called with every child that ended and is no rank; ``changed`` where ``reap`` has more to
-    tell than the ends of children; ``wanted`` says whether ranks that are being started are wanted still.
-    ``instrumented`` gives a rank's environment what lets it be looked into.
+    ``whole_lineage``: all descendants of this process stay below it, because it is a subreaper.
+    ``stranger`` is called with every ended child that is no rank. ``changed`` is called if ``reap`` has more
+    to report than the ends of children. ``wanted`` returns whether the ranks that are being started are still
+    wanted. ``instrumented`` adds the variables of the monitor to a rank's environment.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RankProcesses:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def spawn(self, order: StartRanks, again: bool) -> tuple[RanksStarted | StartFailed, ...] | None:
-        """Start the ranks of this node; None: a file failed, and ``again`` allows another try."""
+        """Start the ranks of this node. Return None if a file failed and ``again`` allows another try."""
         self._epoch = order.epoch
         self._started.add(order.epoch)
         self._memory_kills = _memory_kills()
@@ -122,7 +122,7 @@ class RankProcesses:
         return {rank: pid for pid, rank in self._ranks.items()}
 
     def _numbers(self, order: StartRanks) -> range:
-        """The ranks here; with one launcher per node, the node's own number."""
+        """Return the ranks of this node; with one launcher per node, the node's number."""
         if self._orders.per_node:
             return range(order.node, order.node + 1)
         return order.world.ranks_on(order.node)
@@ -156,9 +156,9 @@ class RankProcesses:
         return self._instrumented(own)
 
     def signal(self, number: int) -> SignalTaken:
-        """Signal the rank processes that catch ``number``, also those that a launcher per node started.
+        """Signal the rank processes that catch ``number``, including the ranks that a launcher started.
 
-        A launcher passes a TERM or an INT on to its ranks by itself.
+        A launcher passes TERM and INT on to its ranks by itself.
         """
         launched = number not in contract.TERMINATE_SIGNALS
         processes = self._rank_processes() if launched else self._processes
@@ -170,13 +170,13 @@ class RankProcesses:
         return SignalTaken(self._epoch, number, len(catching))
 
     def terminate(self, rest: bool) -> None:
-        """Send TERM to the rank processes, with ``rest`` only to those that ``signal`` sent none."""
+        """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal."""
         self._term([p for p in self._processes if not rest or p.pid not in self._termed])
 
     def _term(self, processes: list[proc.Process]) -> None:
         """Send TERM and CONT: a stopped process gets a TERM only when it continues."""
         if processes:
-            from clusterrun.monitor.rank_channels import keep_last  # at their end, not with the agent
+            from clusterrun.monitor.rank_channels import keep_last  # loaded at their end, not with the agent
 
             keep_last(self._stacks, self.living)
         for process in processes:
@@ -193,7 +193,7 @@ class RankProcesses:
         return [*self._processes, *ranks]
 
     def reap(self, wall: float) -> list[ToCoordinator]:
-        """Reap all children, and return the ranks among them, with what they printed last."""
+        """Reap all children, and return the ends of ranks among them, with their last output."""
         ended: list[ToCoordinator] = []
         for child in ended_children():
             rank = self._ranks.pop(child.pid, None)
@@ -215,7 +215,7 @@ class RankProcesses:
         return self._with_words(end, wall) if code else end
 
     def _with_words(self, end: RankExited, wall: float) -> RankExited:
-        """Add what a failed rank printed last, and causes it could not report: out of memory, a full disk."""
+        """Add a failed rank's last output, and causes that it cannot report: out of memory, a full disk."""
         paths = self._paths.attempt(self._epoch)
         self.note_growth(wall)
         grown = self._index.grown if self._index else {}
@@ -223,11 +223,11 @@ class RankProcesses:
         more = (STARVED,) if _memory_kills() > self._memory_kills else ()
         trouble = no_room(paths.folder) or (self._index.trouble if self._index else "")
         if trouble:
-            more = (*more, f"clusterrun: what ranks print cannot be written to {paths.folder}: {trouble}")
+            more = (*more, f"clusterrun: the output of ranks cannot be written to {paths.folder}: {trouble}")
         return replace(end, last_lines=end.last_lines + more)
 
     def leftovers(self, filters_only: bool = False) -> list[proc.Process]:
-        """Return the living processes that ended ranks left; ``filters_only``: those whose input is a pipe.
+        """Return the living processes that ended ranks left; with ``filters_only`` only readers of a pipe.
 
         The process that forked the ranks adopts them, because it is a subreaper.
         """
@@ -241,7 +241,7 @@ class RankProcesses:
         return True
 
     def sweep(self, epoch: int, wall: float) -> list[ToCoordinator]:
-        """Leave nothing of this run up to ``epoch`` on this node; the ends of ranks come first."""
+        """Kill all processes of this run up to ``epoch`` on this node. Return the ends of ranks first."""
         ended: list[ToCoordinator] = []
         target = KillTarget(self._orders.run_id, epoch, self._place.name)
         living = [process.pid for process in self._processes if process.pid in self._termed]
@@ -252,7 +252,7 @@ class RankProcesses:
             return everywhere(target, self._sessions) if flown else below(os.getpid())
 
         stuck = sweep(find, lambda: ended.extend(self.reap(wall)), _SWEEP_SECONDS)
-        # A process whose first thread has ended is shown as a zombie, and is reaped when all threads have.
+        # A process whose first thread has ended looks like a zombie. It can be reaped when all threads ended.
         until = steady() + _REAP_SECONDS
         while self._ranks and not stuck and steady() < until:
             time.sleep(_REAP_PAUSE)
@@ -272,6 +272,6 @@ class RankProcesses:
 
 
 def _memory_kills() -> int:
-    from clusterrun.monitor.oom import killed  # with the first ranks, not with the agent
+    from clusterrun.monitor.oom import killed  # loaded with the first ranks, not with the agent
 
     return killed()

@@ -1,4 +1,4 @@
-"""The life of one node's ranks, from a start to the proof that none is left, and rank 0's port; pure."""
+"""The life of one node's ranks, from their start until none is left, and rank 0's port. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clusterrun.model.frozen import replace
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Action, Note, Now
 
+# A signal that reaches this node from Slurm and through the coordinator within this time is one signal.
 SAME_SIGNAL_SECONDS = 1.5
-"""A signal that reaches this node from Slurm and through the coordinator within this time is one signal."""
+# The same for TERM and INT: the coordinator asks the scheduler for their reason first.
 SAME_TERM_SECONDS = 8.0
-"""The same for TERM and INT: the coordinator asks the scheduler first what they mean."""
 
 
 class RankStage(enum.Enum):
-    """What lives on this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> FINISHING -> SWEEPING -> IDLE."""
+    """The stage of this node: IDLE -> (CLEANING ->) SPAWNING -> RUNNING -> FINISHING -> SWEEPING -> IDLE."""
 
     IDLE = "no ranks"
     CLEANING = "unknown leftovers: older epochs are swept before a start"
@@ -36,9 +36,11 @@ class MasterPort:
         self.epoch: int | None = None
         self._actions = actions
 
-    def reserve(self, order: messages.ReservePort, seen: int) -> None:
-        if order.epoch <= seen:
-            self._actions.append(Note(f"refused a port for epoch {order.epoch}: epoch {seen} was seen"))
+    def reserve(self, order: messages.ReservePort, highest_epoch: int) -> None:
+        if order.epoch <= highest_epoch:
+            self._actions.append(
+                Note(f"refused a port for epoch {order.epoch}: epoch {highest_epoch} was seen")
+            )
             return
         if order.epoch == self.epoch:
             return
@@ -57,11 +59,11 @@ class MasterPort:
 
 
 class Ranks:
-    """The newest epoch's ranks; what is to be done goes to ``actions``.
+    """The newest epoch's ranks. Actions are appended to ``actions``.
 
-    ``seen`` is the highest epoch heard of, ``epoch`` the highest one started here. ``kill_at`` is
-    when what still runs is killed, ``term_at`` when leftover processes get a TERM (steady clock, seconds);
-    ``kill_wait`` seconds after it they get a KILL.
+    ``seen`` is the highest epoch that any order named, ``epoch`` the highest epoch started on this node.
+    At ``kill_at`` all processes that still run are killed (steady clock, seconds). At ``term_at`` leftover
+    processes get a TERM, and ``kill_wait`` seconds later a KILL.
     ``got_signal``: this node got a signal to end, which may end its ranks too.
     """
 
@@ -92,9 +94,9 @@ class Ranks:
         return self.stage is RankStage.SPAWNING and not self._ending
 
     def start(self, order: messages.StartRanks, objection: str) -> None:
-        """Start an epoch, if it is above all epochs seen; what may be left of older ones is swept first.
+        """Start an epoch if it is above all epochs seen. Older epochs are swept first.
 
-        ``objection`` forbids a start, now and in ``swept``; empty: nothing does.
+        ``objection`` is the reason that forbids a start, in ``swept`` too; '' allows it.
         """
         if order.epoch <= self.seen:
             self._actions.append(Note(f"refused to start epoch {order.epoch}: epoch {self.seen} was seen"))
@@ -120,7 +122,7 @@ class Ranks:
         self._actions.append(order)
 
     def spawned(self, now: Now, event: messages.RanksStarted) -> None:
-        """All processes exist; a request to end that came meanwhile is carried out now."""
+        """Handle the start of all processes. A request to end that arrived meanwhile is carried out now."""
         if self.stage is not RankStage.SPAWNING or event.epoch != self.epoch:
             return
         self.stage = RankStage.RUNNING
@@ -150,9 +152,10 @@ class Ranks:
     def _finish(self, now: Now) -> None:
         """Let leftover processes finish, within a limit.
 
-        If every rank here exited 0, all of them may: they hold results. If this node was told to end its
-        ranks, all of them may until the grace time is over: a shell that a TERM ends leaves the program that
-        it runs. After another failure only filters of the ranks' output may, because a restart waits.
+        If every rank exited 0, all of them may finish, because they hold results. If this node was ordered to
+        end its ranks, all of them may finish until the grace time is over: a shell that a TERM ends leaves
+        the program that it runs. After another failure only filters of the ranks' output may finish, because
+        a restart waits.
         """
         self.stage = RankStage.FINISHING
         filters_only = not (self._all_succeeded or self._ending or self.got_signal)
@@ -193,7 +196,7 @@ class Ranks:
         self._actions.append(Tell(event))
 
     def stop(self, now: Now, order: messages.StopRanks) -> None:
-        """End ``order.epoch``; one that never ran here is answered at once and can never start afterwards."""
+        """End ``order.epoch``. An epoch that never ran here is reported gone at once, and can never start."""
         if order.epoch == self.epoch:
             if self.idle:
                 self._actions.append(Tell(messages.RanksGone(order.epoch, self._stuck)))
@@ -206,9 +209,9 @@ class Ranks:
             self._actions.append(Tell(messages.RanksGone(order.epoch)))
 
     def end(self, now: Now, grace: float) -> None:
-        """TERM now, KILL after ``grace``; a grace that runs already is neither shortened nor lengthened.
+        """Send TERM now and KILL after ``grace``. A grace that already runs is not changed.
 
-        If Slurm's own TERM was passed on just before, it counts, and no rank gets a second one.
+        If Slurm's own TERM was passed on just before, it counts, and no rank gets a second TERM.
         """
         if self._ending or self.idle:
             return
@@ -227,7 +230,7 @@ class Ranks:
                 self._actions.append(EndLeftovers(self.epoch))
 
     def shorten_grace(self, now: Now, by: float) -> None:
-        """Kill at ``by`` at the latest, whatever grace runs; no TERM is sent where that is now or past."""
+        """Kill at ``by`` at the latest. No TERM is sent if that is now or in the past."""
         if self.idle:
             return
         self._ending = True
@@ -257,8 +260,8 @@ class Ranks:
         if self.stage is RankStage.SWEEPING and event.epoch == self.epoch:
             self._gone(event.stuck)
         elif self.stage is RankStage.CLEANING and event.epoch == self.epoch - 1 and self._start is not None:
-            left = f"what an older attempt left cannot be killed: {', '.join(event.stuck)}"
-            why = left if event.stuck else objection
+            problem = f"processes of an older attempt cannot be killed: {', '.join(event.stuck)}"
+            why = problem if event.stuck else objection
             if not self._ending and not why:
                 self._spawn(self._start)
                 return

@@ -1,4 +1,4 @@
-"""Runs the agent: turns what happens into events, carries its actions out."""
+"""Runs the agent: feeds events to its state machine and carries out the actions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _EAGER_SECONDS = 10.0
 _EAGER_LOOK = 0.2
 _CALM_LOOK = 1.0
 _FAREWELL_SECONDS = 1.0
+# Opening the ranks' logs is retried for this time if the file system fails.
 _LOG_SECONDS = 30.0
-"""For a file system in trouble to give ranks their logs."""
 _SHIM_LOOK = 2.0
 _LEFTOVER_LOOK = 0.02
 _LEFTOVER_LONGEST_LOOK = 0.5
-# After this time job.out says what a node waits for.
+# After this time job.out names the processes that a node waits for.
 _LEFTOVER_NOTE_SECONDS = 2.0
 _STOPPED_LOOK = 0.2
 CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
@@ -45,21 +45,21 @@ CAUGHT = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_S
 
 @frozen
 class ShimLink:
-    """The agent's ends of the pipes to its shim, which listens at ``lease``; ``ended`` ends when it does."""
+    """The agent's ends of the pipes to its shim."""
 
-    lease: int
-    ended: int
+    lease: int  # the shim reads lines from it
+    ended: int  # readable when the shim has ended
 
-    def tell(self, words: str) -> None:
-        """A line to the shim. One that reads no longer must not stop the agent."""
+    def tell(self, line: str) -> None:
+        """Send a line to the shim. A shim that no longer reads must not block the agent."""
         try:
-            os.write(self.lease, words.encode() + b"\n")
+            os.write(self.lease, line.encode() + b"\n")
         except (BlockingIOError, BrokenPipeError):
             pass
 
 
 class AgentService:
-    """One agent; ``told_to_end``: a TERM came, or an INT."""
+    """One agent. ``told_to_end``: it got a TERM or an INT."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class AgentService:
 
     def _received(self, data: bytes) -> None:
         try:
-            said = self._end.receive(data)
+            received = self._end.receive(data)
         except WireError as error:
             self._link.close()
             self._disconnected(error.seen)
             return
-        for message in said:
+        for message in received:
             if isinstance(message, messages.Ack):
                 self._clock.answered(message.beat, message.wall, steady())
             self._driver.happened(events.Told(message))
@@ -144,7 +144,7 @@ class AgentService:
         self._driver.happened(events.ShimLost())
 
     def _stand_still_with_the_shim(self) -> None:
-        """Stop when the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends the shim alone."""
+        """Stop if the shim is stopped: with proctrack/linuxproc and pgid Slurm suspends only the shim."""
         while (shim := proc.read(os.getppid())) and shim.state in proc.STOPPED_STATES:
             for process in below(os.getpid()):
                 if process.state not in proc.STOPPED_STATES:
@@ -176,15 +176,15 @@ class AgentService:
             self._port = None
 
     def _claim_mark(self) -> None:
-        # From now on, not before, is what carries the run's mark here ours: a second agent that was
-        # sent away from this node must not have the first one's ranks swept.
+        # Only from now on this agent owns all processes with the run's mark. A second agent that is rejected
+        # on this node must not have the first agent's ranks swept.
         self._shim.tell(f"run {self._rank_processes.run_id}")
 
     def _spawn(self, order: messages.StartRanks) -> None:
         self._spawned_at = steady()
         self._claim_mark()
         if self._rank_processes.per_node:
-            self._release_port()  # launchers of their own look whether it is free, or bind it for themselves
+            self._release_port()  # launchers check that it is free, or bind it
         self._start_ranks(order)
 
     def _start_ranks(self, order: messages.StartRanks) -> None:
@@ -204,7 +204,7 @@ class AgentService:
         began = self._spawned_at
 
         def look() -> None:
-            # A newer start has a watch of its own.
+            # A newer start has its own watch.
             if self._spawned_at == began and self._rank_processes.note_growth(self._now().wall):
                 self._loop.after(_EAGER_LOOK if steady() - began < _EAGER_SECONDS else _CALM_LOOK, look)
 

@@ -1,11 +1,10 @@
-"""The first process on a node: outlives the agent and kills everything when the lease runs out.
+"""The first process on a node: outlives the agent and kills all processes of the run when the lease runs out.
 
-It is the task that Slurm started. It forks the agent, learns from it how long this node may live, and
-reaps orphans. When the lease runs out, or the agent ends in whatever way, it kills
-everything below it and all that carries the run's mark: also when the agent is frozen.
-Where this process itself stood still until the lease was over (a suspended job, a machine that slept), it
-stops all that instead, and kills it if no new lease comes within ``contract.AWAKE_SECONDS``.
-It loads next to nothing: it must still work when memory is short.
+It is the task that Slurm started. It forks the agent, learns from it how long this node may live, and reaps
+orphans. It kills its descendants and all processes with the run's mark when the lease runs out or the agent
+ends, even if the agent is frozen. If this process itself was suspended until the lease was over (a suspended
+job, a machine that slept), it stops these processes instead. It kills them if no new lease arrives within
+``contract.AWAKE_SECONDS``. It loads few modules, because it must still work when memory is short.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ from clusterrun.runtime.stderr import say
 
 _ANY_EPOCH = 10**9
 _LONGEST_WAIT = 2.0
+# Used while all processes are stopped. A scheduler that resumes a job sends CONT to one process after
+# another.
 _STOPPED_LOOK_SECONDS = 0.1
-"""While all is stopped: a scheduler that wakes a job sends its CONT to one process after the other."""
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 
 
 def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
-    """Run ``agent(lease, shim)`` in a child and guard it; what this task exits with.
+    """Run ``agent(lease, shim)`` in a child, guard it, and return the exit code of this task.
 
     ``lease`` takes lines: ``run RUN_ID`` when ranks are started, ``until SECONDS`` (steady clock) at each
     renewal. ``shim`` is readable when this process has ended.
@@ -39,7 +39,7 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
     become_subreaper()
     heard, lease = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     shim, living = os.pipe2(os.O_CLOEXEC)
-    # A signal that comes before the guard listens waits for it: else it would end the shim alone.
+    # Signals are blocked until the guard listens. An earlier signal would end only the shim.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     pid = os.fork()
     if pid == 0:
@@ -56,7 +56,7 @@ def under_shim(node: str, agent: Callable[[int, int], int]) -> int:
 
 
 class _Guard:
-    """What the shim knows: which process is the agent, how long it may live, what the run is called."""
+    """The state of the shim: the agent's process, the end of its lease, and the run's id."""
 
     def __init__(self, node: str, agent: int, heard: int) -> None:
         self._node, self._agent, self._heard = node, agent, heard
@@ -77,8 +77,8 @@ class _Guard:
         self._reap()
         looked = steady()
         while self._code is None and looked < self._until:
-            # The kernel's wait does not count the time that a machine sleeps; the lease does. Measured from
-            # look to look: this process may have stood still anywhere, also before it read its lease.
+            # The kernel's wait does not count the time that a machine sleeps, but the lease does. The time
+            # between two looks counts, because this process may have been suspended at any point.
             longest = _LONGEST_WAIT if self._stopped is None else _STOPPED_LOOK_SECONDS
             seconds = max(0.0, min(longest, self._until - steady()))
             ready = poll.poll(int(1000 * seconds) + 1)
@@ -93,7 +93,7 @@ class _Guard:
         return self._end()
 
     def _stop(self, late: float) -> None:
-        """Stop all but the agent where this process slept until the lease was almost over, repeatedly."""
+        """Stop all processes except the agent if this process slept until the lease was almost over."""
         now = steady()
         if late > OVERSLEPT_SECONDS and self._until < now + contract.AWAKE_SECONDS:
             self._until = now + contract.AWAKE_SECONDS
@@ -109,7 +109,7 @@ class _Guard:
     def _renew(self, until: float) -> None:
         if self._stopped is not None:
             if until <= steady():
-                return  # said before this process stood still
+                return  # sent before this process was suspended
             for process in self._stopped.values():
                 send(process, signal.SIGCONT)
             self._stopped = None
@@ -138,18 +138,18 @@ class _Guard:
                 self._code = child.code
 
     def _end(self) -> int:
-        """Kill what is left. An agent that exited 0 by itself has already looked everywhere."""
-        code = self._code  # the sweep itself will end an agent that lives
+        """Kill the remaining processes. An agent that exited 0 has already searched the whole node."""
+        code = self._code  # the sweep below also ends an agent that lives
         try:
-            self._listen()  # the last that it said may still be on the way
+            self._listen()  # its last line may not have been read yet
         except BlockingIOError:
             pass
         if code is None:
-            say(f"{self._node}: the lease ran out, everything of the run here is killed")
+            say(f"{self._node}: the lease ran out; all processes of the run on this node are killed")
         find = self._everywhere if code != 0 else lambda: below(os.getpid())
         stuck = sweep(find, self._reap, contract.KILL_SECONDS)
-        for words in stuck:
-            say(f"{self._node}: process {words} cannot be killed")
+        for process in stuck:
+            say(f"{self._node}: process {process} cannot be killed")
         if code is None or stuck:
             return 1
         return code if code >= 0 else 128 - code

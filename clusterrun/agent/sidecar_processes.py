@@ -1,6 +1,6 @@
-"""The sidecar processes of this node: starts them, passes lines on, ends each with all below it.
+"""Starts the sidecar processes of this node, exchanges lines with them, and ends each with its descendants.
 
-Each has two pipes: JSON lines in and out, both bounded, so that the agent never waits.
+Each has two pipes for JSON lines in and out, both bounded, so that the agent never waits.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Sidecar:
     ) -> None:
         """Begin to listen.
 
-        ``heard(number, body)`` is called with what it says, ``broke(why)`` once where it does not keep to
-        the form; ``clear()`` says whether more can be heard now: where it is False, the pipe fills up
-        and the sidecar waits.
+        ``heard(number, body)`` is called with each answer, ``broke(why)`` once if an answer is invalid.
+        ``clear()`` returns whether the agent can take more answers now. If not, the pipe fills up and the
+        sidecar waits.
         """
         self._heard, self._broke, self._clear = heard, broke, clear
         self._loop.watch(self._answers, lambda mask: self._listen())
@@ -64,7 +64,7 @@ class Sidecar:
         self._unread += json.dumps({"number": number, "body": body}).encode() + b"\n"
         self._hand_over(WRITABLE)
         if self._open and len(self._unread) > _MOST_UNREAD:
-            self._break("reads nothing of what it is asked")
+            self._break("does not read its requests")
 
     def _hand_over(self, mask: int) -> None:
         try:
@@ -73,7 +73,7 @@ class Sidecar:
         except BlockingIOError:
             self._loop.watch(self._questions, self._hand_over, WRITABLE)
             return
-        except OSError:  # it reads no more; its end is heard of by itself
+        except OSError:  # it no longer reads; its end is reported separately
             self._unread.clear()
         self._loop.forget(self._questions)
 
@@ -84,15 +84,16 @@ class Sidecar:
             self._read()
             return
         self._loop.forget(self._answers)
-        self._loop.after(_PAUSE, self._listen_again)
 
-    def _listen_again(self) -> None:
-        if self._open:
-            self._loop.watch(self._answers, lambda mask: self._listen(), READABLE)
-            self._listen()
+        def listen_again() -> None:
+            if self._open:
+                self._loop.watch(self._answers, lambda mask: self._listen(), READABLE)
+                self._listen()
+
+        self._loop.after(_PAUSE, listen_again)
 
     def _read(self) -> bool:
-        """Take in what there is, one piece of it; False when there is no more for now."""
+        """Read once from the pipe, and return False if it is empty or closed."""
         try:
             data = os.read(self._answers, _READ)
         except BlockingIOError:
@@ -100,30 +101,27 @@ class Sidecar:
         if not data:
             self._loop.forget(self._answers)
             return False
-        self._take(data)
-        return self._open
-
-    def _take(self, data: bytes) -> None:
         *lines, rest = data.split(b"\n")
         for line in lines:
             whole, self._half = bytes(self._half) + line, bytearray()
             if not self._open or not self._answer(whole):
-                return
+                return self._open
         self._half += rest
         if len(self._half) > LONGEST_LINE:
-            self._break(f"said more than {LONGEST_LINE:,} bytes in one line")
+            self._break(f"sent a line of more than {LONGEST_LINE:,} bytes")
+        return self._open
 
     def _answer(self, line: bytes) -> bool:
         try:
-            said = json.loads(line)
-            number, body = said["number"], said["body"]
+            message = json.loads(line)
+            number, body = message["number"], message["body"]
         except (ValueError, KeyError, TypeError, RecursionError):
             number = body = None
         if type(number) is not int or not isinstance(body, str) or abs(number) >= 2**63:
-            self._break(f"said what is no answer: {line[:80].decode('utf-8', 'backslashreplace')!r}")
-        # As it travels on; a frame has a limit, and what is beyond it would cost the link.
+            self._break(f"sent an invalid answer: {line[:80].decode('utf-8', 'backslashreplace')!r}")
+        # The encoded size counts: a larger frame would break the link to the coordinator.
         elif max(len(line), len(json.dumps(body))) > LONGEST_LINE:
-            self._break(f"said more than {LONGEST_LINE:,} bytes in one line")
+            self._break(f"sent a line of more than {LONGEST_LINE:,} bytes")
         else:
             self._heard(number, body)
         return self._open
@@ -133,13 +131,13 @@ class Sidecar:
         self._broke(why)
 
     def last_words(self) -> None:
-        """Read what an ended sidecar had written, but no more than a pipe holds a few times."""
+        """Read the remaining output of an ended sidecar, within a limit of a few pipe capacities."""
         for _ in range(_LAST_READS):
             if not self._open or not self._read():
                 return
 
     def stop_asking(self) -> None:
-        """Its standard input ends; what it still says is heard."""
+        """Close its standard input. Its remaining answers are still read."""
         if self._open and self._questions >= 0:
             self._loop.forget(self._questions)
             os.close(self._questions)
@@ -157,18 +155,18 @@ class Sidecar:
 
 
 def started(
-    loop: EventLoop, epoch: int, log: int, made: Callable[[tuple[int, int, int]], Program]
+    loop: EventLoop, epoch: int, log: int, program_for: Callable[[tuple[int, int, int]], Program]
 ) -> Sidecar:
-    """Start what ``made`` makes of the descriptors of its input, its output and its ``log``.
+    """Start the program that ``program_for`` returns for the descriptors of its input, output and ``log``.
 
-    Raises ``NotStarted`` and ``OSError``.
+    Raise ``NotStarted`` or ``OSError``.
     """
     fds = [log]
     try:
         fds += os.pipe2(os.O_CLOEXEC)
         fds += os.pipe2(os.O_CLOEXEC)
         _, questions, ours, theirs, answers = fds
-        pid = start_all([made((questions, answers, log))])[0]
+        pid = start_all([program_for((questions, answers, log))])[0]
         fds = [questions, answers, log]
     finally:
         for fd in fds:
@@ -177,9 +175,10 @@ def started(
 
 
 class SidecarProcesses:
-    """``happened`` takes the events, ``reap`` collects ended children, ``clear`` is as in ``Sidecar.open``.
+    """The sidecars of this node.
 
-    ``ranks`` tells rank and process id of every rank that was started here last.
+    ``happened`` takes the events, ``reap`` collects ended children, ``clear`` is as in ``Sidecar.open``.
+    ``ranks`` returns the process ids of the newest ranks of this node, by rank.
     """
 
     def __init__(self, orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) -> None:
@@ -198,10 +197,10 @@ class SidecarProcesses:
             self._living[order.sidecar].ask(order.number, order.body)
 
     def start(self, epoch: int, name: str) -> None:
-        """Start it; a program that cannot be executed has ended."""
+        """Start a sidecar. A program that cannot be executed is reported as ended."""
         self.end(name)
         try:
-            # A run directory that cannot be written is for the pre-flight to find.
+            # The pre-flight reports a run directory that is not writable.
             log = log_or_nothing(self._paths.attempt(epoch).sidecar_log(self._place.node, name))
             sidecar = started(self._loop, epoch, log, lambda fds: self._program(epoch, name, fds))
         except (NotStarted, OSError) as error:
@@ -218,12 +217,12 @@ class SidecarProcesses:
             sidecar.ask(0, json.dumps({"ranks": self.ranks(), "epoch": epoch}))
 
     def _program(self, epoch: int, name: str, descriptors: tuple[int, int, int]) -> Program:
-        here, paths = self._place, self._paths
-        words = ("examine",) if name == contract.EXAMINER else ("observe", str(here.node))
-        argv = (sys.executable, "-I", "-S", paths.agent, words[0], paths.run_dir, *words[1:], here.name)
+        place, paths = self._place, self._paths
+        command = ("examine",) if name == contract.EXAMINER else ("observe", str(place.node))
+        argv = (sys.executable, "-I", "-S", paths.agent, command[0], paths.run_dir, *command[1:], place.name)
         lineage = Lineage(self._orders.run_id, self._orders.run_name, paths.run_dir, epoch, 0)
-        own = {**rank_environment.inherited(here.environment, self._orders), **run_environment(lineage)}
-        own |= {contract.NODE_NAME_VARIABLE: here.name, contract.COMPANION_VARIABLE: name}
+        own = {**rank_environment.inherited(place.environment, self._orders), **run_environment(lineage)}
+        own |= {contract.NODE_NAME_VARIABLE: place.name, contract.COMPANION_VARIABLE: name}
         return Program(argv, tuple(own.items()), "/", *descriptors, death_signal=signal.SIGKILL)
 
     def reaped(self, child: ProcessEnd) -> None:
@@ -239,13 +238,13 @@ class SidecarProcesses:
             self.happened(SidecarEnded(sidecar.epoch, name, f"the {name} {why}"))
 
     def end(self, name: str) -> None:
-        """Kill it, where it lives, and all that it started; returns when they are gone, or after 3 s."""
+        """Kill the sidecar and all processes that it started. Return when they have ended, or after 3 s."""
         sidecar = self._living.pop(name, None)
         if sidecar is None:
             return
         sidecar.close()
-        for words in sweep(lambda: _kin(sidecar.pid, name), self.reap, _KILL_SECONDS):
-            say(f"{self._place.name}: process {words} of the {name} cannot be killed")
+        for process in sweep(lambda: _kin(sidecar.pid, name), self.reap, _KILL_SECONDS):
+            say(f"{self._place.name}: process {process} of the {name} cannot be killed")
 
     def end_all(self) -> None:
         for name in list(self._living):
@@ -253,7 +252,7 @@ class SidecarProcesses:
 
 
 def _kin(pid: int, name: str) -> list[proc.Process]:
-    """A sidecar and all that it started, daemons included: they stay below this agent."""
+    """Return a sidecar and all processes that it started, including daemons, which stay below this agent."""
     direct = {process.pid for process in proc.descendants(pid)} | {pid}
     return [
         process

@@ -1,6 +1,7 @@
-"""Which sidecars run beside a node's ranks, and when each must end; pure.
+"""Decides which sidecars run on a node, and when each must end. Pure.
 
-A pre-flight worker and ranks never live at once: both use the GPUs, and what is measured must not disturb.
+A pre-flight worker and ranks never live at the same time: both use the GPUs, and a measurement must not
+disturb training.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ class Sidecars:
         self._epochs: dict[str, int] = {}
 
     def ask(self, order: AskSidecar, leaving: bool) -> None:
-        """Pass a question on; where it may not be asked now, that is the answer."""
-        why = "this node has been told to end" if leaving else self._objection(order)
+        """Pass a request on, or answer with the reason if it is not allowed now."""
+        why = "this node was ordered to end" if leaving else self._objection(order)
         if why:
             self._actions.append(Tell(SidecarEnded(order.epoch, order.sidecar, why)))
             return
-        known = self._epochs.get(order.sidecar)
-        if known is not None and known < order.epoch:
+        epoch = self._epochs.get(order.sidecar)
+        if epoch is not None and epoch < order.epoch:
             self.dismiss(order.sidecar)
         self._epochs[order.sidecar] = order.epoch
         self._actions.append(order)
@@ -34,13 +35,14 @@ class Sidecars:
     def _objection(self, order: AskSidecar) -> str:
         ranks = self._ranks
         if order.epoch < self._epochs.get(order.sidecar, -1):
-            return f"a sidecar of epoch {self._epochs[order.sidecar]} is here"
+            return f"a sidecar of epoch {self._epochs[order.sidecar]} runs on this node"
         if order.sidecar == contract.EXAMINER:
             return "" if ranks.idle and order.epoch > ranks.seen else "ranks were started on this node"
-        return "" if ranks.stage is RankStage.RUNNING and order.epoch == ranks.epoch else "no ranks live here"
+        is_running = ranks.stage is RankStage.RUNNING and order.epoch == ranks.epoch
+        return "" if is_running else "no ranks run on this node"
 
     def observe(self, epoch: int) -> None:
-        """From now on the ranks are observed, where a question has not brought the observer already."""
+        """Start the observer, unless a request has already started it."""
         if self._epochs.get(contract.OBSERVER) == epoch:
             return
         self._epochs[contract.OBSERVER] = epoch

@@ -1,4 +1,4 @@
-"""Starts the agent below its shim, with what came on its standard input."""
+"""Starts the agent below its shim, with the bootstrap from its standard input."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from clusterrun.runtime.run_files import check_run_directory, patiently, read_or
 
 _LONGEST_LINE = 64 * 1024
 _NAME = b"clusterrun node"
+# From the start of an agent to its bootstrap. srun may hold it back if a node does not answer.
 _INVITATION_SECONDS = 2 * contract.JOIN_SECONDS
-"""From the start of an agent to its bootstrap: srun may hold it back where a node does not answer."""
 
 
 def serve(
     paths: RunPaths, node: int, name: str, environment: Mapping[str, str], lease: int, shim: int
 ) -> int:
-    """Join the coordinator and obey it; what the agent exits with. Raises ``ClusterrunError``."""
+    """Join the coordinator, obey it, and return the exit code. Raise ``ClusterrunError``."""
     link = ShimLink(lease, shim)
-    on_parents_death(os.getppid(), signal.SIGTERM)  # while it waits here, nothing else would notice
+    on_parents_death(os.getppid(), signal.SIGTERM)  # until the event loop watches the shim
     for number in contract.USERS_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # there are no ranks yet that it could be for
+        signal.signal(number, signal.SIG_IGN)  # these signals are for ranks, and none runs yet
     patiently(lambda: check_run_directory(paths.run_dir))
     orders = patiently(lambda: read_orders(paths))
     if orders.hide_gpus:
         environment = {**environment, **hidden_gpus(os.path.exists)}
     if orders.node_gpus:
-        from clusterrun.model.visible_gpus import with_node_gpus  # only where Slurm counts no GPUs
+        from clusterrun.model.visible_gpus import with_node_gpus  # only if Slurm counts no GPUs
 
         environment = with_node_gpus(environment, orders.gpus_per_node)
     if orders.gpus_per_node:
@@ -55,18 +55,18 @@ def serve(
     try:
         joined, bootstrap = _joined(node, name, link)
     except OutOfReach as error:
-        # The first node may have died before anybody joined: its job would go on without anybody.
+        # The first node may have died before any agent joined. Its job would continue without a coordinator.
         if orders.launch:
             _outlive(orders, paths, AgentPlace(node, name, environment), link, error.places)
         raise
     orders, timeouts = orders.using(bootstrap.python, bootstrap.cwd), bootstrap.timeouts
-    on_parents_death(os.getppid(), signal.SIGCONT)  # it must see the end of its shim also when it is stopped
+    on_parents_death(os.getppid(), signal.SIGCONT)  # a stopped agent must notice the end of its shim too
     _stand_alone()
     place = AgentPlace(node, name, environment, joined.connection.getsockname()[0])
     coordinator = joined.connection.getpeername()[:2]
     loop = EventLoop()
     rank_processes = _ranks(orders, paths, place, loop)
-    gc.freeze()  # what is loaded stays: to look through it takes as long as to start two ranks
+    gc.freeze()  # loaded modules stay: collecting them takes as long as the start of two ranks
     gc.enable()
     processes = 1 if orders.per_node else orders.ranks_per_node
     machine = Agent(node, processes, orders.grace, timeouts, orders.watch.on, orders.kill_wait)
@@ -79,7 +79,7 @@ def serve(
 
 
 def _stand_alone() -> None:
-    """Detach from Slurm's step, so that this process cleans up after the ranks where Slurm kills the shim."""
+    """Detach from Slurm's step, so that this process cleans up after the ranks if Slurm kills the shim."""
     os.setsid()  # proctrack/pgid; proctrack/cgroup leaves nothing anyway
     set_process_name(_NAME)  # with a space, for proctrack/linuxproc
 
@@ -101,12 +101,12 @@ def _ranks(orders: Orders, paths: RunPaths, place: AgentPlace, loop: EventLoop) 
         from clusterrun.monitor import rank_instrumentation
 
         instrumented = partial(rank_instrumentation.instrumented, folder=paths.prelude)
-    made = (orders, paths, place, become_subreaper(), instrumented)
+    arguments = (orders, paths, place, become_subreaper(), instrumented)
     if not orders.container.is_prefix:
-        return RankProcesses(*made)
+        return RankProcesses(*arguments)
     from clusterrun.agent.contained_ranks import ContainedRanks
 
-    return ContainedRanks(*made, loop=loop)
+    return ContainedRanks(*arguments, loop=loop)
 
 
 def _outlive(
@@ -119,21 +119,21 @@ def _outlive(
 ) -> None:
     from clusterrun.agent import orphaned_job
 
-    left = orphaned_job.left_behind(orders, paths.run_dir, place, coordinator)
-    if left is None:
+    orphan = orphaned_job.left_behind(orders, paths.run_dir, place, coordinator)
+    if orphan is None:
         return
-    shim.tell("run ")  # its ranks are gone, and another agent may come to start some here
+    shim.tell("run ")  # its ranks have ended, and another agent may start ranks on this node
     renew = lambda until: shim.tell(f"until {until!r}")  # noqa: E731
-    detector = orphaned_job.OrphanedJob(left, place.environment, shim.ended, renew)
+    detector = orphaned_job.OrphanedJob(orphan, place.environment, shim.ended, renew)
     if told_to_end:
         detector.skip_turn()
     detector.run()
 
 
 def _first_line(until: float) -> bytes:
-    """The bootstrap; afterwards the standard input is empty, for nobody below may read it.
+    """Return the bootstrap, and empty the standard input, because child processes must not read it.
 
-    A launcher whose host lost power sends neither a line nor an end of input: ``OutOfReach``.
+    Raise ``OutOfReach`` after ``until``: a launcher whose host lost power sends neither a line nor an end.
     """
     line = b""
     heard = select.poll()
@@ -141,8 +141,8 @@ def _first_line(until: float) -> bytes:
     while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
         if not heard.poll(max(0, int(1000 * (until - steady())))):
             raise OutOfReach(
-                "nothing was heard of the launcher that started this agent",
-                "look whether the first node of the job is alive: sinfo -N",
+                "the launcher that started this agent sent no order in time",
+                "check that the first node of the job is up: sinfo -N",
             )
         data = os.read(0, _LONGEST_LINE)
         if not data:

@@ -118,7 +118,7 @@ def test_older_attempts_are_swept_before_a_later_one_starts() -> None:
 def test_what_an_older_attempt_left_in_d_state_forbids_a_start() -> None:
     tape = agent()
     tape.at(1.0, start(3))
-    why = "what an older attempt left cannot be killed: 77 in nfs_wait"
+    why = "processes of an older attempt cannot be killed: 77 in nfs_wait"
     stuck = ("77 in nfs_wait",)
     assert told(tape.does(1.1, RanksGone(2, stuck))) == [StartFailed(3, why), RanksGone(3, stuck)]
 
@@ -457,4 +457,4 @@ def test_a_farewell_while_ranks_live_sweeps_first() -> None:
 def test_a_node_that_ends_refuses_to_start() -> None:
     tape = agent()
     tape.at(1.0, SignalCame(signal.SIGTERM))
-    assert told(tape.does(1.1, start())) == [StartFailed(0, "this node has been told to end")]
+    assert told(tape.does(1.1, start())) == [StartFailed(0, "this node was ordered to end")]

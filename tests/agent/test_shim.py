@@ -92,7 +92,7 @@ def test_when_the_lease_runs_out_all_is_killed_also_when_the_agent_is_frozen(sta
         words = {line(process), line(process)}  # the orphan says its number when it likes
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 1 and time.monotonic() - began > 0.4
-        assert said == "n1: the lease ran out, everything of the run here is killed\n"
+        assert said == "n1: the lease ran out; all processes of the run on this node are killed\n"
         (orphan,) = words - {"on"}
         assert not lives(int(orphan))
 

@@ -153,14 +153,14 @@ def test_where_no_log_can_be_written_it_runs_all_the_same(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("asked, why", [
-    ("raw hello", "said what is no answer: 'hello'"),
-    ("raw {}", "said what is no answer: '{}'"),
-    ("raw [1]", "said what is no answer: '[1]'"),
-    ('raw {"number": "1", "body": ""}', "said what is no answer"),
-    ('raw {"number": 1, "body": {}}', "said what is no answer"),
-    ('raw {"number": 1e999, "body": ""}', "said what is no answer"),
-    ("endless", "said more than 1,000,000 bytes in one line"),
-    ("wide 200000", "said more than 1,000,000 bytes in one line"),
+    ("raw hello", "sent an invalid answer: 'hello'"),
+    ("raw {}", "sent an invalid answer: '{}'"),
+    ("raw [1]", "sent an invalid answer: '[1]'"),
+    ('raw {"number": "1", "body": ""}', "sent an invalid answer"),
+    ('raw {"number": 1, "body": {}}', "sent an invalid answer"),
+    ('raw {"number": 1e999, "body": ""}', "sent an invalid answer"),
+    ("endless", "sent a line of more than 1,000,000 bytes"),
+    ("wide 200000", "sent a line of more than 1,000,000 bytes"),
     ("exit 3", "exited with code 3"),
     ("exit 0", "exited with code 0"),
 ])  # fmt: skip
@@ -185,7 +185,7 @@ def test_one_that_does_not_read_never_blocks_and_is_ended_when_too_much_waits(st
     stage.ask(1, "sleep")
     for number in range(2, 60):
         stage.ask(number, "x" * 100_000)
-    assert stage.events == [SidecarEnded(4, "examiner", "the examiner reads nothing of what it is asked")]
+    assert stage.events == [SidecarEnded(4, "examiner", "the examiner does not read its requests")]
 
 
 def test_what_nobody_can_take_waits_in_the_pipe(stage: Stage) -> None:

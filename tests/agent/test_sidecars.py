@@ -116,13 +116,15 @@ def test_a_question_of_a_later_epoch_ends_the_sidecar_of_the_older_one() -> None
         EndSidecar(0, "examiner"),
         AskSidecar(1, "examiner", 9, "x"),
     ]
-    assert told(tape.does(3.0, ASK)) == [SidecarEnded(0, "examiner", "a sidecar of epoch 1 is here")]
+    assert told(tape.does(3.0, ASK)) == [
+        SidecarEnded(0, "examiner", "a sidecar of epoch 1 runs on this node")
+    ]
 
 
 def test_a_node_that_ends_asks_nobody() -> None:
     tape = agent()
     tape.at(1.0, SignalCame(signal.SIGTERM))
-    assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "this node has been told to end")]
+    assert told(tape.does(2.0, ASK)) == [SidecarEnded(0, "examiner", "this node was ordered to end")]
 
 
 @pytest.mark.parametrize("end, code", [(Told(Farewell()), 0), (Disconnected("reset"), 1)])
@@ -162,10 +164,10 @@ def test_ranks_that_have_ended_already_are_not_observed() -> None:
 def test_an_observer_is_asked_beside_the_ranks_of_its_epoch_only() -> None:
     tape = watched()
     tape.at(1.0, RanksStarted(0))
-    for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks live here")):
+    for epoch, answer in ((0, [AskSidecar(0, "observer", 1, "s")]), (1, "no ranks run on this node")):
         does = tape.does(2.0, Told(AskSidecar(epoch, "observer", 1, "s")))
         assert does == answer or told(does) == [SidecarEnded(epoch, "observer", answer)]
     tape.at(3.0, RankExited(0, 0, 1), RankExited(0, 1, 1), LeftoversEnded(0), RanksGone(0))
     assert told(tape.does(4.0, Told(AskSidecar(0, "observer", 1, "s")))) == [
-        SidecarEnded(0, "observer", "no ranks live here")
+        SidecarEnded(0, "observer", "no ranks run on this node")
     ]
