@@ -1,6 +1,6 @@
-"""Makes a rank import the copy of its code where PYTHONPATH or an editable install names the original.
+"""Makes a rank import the copy of its code if PYTHONPATH or an editable install names the original.
 
-It is loaded by the prelude, after Python has read the ``.pth`` files, and knows nothing of clusterrun.
+The prelude loads it after Python has read the ``.pth`` files. It does not depend on clusterrun.
 """
 
 import os
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def redirect(original: str, copy: str) -> None:
-    """Replace every folder below ``original`` by that of the copy.
+    """Replace every folder below ``original`` by the folder of the copy.
 
-    This concerns ``sys.path``, PYTHONPATH for the children, and editable installs.
+    The paths are in ``sys.path``, in PYTHONPATH for the children, and in the finders of editable installs.
     """
     sys.path[:] = [copied(path, original, copy) for path in sys.path]
     search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(path and copied(path, original, copy) for path in search_path)
     for finder in sys.meta_path:
         module = sys.modules.get(getattr(finder, "__module__", ""))
-        # Of setuptools; of the package `editables`, which hatchling and others use.
+        # The first two are setuptools' tables. The third is of `editables`, which hatchling and others use.
         for table in (
             getattr(module, "MAPPING", None),
             getattr(module, "NAMESPACES", None),

@@ -1,7 +1,7 @@
-"""What the lines of the script around a frame say of its calls: roots of collectives, keys of a store.
+"""Reads the script's lines around a frame for its calls: roots of collectives, keys of a store.
 
-It runs nothing of the user's. The prelude defines it in one space with ``clusterrun_witness.py``, where
-torch is loaded, and with it what is imported here.
+It runs no code of the user. The prelude executes it in one namespace with ``clusterrun_witness.py`` after
+torch is loaded, so its imports are loaded too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+# The number of arguments before the root, for each collective.
 ROOT_PLACES = {"broadcast": 1, "reduce": 1, "scatter": 2, "gather": 2, "gather_object": 2}
 ROOT_PLACES.update({"broadcast_object_list": 1, "scatter_object_list": 2})
-"""How many arguments of such a call stand before its root."""
 VALUES = (ast.Name, ast.Load, ast.Constant, ast.IfExp, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp)
 SIGNS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.boolop, ast.Not, ast.USub)
+# The nodes of an expression that ``evaluate`` computes. It runs no code of the user.
 PLAIN = (*VALUES, *SIGNS, ast.Add, ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv)
-"""The nodes of an expression that ``evaluate`` computes: it runs no code of the user's."""
 NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 ROOT_FRAMES = 8
 ROOT_LINES = 60
@@ -29,70 +29,75 @@ MOST_OF_A_KEY = 200
 MOST_KEYS = 64
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+# Calls of a store that wait until another process has set a key.
 STORE_WAITS = (".wait(", ".get(")
-"""What a line calls of a store that waits until somebody has set a key."""
 STORE_SETS = ("set", "add", "compare_set")
+# The contents of each file's functions and classes, by name and first line, and of its module level.
 PARSED: dict[str, dict[tuple[str, int], Any]] = {}
-"""Of each file what is in its functions and classes, by name and first line, and in the whole of it."""
 
 
 def calls_near(frame: Any) -> list[str]:
-    """What variables give to calls around the lines of a frame and of those that called it.
+    """Return the roots and keys that variables give to calls near the lines of a frame and its callers.
 
-    ``RFILE:LINE ROOT``, ``KFILE:LINE`` tab ``KEY``, perhaps tab ``if …``. Which root a collective is given: a
-    rank may have left it long before the others, and its record does not tell the root. Which key of a store
-    is set there, and under which condition it is not.
+    A root of a collective is ``RFILE:LINE ROOT``. A rank may have left the collective long before the others,
+    and its record does not hold the root. A key that is set in a store is ``KFILE:LINE`` tab ``KEY``,
+    followed by tab ``if …`` if a condition prevents the call.
     """
     PARSED.clear()
-    found: list[str] = []
+    texts: list[str] = []
     for _ in range(ROOT_FRAMES):
         if frame is None:
             break
-        code, here = frame.f_code, frame.f_lineno
+        code, number = frame.f_code, frame.f_lineno
         scope = {**frame.f_globals, **frame.f_locals}
         try:
-            found += calls_in(code, code.co_firstlineno, here, scope)
-            # Of the line that it is in, a key is set before another one is waited for.
-            found += [one for one in calls_in(code, here, here + 1, scope) if one[0] == "K"]
+            texts += calls_in(code, code.co_firstlineno, number, scope)
+            # The current line may set a key before it waits for another key.
+            texts += [text for text in calls_in(code, number, number + 1, scope) if text[0] == "K"]
             _, stores, loops = parts_of(code)
-            around = [one for one in loops if one.lineno < here <= one.end_lineno]
+            around = [loop for loop in loops if loop.lineno < number <= loop.end_lineno]
             if around:
-                # What stands below was called in the turn before: by what has not changed since.
-                begin, end = around[0].lineno, min(around[0].end_lineno, here + ROOT_LINES) + 1
-                found += calls_in(code, here + 1, end, {**scope, **assigned(stores, begin, end)})
-        except Exception:  # noqa: BLE001 (a script that cannot be read; the rest of the answer counts)
+                # The lines below ran in the previous turn, with the variables that have not changed since.
+                begin, end = around[0].lineno, min(around[0].end_lineno, number + ROOT_LINES) + 1
+                texts += calls_in(code, number + 1, end, {**scope, **assigned(stores, begin, end)})
+        except Exception:  # noqa: BLE001 (the script cannot be read; the rest of the answer counts)
             break
         frame = frame.f_back
-    return found
+    return texts
 
 
 def parts_of(code: Any) -> Any:
-    """What is in the function, class or module of a code object; nothing of one that is not the user's.
+    """Return the calls, assignments and loops in the function, class or module of a code object.
 
-    Calls (line, name, node, what is around it), names that are given values (line, names), loops.
+    A call is (line, name, node, enclosing nodes), an assignment (line, names). All are empty if the code is
+    not the user's.
     """
     file, name = code.co_filename, code.co_name
     if file not in PARSED:
         tree = ast.parse("" if is_installed(file) else "".join(linecache.getlines(file)))
         PARSED[file] = {("<module>", 0): parts_in(tree)}
-        for one in ast.walk(tree):
-            if isinstance(one, (*FUNCTIONS, ast.ClassDef)):
-                first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
-                PARSED[file][one.name, first] = parts_in(one)
+        for node in ast.walk(tree):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                PARSED[file][node.name, first] = parts_in(node)
     return PARSED[file].get((name, 0 if name == "<module>" else code.co_firstlineno), ((), (), ()))
 
 
 def parts_in(node: Any) -> Any:
-    own = list(own_nodes(node))
-    calls = [(one.lineno, name_of(one), one, above) for one, above in own if isinstance(one, ast.Call)]
-    stores = [one for one, _ in own if isinstance(getattr(one, "ctx", None), ast.Store)]
-    names = [[part.id for part in ast.walk(one) if isinstance(part, ast.Name)] for one in stores]
-    given = [(one.lineno, some) for one, some in zip(stores, names)]
-    return sorted(calls, key=lambda call: call[0]), given, [one for one, _ in own if isinstance(one, LOOPS)]
+    calls, assignments, loops = [], [], []
+    for child, above in own_nodes(node):
+        if isinstance(child, ast.Call):
+            calls.append((child.lineno, name_of(child), child, above))
+        elif isinstance(getattr(child, "ctx", None), ast.Store):
+            names = [part.id for part in ast.walk(child) if isinstance(part, ast.Name)]
+            assignments.append((child.lineno, names))
+        elif isinstance(child, LOOPS):
+            loops.append(child)
+    return sorted(calls, key=lambda call: call[0]), assignments, loops
 
 
 def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """What is in a function, outermost first, with what is around it; not what is in functions within it."""
+    """Yield the nodes of a function with their enclosing nodes, outermost first, without nested functions."""
     for child in ast.iter_child_nodes(node):
         yield child, above
         if not isinstance(child, FUNCTIONS):
@@ -100,43 +105,48 @@ def own_nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tup
 
 
 def assigned(stores: Any, begin: int, end: int) -> dict[str, None]:
-    """The names that lines of a function give values to, and perhaps others of them: None for each."""
+    """Return the names that lines of a function assign to (perhaps also their owners), each with None."""
     return {name: None for number, names in stores if begin <= number < end for name in names}
 
 
 def mentions(function: Any) -> bool:
-    """Whether this is a function of the user's with a collective that has a root, or that sets a key."""
+    """Return whether this is a function of the user that sets a key or calls a collective with a root."""
     calls = parts_of(function.__code__)[0] if is_function(function) else ()
     return any(name in ROOT_PLACES or name in STORE_SETS for _, name, _, _ in calls)
 
 
 def calls_in(code: Any, begin: int, end: int, scope: Any, deep: bool = True) -> list[str]:
-    """The same of the lines ``begin`` to ``end`` of a function; ``deep``: and of those that these call."""
-    file, found = code.co_filename, []
+    """Return the texts of ``calls_near`` for the lines ``begin`` to ``end`` of a function.
+
+    ``deep``: include the functions that these lines call.
+    """
+    file, texts = code.co_filename, []
     calls, stores, _ = parts_of(code)
-    for number, name, one, above in calls:
+    for number, name, call, above in calls:
         if not max(begin, end - ROOT_LINES) <= number < end:
             continue
-        owner = receiver_of(one.func, scope)
-        plain = isinstance(one.func, ast.Name)
+        owner = receiver_of(call.func, scope)
+        plain = isinstance(call.func, ast.Name)
         function = scope.get(name) if plain else method_of(owner, name)
-        sets = name in STORE_SETS and one.args and is_store(owner)
+        sets = name in STORE_SETS and call.args and is_store(owner)
         if not sets and name not in ROOT_PLACES and not (deep and mentions(function)):
             continue
-        known = {**scope, **assigned(stores, *((number + 1, end) if deep else (begin + 1, number)))}
-        owner = receiver_of(one.func, known)
+        # Variables that other lines may have changed are unknown.
+        changed = (number + 1, end) if deep else (begin + 1, number)
+        variables = {**scope, **assigned(stores, *changed)}
+        owner = receiver_of(call.func, variables)
         if name in ROOT_PLACES:
-            root = root_given(one, ROOT_PLACES[name], known)
-            found += [f"R{file}:{number} {root}"] if type(root) is int else []
+            root = root_given(call, ROOT_PLACES[name], variables)
+            texts += [f"R{file}:{number} {root}"] if type(root) is int else []
         elif sets and owner is not None:
-            key = text_of(one.args[0], known)
-            under = passed_by((*above, one), linecache.getlines(file), known)
-            found += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
+            key = text_of(call.args[0], variables)
+            under = passed_by((*above, call), linecache.getlines(file), variables)
+            texts += [f"K{file}:{number}\t{key[:MOST_OF_A_KEY]}{under}"] if key else []
         elif not sets and (plain or owner is not None):
-            inner, given = function.__code__, with_arguments(one, function, known, owner)
+            inner, inner_scope = function.__code__, with_arguments(call, function, variables, owner)
             first = inner.co_firstlineno
-            found += calls_in(inner, first, first + ROOT_LINES, given, deep=False)
-    return found
+            texts += calls_in(inner, first, first + ROOT_LINES, inner_scope, deep=False)
+    return texts
 
 
 def name_of(call: Any) -> str:
@@ -144,29 +154,29 @@ def name_of(call: Any) -> str:
 
 
 def passed_by(nodes: tuple[Any, ...], lines: list[str], scope: Any) -> str:
-    """A tab and the ``if`` around the last of ``nodes`` that does not hold, as plain variables tell; or ''.
+    """Return a tab and the ``if`` around the last of ``nodes`` that is false by its plain variables; or ''.
 
-    What holds within a loop now may not have held in its turns before.
+    Conditions inside a loop do not count: they may have had another value in its earlier turns.
     """
-    found = ""
+    condition = ""
     for around, inner in zip(nodes[-2::-1], nodes[:0:-1]):
         if isinstance(around, LOOPS):
-            found = ""
+            condition = ""
         elif isinstance(around, ast.If) and inner in around.body:
             text = lines[around.lineno - 1].strip()
             if text.startswith("if ") and evaluate(around.test, scope) in (0, False):
-                found = f"\t{text[:MOST_OF_A_KEY]}"
-    return found
+                condition = f"\t{text[:MOST_OF_A_KEY]}"
+    return condition
 
 
 def method_of(owner: Any, name: str) -> Any:
-    """What the class of an object defines under a name; None for what has none, and for modules."""
+    """Return the attribute of an object's class; None if it has none, and for stores."""
     kinds = () if owner is None or is_store(owner) else type(owner).__mro__
     return next((kind.__dict__[name] for kind in kinds if name in kind.__dict__), None)
 
 
 def receiver_of(node: Any, scope: Any) -> Any:
-    """What owns the method that a call names: a variable, or what one holds; None for any other."""
+    """Return the owner of the method that a call names: a variable or its attribute; None for any other."""
     owner = node.value if isinstance(node, ast.Attribute) else None
     if isinstance(owner, ast.Attribute):
         return attribute_of(receiver_of(owner, scope), owner.attr)
@@ -175,14 +185,14 @@ def receiver_of(node: Any, scope: Any) -> Any:
 
 def owner_in(before: str, scope: Any) -> Any:
     name, *attributes = before[len(before.rstrip(NAME + ".")) :].split(".")
-    found = scope.get(name)
+    owner = scope.get(name)
     for attribute in attributes:
-        found = attribute_of(found, attribute)
-    return found
+        owner = attribute_of(owner, attribute)
+    return owner
 
 
 def attribute_of(owner: Any, name: str) -> Any:
-    """What an object itself holds under a name, without a property or any method of the user's."""
+    """Return an attribute of an object's ``__dict__``, without running a property or method of the user."""
     try:
         return object.__getattribute__(owner, "__dict__").get(name)
     except AttributeError:
@@ -195,13 +205,13 @@ def is_store(value: Any) -> bool:
 
 
 def in_store(frame: Any) -> bool:
-    """Whether a frame stands in a line that waits for a key of a store, as a variable of it names one."""
+    """Return whether a frame's line waits for a key of a store that a variable of the frame holds."""
     scope, text = {**frame.f_globals, **frame.f_locals}, line(frame)
     return any(is_store(owner_in(part, scope)) for way in STORE_WAITS for part in text.split(way)[:-1])
 
 
 def key_wanted(frame: Any) -> str:
-    """The keys that a line waits for, where these are texts of plain variables; '' where they are not."""
+    """Return the keys that a line waits for; '' unless they are texts of plain variables."""
     scope = {**frame.f_globals, **frame.f_locals}
     ways = [way.strip(".(") for way in STORE_WAITS]
     text = line(frame)
@@ -209,27 +219,27 @@ def key_wanted(frame: Any) -> str:
         parts = list(ast.walk(ast.parse(text.strip())))
     except SyntaxError:
         return ""
-    waits = [one for one in parts if isinstance(one, ast.Call) and one.args and name_of(one) in ways]
-    if len(waits) > 1:  # which of them it is in is known since Python 3.11
+    waits = [call for call in parts if isinstance(call, ast.Call) and call.args and name_of(call) in ways]
+    if len(waits) > 1:  # Python 3.11 and later have the column of the current call
         begin = column(frame) - (len(text) - len(text.lstrip()))
-        waits = [one for one in waits if one.col_offset == begin]
-    found = texts_of(waits[0].args[0], scope) if len(waits) == 1 else []
-    return ", ".join(found)[:MOST_OF_A_KEY] if all(found) else ""
+        waits = [call for call in waits if call.col_offset == begin]
+    keys = texts_of(waits[0].args[0], scope) if len(waits) == 1 else []
+    return ", ".join(keys)[:MOST_OF_A_KEY] if all(keys) else ""
 
 
 def texts_of(node: Any, scope: Any) -> list[str]:
-    """A text, or those of a list: written out, in a variable, or made of the values of one other."""
+    """Return a text or the texts of a list: literal, in a variable, or built from another variable."""
     value: Any = scope.get(node.id) if isinstance(node, ast.Name) else None
     if type(value) in (list, tuple):
-        return [one if type(one) is str else "" for one in value[:MOST_KEYS]]
+        return [text if type(text) is str else "" for text in value[:MOST_KEYS]]
     if not isinstance(node, (ast.ListComp, ast.GeneratorExp)):
         return [text_of(part, scope) for part in getattr(node, "elts", [node])]
-    (one, *others), name = node.generators, getattr(node.generators[0].target, "id", "")
-    if others or one.ifs or not name:
+    (loop, *others), name = node.generators, getattr(node.generators[0].target, "id", "")
+    if others or loop.ifs or not name:
         return []
-    turns: Any = scope.get(one.iter.id) if isinstance(one.iter, ast.Name) else None
-    if isinstance(one.iter, ast.Call) and getattr(one.iter.func, "id", "") == "range":
-        limits = [evaluate(limit, scope) for limit in one.iter.args]
+    turns: Any = scope.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else None
+    if isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "range":
+        limits = [evaluate(limit, scope) for limit in loop.iter.args]
         turns = range(*limits) if limits and all(type(limit) is int for limit in limits) else None
     if type(turns) not in (list, tuple, range):
         return []
@@ -237,7 +247,7 @@ def texts_of(node: Any, scope: Any) -> list[str]:
 
 
 def column(frame: Any) -> int:
-    """Where in its line the call begins that a frame is in; -1 where that is not known."""
+    """Return the column at which a frame's current call begins in its line; -1 if it is unknown."""
     positions = list(getattr(frame.f_code, "co_positions", list)())
     place = positions[frame.f_lasti // 2] if frame.f_lasti // 2 < len(positions) else ()
     return place[2] if place and place[2] is not None else -1
@@ -248,7 +258,7 @@ def line(frame: Any) -> str:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is Python's, or of an installed package."""
+    """Return whether a file belongs to Python or an installed package."""
     return "/site-packages/" in file or "/lib/python" in file
 
 
@@ -256,37 +266,40 @@ def is_function(value: Any) -> bool:
     return type(value) is type(is_function)
 
 
-def with_arguments(one: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
-    """What names stand for in a function called like that, perhaps of ``owner``; None if not known."""
+def with_arguments(call: Any, function: Any, scope: Any, owner: Any) -> dict[str, Any]:
+    """Return the variables at the start of a called function (perhaps a method of ``owner``).
+
+    Unknown values are None.
+    """
     code, defaults = function.__code__, function.__defaults__ or ()
     own = dict.fromkeys((*code.co_varnames, *code.co_freevars))
     own.update(
         (name, cell) for name, cell in zip(code.co_freevars, closure_values(function)) if is_store(cell)
     )
-    if not any(isinstance(value, ast.Starred) for value in one.args) and all(w.arg for w in one.keywords):
+    if not any(isinstance(value, ast.Starred) for value in call.args) and all(w.arg for w in call.keywords):
         names = code.co_varnames[: code.co_argcount]
         own.update(zip(names[len(names) - len(defaults) :], defaults))
-        if isinstance(one.func, ast.Attribute):
+        if isinstance(call.func, ast.Attribute):
             own.update(dict.fromkeys(names[:1], owner))
             names = names[1:]
-        own.update((name, argument(value, scope)) for name, value in zip(names, one.args))
-        own.update((word.arg, argument(word.value, scope)) for word in one.keywords)
+        own.update((name, argument(value, scope)) for name, value in zip(names, call.args))
+        own.update((word.arg, argument(word.value, scope)) for word in call.keywords)
     return {**function.__globals__, **own}
 
 
 def closure_values(function: Any) -> list[Any]:
-    """What the variables of the functions around one hold; None for one that is not set yet."""
-    found = []
+    """Return the values of a closure's variables; None for a variable that is not set yet."""
+    values = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            values.append(cell.cell_contents)
         except ValueError:
-            found.append(None)
-    return found
+            values.append(None)
+    return values
 
 
 def argument(node: Any, scope: Any) -> Any:
-    """What is given to a function, where it is a number, a text or a store."""
+    """Return the value of an argument if it is a number, a text or a store; else None."""
     value = scope.get(node.id) if isinstance(node, ast.Name) else None
     if is_store(value):
         return value
@@ -294,21 +307,21 @@ def argument(node: Any, scope: Any) -> Any:
     return value if value is not None else text_of(node, scope) or None
 
 
-def root_given(one: Any, place: int, scope: Any) -> Any:
-    """The root that variables give to a call, in which ``place`` arguments stand before it."""
-    if any(word.arg in ("group_src", "group_dst", None) for word in one.keywords):
+def root_given(call: Any, place: int, scope: Any) -> Any:
+    """Return the root that variables give to a call. ``place`` is the number of arguments before it."""
+    if any(word.arg in ("group_src", "group_dst", None) for word in call.keywords):
         return None
-    if any(isinstance(value, ast.Starred) for value in one.args):
+    if any(isinstance(value, ast.Starred) for value in call.args):
         return None
-    given = [
-        *one.args[place : place + 1],
-        *(word.value for word in one.keywords if word.arg in ("src", "dst")),
+    arguments = [
+        *call.args[place : place + 1],
+        *(word.value for word in call.keywords if word.arg in ("src", "dst")),
     ]
-    return evaluate(given[0], scope) if given else 0
+    return evaluate(arguments[0], scope) if arguments else 0
 
 
 def evaluate(node: Any, scope: Any) -> Any:
-    """The value of an expression of plain variables and numbers; None for any other."""
+    """Return the value of an expression of plain variables and numbers; None for any other."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return attribute_of(scope.get(node.value.id), node.attr)
     parts = list(ast.walk(node))
@@ -323,7 +336,7 @@ def evaluate(node: Any, scope: Any) -> Any:
 
 
 def text_of(node: Any, scope: Any) -> str:
-    """A text, or one with plain variables in it; '' for any other."""
+    """Return a text, perhaps with plain variables in it; '' for any other expression."""
     if isinstance(node, ast.JoinedStr):
         parts = [text_of(part, scope) for part in node.values]
         return "".join(parts) if all(parts) else ""

@@ -1,7 +1,7 @@
-"""Reports what torch knows in this rank, as JSON: groups, collectives, flight records.
+"""Reports torch's state in this rank as JSON: groups, collectives, flight records.
 
-It is read when somebody first asks, not at the start of a rank, and imports nothing that torch has not: a
-file of the user might bear the name of what is wanted.
+A rank reads it on its first request, not at its start. It imports only modules that torch has loaded, because
+a file of the user may have the same name as another module.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 64
 LAST_RECORDS = 16
+# Characters of a group's list of ranks.
 MOST_RANKS = 2000
-"""Characters of a group's list of ranks."""
+# torch's default timeout of NCCL's watchdog thread, after which it aborts the rank.
 HEARTBEAT_SECONDS = 480
-"""What torch gives NCCL's watchdog thread before it aborts the rank, where the environment names no other."""
+# NCCL's collectives are in a separate recorder, in builds of torch that have it. All others are in the
+# second.
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""NCCL's collectives stand in one of their own, in builds of torch that have it; all others in the second."""
 # The functions that set how a thread takes part in other threads' captures of CUDA graphs, by library.
 CAPTURE_MODES = {
     "/libcuda.so": "cuThreadExchangeStreamCaptureMode",
@@ -33,53 +34,55 @@ CAPTURE_MODES = {
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED and hipStreamCaptureModeRelaxed
 UNRECORDED = ("_MPI_AVAILABLE", "_UCC_AVAILABLE", "_XCCL_AVAILABLE")
 RENDEZVOUS_FUNCTIONS = ("_create_c10d_store", "_env_rendezvous_handler", "init_process_group")
+# ``new_group`` calls this function, and a device mesh calls it for each of its groups.
 MAKING = "_new_group_with_tag"
-"""What ``new_group`` calls, and a device mesh for each of its groups."""
+# Names of the store's address in functions of the rendezvous.
 STORES = (("hostname", "port"), ("master_addr", "master_port"))
-"""What functions that meet call the address of the store."""
+# The argument of a call that names the other rank.
 PEERS = {"send": "dst", "recv": "src"}
-"""Which argument of a call names the other rank."""
+# The argument of a collective that names its root.
 ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
-"""Which argument of a collective names its root."""
 ALL_TO_ALL = "all_to_all_single"
 OBJECT_LIST = "broadcast_object_list"
+# torch gives this name to the threads that run backward. Their calls count as the main thread's.
 AUTOGRAD = "pt_autograd"
-"""How torch names the threads that run backward: their calls are the main thread's."""
 MOST_THREADS = 4
 MAIN_THREAD = threading.main_thread().ident or 0
 MOST_ROOTS = 16
 POSTING_FRAMES = 3
 MOST_POSTS = 64
+# A line waits for torch's ``Work`` with this call, which has no Python frame.
 WAIT = ".wait("
-"""How a line calls torch's ``Work``, whose frames are no Python."""
 MOST_TASKS = 8
+# Users set this to 1 if their ranks are not meant to train together.
 INDEPENDENT = "CLUSTERRUN_INDEPENDENT"
-"""Set to 1 by users whose ranks are not meant to train together."""
+# A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported.
 UNUSED = {"FAKE"}
-"""A backend for tests, which FSDP, and with it many frameworks, registers whenever it is imported."""
+# The fields of a flight record that are reported, besides its group, state and times.
 RECORD_FIELDS = ("collective_seq_id", "op_id", "profiling_name", "input_sizes", "input_dtypes", "retired")
-"""What is wanted of a flight record beside its group, its state and its times."""
 
 
 def dump_at_exit(name: str, size: int) -> None:
-    """At the end of a rank: leave the flight records of one that failed, or word of one that was alone."""
+    """Write the flight records of a rank that failed, or that trained alone, at its end."""
     failed = hasattr(sys, "last_type") or hasattr(sys, "last_exc")
-    said = json.loads(state_json(0, LAST_RECORDS))
-    alone = os.environ.get(INDEPENDENT) != "1" and never_joined_a_collective(said["groups"], said["records"])
-    if alone or (failed and said["records"]):
+    state = json.loads(state_json(0, LAST_RECORDS))
+    alone = os.environ.get(INDEPENDENT) != "1" and never_joined_a_collective(
+        state["groups"], state["records"]
+    )
+    if alone or (failed and state["records"]):
         c10d = sys.modules["torch.distributed.distributed_c10d"]
-        said.update({"failed": failed, "alone": alone, "size": size})
+        state.update({"failed": failed, "alone": alone, "size": size})
         try:
-            said.update({"call": failed_call(c10d), "threads": threads_in_calls(c10d)})
+            state.update({"call": failed_call(c10d), "threads": threads_in_calls(c10d)})
         except Exception:  # noqa: BLE001 (the arguments of a call may be anything; the records count)
             pass
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        os.write(file, json.dumps(said).encode() + b"\n")
+        os.write(file, json.dumps(state).encode() + b"\n")
         os.close(file)
 
 
 def failed_call(c10d: Any) -> dict[str, Any]:
-    """The call of torch.distributed in which this rank's exception was raised, with its arguments; or {}."""
+    """Return the call of torch.distributed that raised this rank's exception, with its arguments; or {}."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     trace = getattr(error, "__traceback__", None)
     while trace is not None:
@@ -92,11 +95,11 @@ def failed_call(c10d: Any) -> dict[str, Any]:
 
 
 def arguments(c10d: Any, name: str, local: Any) -> dict[str, Any]:
-    """What a collective is given beyond its tensors: its root, and how many rows or objects."""
+    """Return the arguments of a collective besides its tensors: its root, and counts of rows or objects."""
     if name in ROOTS:
         return {"rooted": name, "root": named(c10d, local, ROOTS[name])}
     lists = [local.get("input_split_sizes"), local.get("output_split_sizes")]
-    if name == ALL_TO_ALL and all(isinstance(one, list) for one in lists):
+    if name == ALL_TO_ALL and all(isinstance(sizes, list) for sizes in lists):
         return {"counts": [*lists[0], *lists[1]]}
     objects = local.get("object_list")
     if name == OBJECT_LIST and isinstance(objects, list):
@@ -105,7 +108,7 @@ def arguments(c10d: Any, name: str, local: Any) -> dict[str, Any]:
 
 
 def threads_in_calls(c10d: Any) -> list[list[str]]:
-    """The threads beside the main one that are in a collective: entry, user's line, collective."""
+    """Return the threads in a collective, except the main thread: entry, user's line, collective."""
     threads = []
     for number, inner in list(sys._current_frames().items()):
         frame: Any = inner
@@ -126,10 +129,10 @@ def threads_in_calls(c10d: Any) -> list[list[str]]:
 
 
 def never_joined_a_collective(groups: Any, records: Any) -> bool:
-    """Whether a rank has never begun a collective with another one, as far as that is certain."""
+    """Return whether a rank has certainly never begun a collective with another rank."""
     if groups:
         return all(group["size"] == 1 or group["sequence"] == 0 for group in groups)
-    # The groups may have been destroyed: only recorders that are on for every backend know.
+    # The groups may have been destroyed. Then only recorders that cover every backend prove it.
     torch = sys.modules.get("torch._C._distributed_c10d")
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     others = any(getattr(c10d, name, False) for name in UNRECORDED)
@@ -139,21 +142,31 @@ def never_joined_a_collective(groups: Any, records: Any) -> bool:
 
 
 def state_json(number: int, records: int, size: int = 0) -> str:
-    """The answer to a question; ``records`` of each group are wanted, ``size``: the world it started in."""
+    """Return the answer to a request.
+
+    ``records`` is the number of records of each group, ``size`` the size of the world at the start.
+    """
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
-    made = getattr(c10d._world, "group_count", 0)
-    said = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
+    group_count = getattr(c10d._world, "group_count", 0)
+    state = {"ask": number, "torch": True, "groups": groups(c10d, records > 0)}
     if records:
-        said["records"] = flight(records)
-        said["nccl"] = nccl_version()
+        state["records"] = flight(records)
+        state["nccl"] = nccl_version()
         near = calls_near(sys._current_frames().get(MAIN_THREAD))
-        roots, keys = ([one[1:] for one in near if one[0] == kind][:MOST_ROOTS] for kind in "RK")
-        said["call"] = {**call(c10d), "started": size, "made": made, "named": roots, "sets": keys, **tasks()}
-    return json.dumps(said)
+        roots, keys = ([text[1:] for text in near if text[0] == kind][:MOST_ROOTS] for kind in "RK")
+        state["call"] = {
+            **call(c10d),
+            "started": size,
+            "made": group_count,
+            "named": roots,
+            "sets": keys,
+            **tasks(),
+        }
+    return json.dumps(state)
 
 
 def call(c10d: Any) -> dict[str, Any]:
-    """What no record tells: a call's peer or root, the size of the world that is waited for."""
+    """Return what no record holds: a call's peer or root, the size of the world that it waits for."""
     inner = frame = sys._current_frames().get(MAIN_THREAD)
     while frame is not None:
         name, local = frame.f_code.co_name, frame.f_locals
@@ -178,7 +191,7 @@ def call(c10d: Any) -> dict[str, Any]:
 
 
 def tasks() -> dict[str, list[str]]:
-    """Where asyncio's tasks stand while its loop runs in the main thread, and how others of them failed."""
+    """Return the places of asyncio's tasks while its loop runs in the main thread, and failures of tasks."""
     try:
         return {"tasks": tasks_in_loop()}
     except Exception:  # noqa: BLE001 (tasks come and go meanwhile; the rest of the answer counts)
@@ -186,7 +199,7 @@ def tasks() -> dict[str, list[str]]:
 
 
 def tasks_in_loop() -> list[str]:
-    """``FILE:LINE FUNCTION`` of each one's innermost frame of the user's; ``: ERROR`` where it has failed."""
+    """Return ``FILE:LINE FUNCTION`` of each task's innermost user frame, and ``: ERROR`` if it failed."""
     asyncio = sys.modules.get("asyncio.tasks")
     frame = sys._current_frames().get(MAIN_THREAD)
     while frame is not None and frame.f_code.co_name != "run_forever":
@@ -194,58 +207,63 @@ def tasks_in_loop() -> list[str]:
     loop = frame and frame.f_locals.get("self")
     if asyncio is None or loop is None:
         return []
-    known = list(getattr(asyncio, "_all_tasks", getattr(asyncio, "_scheduled_tasks", ())))
-    found = []
-    for task in known[: 8 * MOST_TASKS]:
+    all_tasks = list(getattr(asyncio, "_all_tasks", getattr(asyncio, "_scheduled_tasks", ())))
+    places = []
+    for task in all_tasks[: 8 * MOST_TASKS]:
         error = getattr(task, "_exception", None)
         if task.done() and error is not None:
             trace, frames = error.__traceback__, []
             while trace is not None:
                 frames.append((trace.tb_frame.f_code, trace.tb_lineno))
                 trace = trace.tb_next
-            found.append(f"{own_place(frames)}: {type(error).__name__}: {error}"[:MOST_OF_A_KEY])
+            places.append(f"{own_place(frames)}: {type(error).__name__}: {error}"[:MOST_OF_A_KEY])
         elif not task.done() and task.get_loop() is loop:
             awaits, frames = task.get_coro(), []
             while getattr(awaits, "cr_frame", None) is not None:
                 frames.append((awaits.cr_frame.f_code, awaits.cr_frame.f_lineno))
                 awaits = awaits.cr_await
-            found.append(own_place(frames))
-    return [one for one in found if one[:1] not in ("", ":")][:MOST_TASKS]
+            places.append(own_place(frames))
+    return [place for place in places if place[:1] not in ("", ":")][:MOST_TASKS]
 
 
 def own_place(frames: list[Any]) -> str:
-    """The innermost of frames, given outermost first, that is the user's own; '' without one."""
+    """Return the innermost user frame of ``frames``, which are outermost first; '' if there is none."""
     own = [pair for pair in frames if not is_installed(pair[0].co_filename)]
     return f"{own[-1][0].co_filename}:{own[-1][1]} {own[-1][0].co_name}" if own else ""
 
 
 def posts(c10d: Any, frame: Any) -> list[list[Any]]:
-    """The sends and receives that the variables of a frame, or of what called it, hold as ``P2POp``."""
+    """Return the sends and receives that variables of a frame or of its callers hold as ``P2POp``."""
     kind = getattr(c10d, "P2POp", None)
     for _ in range(POSTING_FRAMES):
         if kind is None or frame is None:
             break
-        held = [one if isinstance(one, (list, tuple)) else (one,) for one in list(frame.f_locals.values())]
-        found = {id(op): op for some in held for op in some[:MOST_POSTS] if isinstance(op, kind)}
-        if found:
-            return [[op.op.__name__, op.peer, op.tag] for op in list(found.values())[:MOST_POSTS]]
+        operations: dict[int, Any] = {}
+        for value in list(frame.f_locals.values()):
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            operations.update((id(op), op) for op in values[:MOST_POSTS] if isinstance(op, kind))
+        if operations:
+            return [[op.op.__name__, op.peer, op.tag] for op in list(operations.values())[:MOST_POSTS]]
         frame = frame.f_back
     return []
 
 
 def store(local: Any) -> str:
-    """Where a rank that meets the others looks for their store: ``HOST:PORT``, ``file:PATH``; '' unknown."""
-    found = [(local.get(host), local.get(port)) for host, port in STORES]
+    """Return the address of the store of a rank in the rendezvous: ``HOST:PORT``, ``file:PATH``; or ''."""
+    addresses = [(local.get(host), local.get(port)) for host, port in STORES]
     below = local.get("store")
     while hasattr(below, "underlying_store"):
         below = below.underlying_store
-    found.append((getattr(below, "host", None), getattr(below, "port", None)))
+    addresses.append((getattr(below, "host", None), getattr(below, "port", None)))
     path = getattr(below, "path", None)
-    return next((f"{host}:{port}" for host, port in found if host and port), f"file:{path}" if path else "")
+    for host, port in addresses:
+        if host and port:
+            return f"{host}:{port}"
+    return f"file:{path}" if path else ""
 
 
 def named(c10d: Any, local: Any, argument: str) -> int:
-    """The rank that an argument of a call names, by its number among all or in its group; -1: none."""
+    """Return the global rank that an argument of a call names, perhaps by its group rank; -1 if none."""
     rank, among = local.get(argument), local.get(f"group_{argument}")
     if not isinstance(rank, int) and isinstance(among, int):
         rank = c10d.get_global_rank(local.get("group") or c10d.GroupMember.WORLD, among)
@@ -253,12 +271,12 @@ def named(c10d: Any, local: Any, argument: str) -> int:
 
 
 def groups(c10d: Any, ranks: bool) -> list[dict[str, Any]]:
-    """The process groups that this rank knows: name, size, how many collectives it has begun in each."""
+    """Return the process groups of this rank: name, size, number of collectives begun."""
     world = c10d._world
-    found = []
+    descriptions = []
     for group, name in list(world.pg_names.items())[:MOST_GROUPS]:
         members = world.pg_group_ranks.get(group, {})
-        one = {
+        description = {
             "name": name,
             "size": len(members),
             "sequence": sequence(group),
@@ -266,14 +284,14 @@ def groups(c10d: Any, ranks: bool) -> list[dict[str, Any]]:
             "timeout": timeout(group),
         }
         if ranks:
-            one["backend"] = str(world.pg_map.get(group, [""])[0])
-            one["ranks"] = spans(sorted(members))
-        found.append(one)
-    return found
+            description["backend"] = str(world.pg_map.get(group, [""])[0])
+            description["ranks"] = spans(sorted(members))
+        descriptions.append(description)
+    return descriptions
 
 
 def sequence(group: Any) -> int:
-    """How many collectives were begun in a group; -1 where its backend does not count."""
+    """Return the number of collectives begun in a group; -1 if its backend does not count."""
     try:
         return int(group._get_sequence_number_for_group())
     except Exception:  # noqa: BLE001
@@ -281,21 +299,23 @@ def sequence(group: Any) -> int:
 
 
 def timeout(group: Any) -> float:
-    """Seconds in one collective after which torch ends this rank by itself; 0 if it does not say."""
-    found = []
+    """Return the seconds in one collective after which torch ends this rank; 0 if that is unknown."""
+    timeouts = []
     for device in getattr(group, "_device_types", ()):
         try:
             backend = group._get_backend(device)
-            found.append(backend.options._timeout.total_seconds())
+            timeouts.append(backend.options._timeout.total_seconds())
             if "NCCL" in type(backend).__name__ and os.environ.get("TORCH_NCCL_ENABLE_MONITORING") != "0":
-                found.append(float(os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC") or HEARTBEAT_SECONDS))
+                timeouts.append(
+                    float(os.environ.get("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC") or HEARTBEAT_SECONDS)
+                )
         except Exception:  # noqa: BLE001
             continue
-    return min(found, default=0.0)
+    return min(timeouts, default=0.0)
 
 
 def spans(numbers: list[int]) -> str:
-    """``0-3,8``; empty if that would be too long to be of use."""
+    """Return ``0-3,8``; '' if that would be too long to be of use."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -333,13 +353,13 @@ def relax_stream_capture() -> None:
 
 
 def flight(most: int) -> list[dict[str, Any]]:
-    """The newest ``most`` records of each group from torch's flight recorders, oldest first."""
+    """Return the newest ``most`` records of each group from torch's flight recorders, oldest first."""
     relax_stream_capture()
     torch = sys.modules["torch._C._distributed_c10d"]
     dumps = [getattr(torch, name) for name in RECORDERS if hasattr(torch, name)]
     entries = [entry for dump in dumps for entry in json.loads(dump(True, False)).get("entries") or ()]
     mixed = of_two_backends()
-    kept = []
+    records = []
     count: dict[str, int] = {}
     for entry in reversed(entries):
         name = str(entry.get("process_group", [entry.get("pg_id")])[0])
@@ -348,20 +368,26 @@ def flight(most: int) -> list[dict[str, Any]]:
         count[name] = count.get(name, 0) + 1
         if count[name] <= most and not entry.get("is_p2p"):
             began = entry.get("time_discovered_started_ns") or entry.get("time_created_ns") or 0
-            kept.append({"group": name, "state": entry.get("state"), "at": int(began)})
-            kept[-1].update((key, entry.get(key)) for key in RECORD_FIELDS)
-            kept[-1]["by_thread"] = by_thread(entry)
-    return kept[::-1]
+            records.append({"group": name, "state": entry.get("state"), "at": int(began)})
+            records[-1].update((key, entry.get(key)) for key in RECORD_FIELDS)
+            records[-1]["by_thread"] = by_thread(entry)
+    return records[::-1]
 
 
 def by_thread(entry: Any) -> bool:
-    """Whether neither the main thread nor autograd's began a call. Torch before 2.9 does not say."""
+    """Return whether a thread other than the main thread and autograd's began a call.
+
+    Torch before 2.9 does not report the thread.
+    """
     number, name = str(entry.get("thread_id") or ""), str(entry.get("thread_name") or "")
     return number.isdigit() and int(number) != MAIN_THREAD and not name.startswith(AUTOGRAD)
 
 
 def of_two_backends() -> set[str]:
-    """The groups that use NCCL for tensors on GPUs and gloo for others: each of the two counts for itself."""
+    """Return the groups with NCCL for tensors on GPUs and gloo for others.
+
+    Each of the two counts separately.
+    """
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     backends = {name: str(world.pg_map.get(group, [""])[0]) for group, name in world.pg_names.items()}
     return {str(name) for name, backend in backends.items() if "nccl" in backend and "gloo" in backend}

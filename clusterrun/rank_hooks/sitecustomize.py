@@ -1,6 +1,6 @@
-"""What Python loads first in a rank: the prelude, then any sitecustomize that this one hides.
+"""Python loads this file first in a rank: it starts the prelude, then any sitecustomize that it hides.
 
-Its syntax is that of very old Pythons too: whatever a rank starts inherits the path to it.
+Its syntax suits very old Pythons too, because every program that a rank starts inherits the path to it.
 """
 
 import os
@@ -12,7 +12,7 @@ try:
         import clusterrun_prelude  # type: ignore[import-not-found, unused-ignore]
 
         clusterrun_prelude.begin(_here)
-except Exception:  # noqa: BLE001 (nothing of ours may keep a script from running)
+except Exception:  # noqa: BLE001 (a fault of the prelude must not stop the script)
     pass
 sys.modules.pop("clusterrun_prelude", None)
 sys.path[:] = [_place for _place in sys.path if _place != _here]
