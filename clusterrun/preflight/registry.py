@@ -1,4 +1,4 @@
-"""The list of all checks, a line for each, and what readings mean; makes no reading, decides no fate."""
+"""List all checks, one per line, and turn their readings into findings."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Protocol
 
-    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, RunNeeds, TorchStarted
+    from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, RunNeeds, TorchStarted
 
     class Judge(Protocol):
-        """Judges readings of all nodes at once. A node's name of '' in a finding means all together."""
+        """Judge the readings of all nodes at once. The node name '' in a finding means all nodes together."""
 
         @property
         def NAME(self) -> str: ...  # noqa: N802
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
         ) -> Iterator[tuple[str, Finding]]: ...
 
     class Check(Judge, Protocol):
-        """A judge that has a probe of its own; ``LIMIT`` is in seconds, ``LATE`` what exceeding it means.
+        """A judge with a probe of its own. ``LIMIT`` is in seconds. ``LATE`` is the finding beyond it.
 
-        ``LATE_EVERYWHERE``, where it has one, is said instead where each of several nodes exceeded it;
-        nothing is said where the check that ``LATE_WITH`` names, an earlier one, exceeded its own too.
+        The optional ``LATE_EVERYWHERE`` replaces ``LATE`` if several nodes, and all of them, were late.
+        The optional ``LATE_WITH`` names an earlier check. ``LATE`` is omitted if that check was late too.
         """
 
         @property
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         def probe(self, request: RunNeeds) -> object: ...
 
 
+# One line is one check.
 CHECKS: tuple[Check, ...] = (
     gpus,
     amd_gpus,
@@ -78,8 +79,8 @@ CHECKS: tuple[Check, ...] = (
     versions,
     check_command,
 )
-"""One line is one check."""
 
+# Judges of an existing reading. ``OF`` names it: a check, ``torch`` or ``product``.
 SECONDARY_JUDGES: tuple[Judge, ...] = (
     gpu_health.MEMORY,
     gpu_health.ERRORS,
@@ -90,14 +91,13 @@ SECONDARY_JUDGES: tuple[Judge, ...] = (
     torch,
     product,
 )
-"""Judges of a reading that is already there, as ``OF`` says: of a check, of ``torch`` or of ``product``."""
 
+# The node name in a finding about all nodes together.
 ALL = ""
-"""Stands for the node in a finding about all nodes together."""
 
 
 def names(request: RunNeeds) -> tuple[str, ...]:
-    """The checks to be made for this run: what ``LocalTask.checks`` holds."""
+    """Return the names of the checks for this run, as in ``LocalTask.checks``."""
     skipped: list[Check] = []
     if not request.gpus:
         skipped += _OF_GPUS
@@ -119,46 +119,47 @@ def findings(
     warm: Mapping[str, TorchStarted],
     products: Mapping[str, GroupResult],
 ) -> dict[str, tuple[Finding, ...]]:
-    """What is to be said of each node (by name; '' for all together), from all that is known so far."""
+    """Return the findings by node name ('' for all nodes together) from all answers so far."""
     read: dict[str, dict[str, object]] = {
-        "torch": {node: encode(said) for node, said in warm.items()},
-        "product": {node: encode(said) for node, said in products.items()},
+        "torch": {node: encode(started) for node, started in warm.items()},
+        "product": {node: encode(result) for node, result in products.items()},
     }
-    found: dict[str, list[Finding]] = {}
+    findings_by_node: dict[str, list[Finding]] = {}
     for node, finding in (*_taken(answers, read), *_judged(request, read)):
-        found.setdefault(node, []).append(finding)
-    return {node: tuple(said) for node, said in found.items()}
+        findings_by_node.setdefault(node, []).append(finding)
+    return {node: tuple(node_findings) for node, node_findings in findings_by_node.items()}
 
 
 def _taken(
     answers: Mapping[str, LocalAnswer], read: dict[str, dict[str, object]]
 ) -> Iterator[tuple[str, Finding]]:
-    """Take the values of readings into ``read``; where there is none, say why."""
+    """Store the values of readings in ``read``. Yield a finding for each reading without a value."""
     late: set[tuple[str, str]] = set()
     for check in CHECKS:
         own = read.setdefault(check.NAME, {})
-        made = [
-            (node, reading)
-            for node, answer in answers.items()
-            for reading in answer.readings
-            if reading.check == check.NAME
-            and not (reading.late and (getattr(check, "LATE_WITH", ""), node) in late)
-        ]
-        late |= {(check.NAME, node) for node, reading in made if reading.late}
+        earlier_check = getattr(check, "LATE_WITH", "")
+        check_readings: list[tuple[str, ProbeReading]] = []
+        for node, answer in answers.items():
+            for reading in answer.readings:
+                is_covered = reading.late and (earlier_check, node) in late
+                if reading.check == check.NAME and not is_covered:
+                    check_readings.append((node, reading))
+        late |= {(check.NAME, node) for node, reading in check_readings if reading.late}
         everywhere = getattr(check, "LATE_EVERYWHERE", None)
-        if everywhere and len(made) > 1 and all(reading.late for _, reading in made):
+        if everywhere and len(check_readings) > 1 and all(reading.late for _, reading in check_readings):
             yield ALL, everywhere
             continue
-        for node, reading in made:
+        for node, reading in check_readings:
             if reading.late:
-                said = check.LATE.said + (f" ({reading.why})" if reading.why else "")
-                yield node, Finding(check.NAME, check.LATE.verdict, said, check.LATE.remedy)
+                reason = f" ({reading.why})" if reading.why else ""
+                message = check.LATE.said + reason
+                yield node, Finding(check.NAME, check.LATE.verdict, message, check.LATE.remedy)
                 continue
             try:
                 own[node] = json.loads(reading.value)
             except (ValueError, RecursionError):
-                said = f"could not be read: {reading.why or 'the answer is no JSON'}"
-                yield node, Finding(check.NAME, Grade.UNDETERMINED, said, "")
+                message = f"could not be read: {reading.why or 'the answer is no JSON'}"
+                yield node, Finding(check.NAME, Grade.UNDETERMINED, message, "")
 
 
 def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, Finding]]:
@@ -166,12 +167,12 @@ def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterato
         readings = read.get(getattr(judge, "OF", judge.NAME), {})
         try:
             yield from judge.judge(request, readings) if readings else ()
-        except Exception as error:  # noqa: BLE001 (a check that a site added must not end the run)
-            said = f"the check itself failed: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 (a check of a site must not end the run)
+            message = f"the check itself failed: {type(error).__name__}: {error}"
             remedy = "this is a fault of the check, not of a node"
-            yield ALL, Finding(judge.NAME, Grade.UNDETERMINED, said, remedy)
+            yield ALL, Finding(judge.NAME, Grade.UNDETERMINED, message, remedy)
 
 
 def slow_products(request: RunNeeds, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
     """Return the nodes with a slow matrix product, to be measured again before they are reported."""
-    return tuple(product.slow_nodes(request, {node: encode(said) for node, said in products.items()}))
+    return tuple(product.slow_nodes(request, {node: encode(result) for node, result in products.items()}))

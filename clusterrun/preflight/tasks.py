@@ -1,4 +1,4 @@
-"""What the coordinator asks of a node's examiner and what it answers: values, and the text that travels."""
+"""Tasks that the coordinator sends to the examiner of a node, their answers, and their encoding."""
 
 from __future__ import annotations
 
@@ -9,59 +9,54 @@ from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import Any, frozen
 from clusterrun.model.preflight_report import Finding
 
+# Readings of a probe, by node name.
 Readings = Mapping[str, Any]
-"""What a probe read, by the node's name."""
+# (node name, finding). The name '' stands for all nodes together.
 Findings = Iterator[tuple[str, Finding]]
-"""Each with its node's name; '' stands for all together."""
 
 
 class Task:
-    """What an examiner is asked to do."""
+    """A task for an examiner."""
 
 
 class Answer:
-    """What it answers to a task."""
+    """The answer to a task."""
 
 
 @frozen
 class RunNeeds:
-    """What the run was promised on every node, and where its files are; what checks judge against.
-
-    ``gpus`` and ``ranks`` are per node. ``python`` is the ranks' interpreter, empty where the ranks
-    are no Python program. ``limits`` are the user's numbers by name (see ``limits.py``). ``check_commands``
-    are shell commands of the user that check a node.
-    """
+    """The resources that the run requires on every node, and the places of its files."""
 
     run_id: str
     run_dir: str
     home: str
     cwd: str
-    python: str
-    gpus: int
-    ranks: int
+    python: str  # the ranks' interpreter; '' if the ranks are no Python program
+    gpus: int  # per node
+    ranks: int  # per node
     cpus_per_rank: int
-    limits: tuple[tuple[str, float], ...] = ()
-    check_commands: tuple[str, ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()  # the user's limits by name, see ``limits.py``
+    check_commands: tuple[str, ...] = ()  # the user's shell commands that check a node
 
 
 @frozen
 class LocalTask(Task):
-    """Make these checks (by name), all at once, each within its own limit; asked again: within ``limit``."""
+    """Make checks at the same time, each within its own limit."""
 
     asked: RunNeeds
-    checks: tuple[str, ...]
-    limit: float = 0.0
+    checks: tuple[str, ...]  # names
+    limit: float = 0.0  # seconds; shortens the limits of checks that are already running
 
 
 @frozen
 class ProbeReading:
-    """What one probe read, as JSON; empty if it failed: ``why`` says how, ``late`` that it was killed."""
+    """The reading of one probe."""
 
-    check: str
-    value: str
+    check: str  # name
+    value: str  # JSON; '' if the probe failed
     seconds: float
-    why: str = ""
-    late: bool = False
+    why: str = ""  # the reason of a failure
+    late: bool = False  # the probe was killed at its limit
 
 
 @frozen
@@ -71,28 +66,24 @@ class LocalAnswer(Answer):
 
 @frozen
 class StartTorch(Task):
-    """Start the torch worker with the ranks' interpreter (anew where one runs); ``cwd`` is the ranks'.
-
-    ``gpus``: it may look for GPUs; else tests use gloo, whatever torch could see. ``contained``: it runs in a
-    container, which is started for it.
-    """
+    """Start the torch worker with the ranks' interpreter, and replace a running one."""
 
     python: str
-    cwd: str
-    gpus: bool = True
-    contained: bool = False
+    cwd: str  # the ranks' working directory
+    gpus: bool = True  # the worker may look for GPUs; else tests use gloo
+    contained: bool = False  # start it in a container of its own
 
 
 @frozen
 class ListenTask(Task):
-    """Open the ports that others will dial; ``nonce`` (hex) is what a connecting node must present."""
+    """Open the ports that other nodes dial."""
 
-    nonce: str
+    nonce: str  # hex; a connecting node must present it
 
 
 @frozen
 class Interface:
-    """A network interface that is up, with one of its addresses."""
+    """An active network interface with one of its addresses."""
 
     name: str
     address: str
@@ -103,13 +94,13 @@ class Interface:
 
 @frozen
 class ListenAnswer(Answer):
-    """Where this node can be dialled; ``topology``: Slurm's address of it among the switches, or empty."""
+    """The addresses and ports of this node."""
 
     interfaces: tuple[Interface, ...]
     ports: tuple[int, ...]
     udp_port: int
-    wall: float
-    topology: str = ""
+    wall: float  # this node's clock
+    topology: str = ""  # Slurm's address of the node among the switches, or ''
 
 
 @frozen
@@ -123,24 +114,21 @@ class Target:
 
 @frozen
 class DialTask(Task):
-    """Resolve ``names`` (all nodes), dial ``targets``, and say what came in from whom.
-
-    ``closed``: nothing listens on these ports, and to be refused is an answer. ``sizes``: nothing listens on
-    the UDP ports; where small datagrams are refused and large ones never, large packets get lost.
-    """
+    """Resolve names, dial targets, and report whose datagrams arrived."""
 
     nonce: str
     node: int
     targets: tuple[Target, ...]
-    names: tuple[str, ...]
-    limit: float
-    closed: bool = False
+    names: tuple[str, ...]  # of all nodes
+    limit: float  # seconds
+    closed: bool = False  # the ports have no listener; a refusal counts as an answer
+    # The UDP ports have no listener. Large packets get lost if only small datagrams are refused.
     sizes: bool = False
 
 
 @frozen
 class Dialled:
-    """One target that was dialled."""
+    """The outcome for one target."""
 
     node: int
     refused: tuple[int, ...]  # ports that refused the connection
@@ -154,71 +142,56 @@ class Dialled:
 
 @frozen
 class DialAnswer(Answer):
-    """``resolved``: (name, its addresses separated by a space, or empty). ``heard``: whose datagrams came.
-
-    ``wall`` is this node's clock at the time of the answer. ``resolve_seconds``: mean
-    seconds to resolve a name, with one that was not resolved at the limit.
-    """
-
-    resolved: tuple[tuple[str, str], ...]
+    resolved: tuple[tuple[str, str], ...]  # (name, addresses separated by a space, or '')
     dialled: tuple[Dialled, ...]
-    heard: tuple[int, ...]
-    wall: float = 0.0
+    heard: tuple[int, ...]  # nodes whose datagrams arrived
+    wall: float = 0.0  # this node's clock at the time of the answer
+    # Mean seconds to resolve a name. A name that is unresolved at the limit counts with its time so far.
     resolve_seconds: float = 0.0
 
 
 @frozen
 class ExchangeTask(Task):
-    """Exchange messages with ``targets`` (none: those of an earlier task), and answer ``seconds`` later."""
+    """Exchange messages with the targets, and answer ``seconds`` later."""
 
     nonce: str
     node: int
-    targets: tuple[Target, ...]
+    targets: tuple[Target, ...]  # empty: the targets of an earlier task
     seconds: float
 
 
 @frozen
 class LinkTraffic:
-    """With one node so far: data segments that were sent to it, and how many had to be sent again.
-
-    ``longest`` is how long one message and its answer took at most, in seconds; ``stalls`` are those
-    that took long while the kernel sent again.
-    """
+    """The traffic with one node so far."""
 
     node: int
-    sent: int
-    resent: int
-    longest: float = 0.0
-    stalls: int = 0
+    sent: int  # data segments sent to it
+    resent: int  # segments that had to be sent again
+    longest: float = 0.0  # longest time of a message and its answer, in seconds
+    stalls: int = 0  # messages that took long while the kernel retransmitted
 
 
 @frozen
 class ExchangeAnswer(Answer):
-    """One entry for each connection: those that this node made and those that others made to it."""
+    """One entry for each connection, in both directions."""
 
     exchanged: tuple[LinkTraffic, ...]
 
 
 @frozen
 class ThroughTask(Task):
-    """Have an examiner on node ``name``, which no agent reached, do the task that ``body`` says.
+    """Have an examiner on a node that no agent reached do a task."""
 
-    ``argv`` starts it there, where none was started before; an empty ``body`` ends it. Its answer is
-    waited for ``limit`` seconds.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    body: str
-    limit: float
+    name: str  # the node
+    argv: tuple[str, ...]  # starts the examiner if none runs there
+    body: str  # text of the task; '' ends the examiner
+    limit: float  # seconds to wait for the answer
 
 
 @frozen
 class ThroughAnswer(Answer):
-    """``body`` is the text of its answer; empty if there is none, and ``why``."""
-
-    body: str
-    why: str = ""
+    body: str  # text of the examiner's answer; '' if there is none
+    why: str = ""  # the reason of a missing answer
 
 
 @frozen
@@ -230,73 +203,57 @@ class GroupMember:
 
 @frozen
 class GroupTask(Task):
-    """Test a group of nodes with one collective after the other; every member gets the same but ``place``.
+    """Test a group of nodes with collectives. All members get the same task except for ``place``."""
 
-    ``test`` is unique within an examination and names the store's keys. ``kind`` is ``pair``,
-    ``set`` or ``product`` (one node alone: a matrix product, its fingerprint and its time).
-    ``port`` is one of the lead's (member 0) ``TorchStarted.ports``, used once. ``interface`` is what gloo
-    and NCCL are told, empty: nothing. ``limit`` is in seconds, from here to the answer. ``backend``
-    is the same for all members; empty: what this node's ``TorchStarted`` said.
-    """
-
-    test: int
-    kind: str
+    test: int  # unique within an examination; names the store's keys
+    kind: str  # ``pair``, ``set``, or ``product`` (a matrix product on one node)
     members: tuple[GroupMember, ...]
-    place: int
-    ranks: int
-    port: int
-    interface: str
-    limit: float
+    place: int  # index of this node among the members
+    ranks: int  # per node
+    port: int  # one of the ports in ``TorchStarted.ports`` of member 0; used once
+    interface: str  # for gloo and NCCL; '' leaves the choice to them
+    limit: float  # seconds from receipt of the task to the answer
     megabytes: float = 4.0
-    backend: str = ""
+    backend: str = ""  # equal for all members; '' selects the one of this node's ``TorchStarted``
 
 
+# Name of a rate: the part of a message's time during which its ranks waited for a processor.
 CPU_WAIT = "cpu_wait"
-"""Among rates: for which part of a message's time its ranks waited for a processor."""
 
 
 @frozen
 class GroupResult(Answer):
-    """How a group test went for this node.
-
-    ``stage`` is how far it came: ``warm`` (the torch worker was not there, or had to be killed: it
-    needs another ``StartTorch``), ``store``, ``group``, ``exact``, ``send``, ``receive``, ``timed``,
-    ``done``. ``rates`` are gigabytes per second by name (``send``, ``receive``, ``all_reduce``: bus
-    bandwidth; ``product``: teraflops), and ``CPU_WAIT``. ``wrong`` says what differed in an exact comparison.
-    ``fingerprint`` is that of a product. ``ports``: fresh ports, as in ``TorchStarted``. ``transport`` is the
-    network that NCCL chose (``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``), empty with gloo. ``loading``:
-    it was killed before NCCL had begun to connect.
-    """
+    """The result of a group test on this node."""
 
     test: int
     passed: bool
+    # The last stage: ``warm`` (no torch worker; another ``StartTorch`` is required), ``store``, ``group``,
+    # ``exact``, ``send``, ``receive``, ``timed``, ``done``.
     stage: str
     seconds: float
+    # Rates by name: ``send``, ``receive`` and ``all_reduce`` (bus bandwidth) in GB/s, ``product`` in TFLOP/s, and
+    # ``CPU_WAIT``.
     rates: tuple[tuple[str, float], ...] = ()
-    wrong: str = ""
+    wrong: str = ""  # the difference that an exact comparison detected
     why: str = ""
-    fingerprint: str = ""
+    fingerprint: str = ""  # of a product
     late: bool = False
-    ports: tuple[int, ...] = ()
-    transport: str = ""
-    loading: bool = False
+    ports: tuple[int, ...] = ()  # fresh ports, as in ``TorchStarted``
+    transport: str = ""  # NCCL's network: ``NET/IB mlx5_0 GDRDMA``, ``NET/Socket eth0``; '' with gloo
+    loading: bool = False  # killed before NCCL began to connect
 
 
 @frozen
 class TorchStarted(Answer):
-    """The torch worker is up (or not, and ``why``): what the ranks' Python holds, and ports it listens on.
-
-    ``versions`` are (what, version) pairs: torch, cuda, nccl, python; ``devices`` the GPUs that
-    torch sees; ``backend`` what tests will use.
-    """
+    """The state of the torch worker after its start."""
 
     up: bool
     seconds: float
     why: str = ""
-    backend: str = ""
-    devices: int = 0
-    versions: tuple[tuple[str, str], ...] = ()
-    ports: tuple[int, ...] = ()
+    backend: str = ""  # the backend of tests
+    devices: int = 0  # GPUs that torch sees
+    versions: tuple[tuple[str, str], ...] = ()  # (subject, version): torch, cuda, nccl, python
+    ports: tuple[int, ...] = ()  # ports on which it listens
 
 
 ANSWER_OF: dict[type[Task], type[Answer]] = {
@@ -310,38 +267,39 @@ ANSWER_OF: dict[type[Task], type[Answer]] = {
 }
 
 
-def said(value: Task | Answer) -> str:
+def message_text(value: Task | Answer) -> str:
+    """Return the text that carries a task or an answer."""
     return json.dumps([type(value).__name__, encode(value)], separators=(",", ":"))
 
 
 class TaskTemplate:
-    """A large task that many nodes get with small changes: encoded once."""
+    """A large task for many nodes that differs in a few fields. It is encoded once."""
 
     def __init__(self, value: Task) -> None:
         self._kind, self._data = type(value).__name__, encode(value)
 
-    def said(self, **changes: str | int) -> str:
+    def message_text(self, **changes: str | int) -> str:
         return json.dumps([self._kind, {**self._data, **changes}], separators=(",", ":"))
 
 
 def task(text: str) -> Task:
-    """The task that ``text`` says. Raises ``BadDocument``."""
-    found: Task = _read(tuple(ANSWER_OF), text)
-    return found
+    """Return the task in ``text``. Raise ``BadDocument`` if there is none."""
+    decoded: Task = _read(tuple(ANSWER_OF), text)
+    return decoded
 
 
-def answer(asked: Task, text: str) -> Answer:
-    """The answer to ``asked`` that ``text`` says, and to nothing else. Raises ``BadDocument``."""
-    found: Answer = _read((ANSWER_OF[type(asked)],), text)
-    return found
+def answer(task: Task, text: str) -> Answer:
+    """Return the answer in ``text``. Raise ``BadDocument`` if it is no answer to ``task``."""
+    decoded: Answer = _read((ANSWER_OF[type(task)],), text)
+    return decoded
 
 
 def _read(kinds: tuple[type, ...], text: str) -> Any:
     try:
         name, data = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadDocument(f"no pair of kind and value: {error}") from error
+        raise BadDocument(f"not a pair of kind and value: {error}") from error
     for kind in kinds:
         if kind.__name__ == name:
             return decode(kind, data)
-    raise BadDocument(f"of an unexpected kind: {name!r:.40}")
+    raise BadDocument(f"unexpected kind: {name!r:.40}")

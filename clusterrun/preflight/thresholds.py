@@ -1,4 +1,4 @@
-"""Which values lie too far from the others: the median first, then fixed numbers; knows no check."""
+"""Find values that are too far below the median."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from clusterrun.model.preflight_report import Grade
 
 Key = TypeVar("Key")
 
+# The median absolute deviation times this is the standard deviation of normal values.
 NORMAL = 1.4826
-"""The median absolute deviation times this is the standard deviation, were the values normal."""
-
+# The median deviation of n normal values may be too small by chance. A factor of 1 + 6/n covers most cases.
 SMALL = 6
-"""Of n normal values the median deviation comes out too small now and then: 1 + 6/n times holds for most."""
+# Below this many times ``few`` values, an outlier inflates the deviation it is compared with.
 MANY_TIMES_FEW = 4
-"""With fewer values than so many times ``few``, one that lies far off widens the spread it is judged by."""
 
 
 @frozen
 class Thresholds:
-    """The limits that compare; names, units and meanings as in ``model/limits.py``."""
+    """The limits of comparisons. ``model/limits.py`` explains names and units."""
 
     slow_warn: float = 0.10
     slow_fail: float = 0.50
@@ -36,20 +35,20 @@ class Thresholds:
     false_blame: float = 0.001
 
 
-def limits_of(given: Iterable[tuple[str, float]]) -> Thresholds:
-    """The limits with the user's numbers in place; ``ValueError`` as from ``model.limits.chosen``."""
-    numbers = table.chosen(given)
+def limits_of(user_limits: Iterable[tuple[str, float]]) -> Thresholds:
+    """Return the limits with the user's numbers. Raise ``ValueError`` as ``model.limits.chosen`` does."""
+    numbers = table.chosen(user_limits)
     names = Thresholds.__annotations__
     return Thresholds(**{name: numbers[name] for name in names})  # type: ignore[arg-type]
 
 
-def limit(given: Iterable[tuple[str, float]], name: str) -> float:
-    """One limit by name: the user's number, or the table's default."""
-    return table.chosen(given)[name]
+def limit(user_limits: Iterable[tuple[str, float]], name: str) -> float:
+    """Return one limit by name: the user's number, or the default."""
+    return table.chosen(user_limits)[name]
 
 
 def for_backend(limits: Thresholds, backend: str) -> Thresholds:
-    """The limits for rates by ``backend``: gloo shares processors with all else and varies by a factor."""
+    """Return the limits for rates of ``backend``. gloo shares processors, so its rates vary by a factor."""
     if backend != "gloo":
         return limits
     wide = limits.slow_gloo
@@ -58,15 +57,15 @@ def for_backend(limits: Thresholds, backend: str) -> Thresholds:
 
 @frozen
 class SlowLine:
-    """Where slow begins: below ``slow`` is slow, from ``clear`` on is not; ``median``: of what drew it."""
+    """The border between slow and normal values."""
 
-    median: float
-    slow: float
-    clear: float
+    median: float  # of the values that define the line
+    slow: float  # lower values are slow
+    clear: float  # this value and higher ones are not slow
 
 
 def median_of(values: Iterable[float]) -> float:
-    """The middle value, or the mean of the two; there must be one. (``statistics`` is slow to load.)"""
+    """Return the median of at least one value. (``statistics`` is slow to load.)"""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -75,19 +74,18 @@ def median_of(values: Iterable[float]) -> float:
 def line(
     values: Iterable[float], limits: Thresholds, floor: float = 0.0, noise: float = 0.0
 ) -> SlowLine | None:
-    """The line drawn by ``values``, higher is better; None without values.
+    """Return the line that ``values`` define (higher is better), or None without values.
 
-    ``floor`` holds where the median itself is above it: else all are slow, which is no one's fault.
-    ``noise`` is the standard deviation of one measurement, where that is known to be more than ``values``,
-    made of many of them, differ.
+    ``floor`` applies only if the median is above it. No node is at fault if all values are slow.
+    ``noise`` is the standard deviation of one measurement, if it exceeds the spread of ``values``.
     """
     numbers = list(values)
     if not numbers:
         return None
     median = median_of(numbers)
     few = len(numbers) < limits.few
-    # The robust standard deviation; larger where few values could have agreed by chance.
-    spread = NORMAL * median_of(abs(one - median) for one in numbers) * (1 + SMALL / len(numbers))
+    # The robust standard deviation, larger for few values, which may agree by chance.
+    spread = NORMAL * median_of(abs(value - median) for value in numbers) * (1 + SMALL / len(numbers))
     deviation = 0.0 if few else max(noise, spread)
     gap = max(median * (limits.slow_few if few else limits.slow_warn), limits.z * deviation)
     widest = limits.slow_few if len(numbers) < MANY_TIMES_FEW * limits.few else limits.slow_fail
@@ -98,22 +96,22 @@ def line(
 
 @frozen
 class Outlier:
-    """One value below the line, ``share`` of the median."""
+    """A value below the line."""
 
     value: float
     median: float
     limit: float
-    share: float
+    share: float  # of the median
     grade: Grade
 
 
 def outliers(values: Mapping[Key, float], limits: Thresholds) -> dict[Key, Outlier]:
-    """Return the values below the line that all values draw."""
+    """Return the values below the line that all values define."""
     drawn = line(values.values(), limits)
-    found: dict[Key, Outlier] = {}
+    result: dict[Key, Outlier] = {}
     for key, value in values.items():
         if drawn is not None and value < drawn.slow:
             share = value / drawn.median if drawn.median else 0.0
             grade = Grade.FAIL if 1 - share > limits.slow_fail else Grade.WARN
-            found[key] = Outlier(value, drawn.median, drawn.slow, share, grade)
-    return found
+            result[key] = Outlier(value, drawn.median, drawn.slow, share, grade)
+    return result

@@ -1,4 +1,4 @@
-"""Takes apart what a node sent, without trust: what is not there or of another kind is None or empty."""
+"""Read values from the untrusted data of a node. A missing value or a wrong type gives None or empty."""
 
 from __future__ import annotations
 
@@ -8,44 +8,48 @@ _MOST = 200
 
 
 def number(value: object, *path: str) -> float | None:
-    found = _at(value, path)
-    if not isinstance(found, (int, float)) or isinstance(found, bool):
+    item = _at(value, path)
+    if not isinstance(item, (int, float)) or isinstance(item, bool):
         return None
-    return float(found) if abs(found) < 1e300 and math.isfinite(found) else None
+    return float(item) if abs(item) < 1e300 and math.isfinite(item) else None
 
 
 def text(value: object, *path: str) -> str:
-    """The text at ``path`` in printable characters, shortened; empty if there is none."""
-    found = _at(value, path)
-    if not isinstance(found, str):
+    """Return the text at ``path`` in printable characters, shortened, or '' if there is none."""
+    item = _at(value, path)
+    if not isinstance(item, str):
         return ""
-    if len(found) <= _MOST and found.isprintable():
-        return found.strip()
-    plain = "".join(sign if sign.isprintable() else " " for sign in found[: 4 * _MOST]).strip()
+    if len(item) <= _MOST and item.isprintable():
+        return item.strip()
+    plain = "".join(sign if sign.isprintable() else " " for sign in item[: 4 * _MOST]).strip()
     return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
 
 
 def entries(value: object, *path: str) -> dict[str, object]:
-    found = _at(value, path)
-    return found if isinstance(found, dict) else {}
+    item = _at(value, path)
+    return item if isinstance(item, dict) else {}
 
 
 def rows(value: object, *path: str) -> list[dict[str, object]]:
-    found = _at(value, path)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return [item for item in _list_at(value, path) if isinstance(item, dict)]
 
 
-def words(value: object, *path: str) -> list[str]:
-    found = _at(value, path)
-    return [text(item) for item in found if isinstance(item, str)] if isinstance(found, list) else []
+def strings(value: object, *path: str) -> list[str]:
+    return [text(item) for item in _list_at(value, path) if isinstance(item, str)]
 
 
 def pairs(value: object, *path: str) -> dict[str, object]:
-    """The pairs of a name and something in the list at ``path``; empty if there is none."""
-    found = _at(value, path)
-    given = found if isinstance(found, list) else []
-    both = [one for one in given if isinstance(one, list) and len(one) == 2]
-    return {name: what for name, what in both if isinstance(name, str)}
+    """Return the (name, value) pairs in the list at ``path`` as a dictionary."""
+    entries_by_name: dict[str, object] = {}
+    for item in _list_at(value, path):
+        if isinstance(item, list) and len(item) == 2 and isinstance(item[0], str):
+            entries_by_name[item[0]] = item[1]
+    return entries_by_name
+
+
+def _list_at(value: object, path: tuple[str, ...]) -> list[object]:
+    item = _at(value, path)
+    return item if isinstance(item, list) else []
 
 
 def _at(value: object, path: tuple[str, ...]) -> object:

@@ -49,7 +49,7 @@ class Node:
 
     def ask(self, number: int, task: Any) -> Any:
         """The answer to ``task``, which must be the next thing that is said."""
-        self.tell(number, tasks.said(task))
+        self.tell(number, tasks.message_text(task))
         return self.hear(number, task)
 
     def hear(self, number: int, task: Any) -> Any:

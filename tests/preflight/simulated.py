@@ -230,7 +230,7 @@ class Cluster:
         return isinstance(task, LocalTask) and task.limit > 0
 
     def say(self, delay: float, node: int, number: int, value: Any) -> None:
-        body = "[1" if node in self.faults.nonsense else tasks.said(value)
+        body = "[1" if node in self.faults.nonsense else tasks.message_text(value)
         self.put(delay, ("answer", node, number, body))
 
     def answer(self, node: int, task: Any) -> tuple[float, Any]:
@@ -268,7 +268,7 @@ class Cluster:
         if not task.body:
             return 0.1, ThroughAnswer("")
         delay, value = self.answer(other, tasks.task(task.body))
-        return delay + 0.5, ThroughAnswer(tasks.said(value))
+        return delay + 0.5, ThroughAnswer(tasks.message_text(value))
 
     def wall(self, node: int, delay: float) -> float:
         return WALL + self.now + delay - START + self.faults.clocks.get(node, 0.0)

@@ -16,7 +16,7 @@ from clusterrun.preflight import checks, registry
 from clusterrun.preflight.checks.folders import FolderCheck
 from clusterrun.preflight.checks.gpu_health import GpuJudge
 from clusterrun.preflight.tasks import GroupResult, LocalAnswer, ProbeReading, TorchStarted
-from clusterrun.preflight.untrusted import entries, number, rows, text, words
+from clusterrun.preflight.untrusted import entries, number, rows, strings, text
 from tests.preflight.checks import values
 from tests.preflight.checks.values import ASKED, FAIL, UNDETERMINED, WARN, answer, asked, gpus
 
@@ -142,7 +142,7 @@ def test_no_reading_whatever_brings_a_judge_down(check, data):
 @given(JSON, st.sampled_from(["a", ""]))
 def test_parts_of_anything_have_their_kind_or_are_empty(value, name):
     assert isinstance(number(value, name), float | None)
-    assert (type(text(value, name)), type(entries(value)), type(rows(value)), type(words(value))) == (
+    assert (type(text(value, name)), type(entries(value)), type(rows(value)), type(strings(value))) == (
         str,
         dict,
         list,

@@ -1,6 +1,6 @@
-"""AMD's GPUs as amd-smi sees them: how many there are, memory in use, memory errors.
+"""Check AMD GPUs with amd-smi: their number, memory in use and memory errors.
 
-Releases of ROCm that have no amd-smi have rocm-smi, which tells of all but the errors.
+ROCm releases without amd-smi have rocm-smi, which reports no errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusterrun.preflight.checks.gpus import memory_in_use, unanswered
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.probes.run_program import answer, document
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.untrusted import entries, number, rows, text, words
+from clusterrun.preflight.untrusted import entries, number, rows, strings, text
 
 NAME = "amd-gpus"
 LIMIT = 15.0
@@ -33,76 +33,81 @@ _ECC = "drain the node and reset the GPU (amd-smi reset --gpureset) or reboot; i
 
 
 def probe(request: RunNeeds) -> object:
-    """What the program tells of each GPU; nothing where the kernel has no driver of AMD's for computing."""
+    """Return what amd-smi or rocm-smi reports of each GPU. Run neither without the AMD compute driver."""
     if not os.path.exists(_DEVICE):
         return {"found": False}
     program, read = "amd-smi", of_text
-    said = answer(program, "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
-    if said.code == _MISSING:
+    reply = answer(program, "metric", "--mem-usage", "--ecc", "--json", seconds=LIMIT)
+    if reply.code == _MISSING:
         program, read = "rocm-smi", of_cards
-        said = answer(program, "--showmeminfo", "vram", "--json", seconds=LIMIT)
-    given = next((devices for name in _VISIBLE if (devices := named(variables().get(name, "")))), [])
+        reply = answer(program, "--showmeminfo", "vram", "--json", seconds=LIMIT)
+    job_devices = next((devices for name in _VISIBLE if (devices := named(variables().get(name, "")))), [])
     return {
         "found": True,
-        "code": said.code,
-        "given": given,
+        "code": reply.code,
+        "given": job_devices,
         "program": program,
-        "gpus": read(said.out),
-        "said": said.err[-300:],
+        "gpus": read(reply.out),
+        "said": reply.err[-300:],
     }
 
 
 def of_text(out: str) -> list[dict[str, float]]:
-    """One row for each GPU, of a list (ROCm 6) or ``gpu_data`` (ROCm 7); what it does not say is left out."""
-    found = document(out, "[{")
-    whole = found if isinstance(found, list) else rows(found, "gpu_data")
+    """Return one row per GPU of a list (ROCm 6) or of ``gpu_data`` (ROCm 7), without unreported values."""
+    parsed = document(out, "[{")
+    gpu_rows = rows(parsed if isinstance(parsed, list) else rows(parsed, "gpu_data"))
     paths = {
         "memory": ("mem_usage", "total_vram"),
         "used": ("mem_usage", "used_vram"),
         "uncorrected": ("ecc", "total_uncorrectable_count"),
     }
-    read = [{name: _value(one, path) for name, path in paths.items()} for one in rows(whole)]
-    return [{name: value for name, value in one.items() if value is not None} for one in read]
+    readings = []
+    for gpu_row in gpu_rows:
+        values = {name: _value(gpu_row, path) for name, path in paths.items()}
+        readings.append({name: value for name, value in values.items() if value is not None})
+    return readings
 
 
 def of_cards(out: str) -> list[dict[str, float]]:
-    """The same of rocm-smi, which tells bytes as text by card, in the order of their numbers; no errors."""
-    found = document(out)
-    names = (name for name in entries(found) if name[:4] == "card" and name[4:].isdecimal())
-    cards = [entries(found, name) for name in sorted(names, key=lambda name: int(name[4:]))]
+    """Return one row per card of rocm-smi, in the order of card numbers. It reports bytes as text."""
+    parsed = document(out)
+    names = [name for name in entries(parsed) if name[:4] == "card" and name[4:].isdecimal()]
     columns = {"memory": "VRAM Total Memory (B)", "used": "VRAM Total Used Memory (B)"}
-    told = [{name: str(card.get(column)) for name, column in columns.items()} for card in cards]
-    return [{name: int(one) / _MIB for name, one in row.items() if one.isdecimal()} for row in told]
+    readings = []
+    for card in sorted(names, key=lambda name: int(name[4:])):
+        texts = {name: str(entries(parsed, card).get(column)) for name, column in columns.items()}
+        readings.append({name: int(value) / _MIB for name, value in texts.items() if value.isdecimal()})
+    return readings
 
 
-def _value(one: Mapping[str, object], path: tuple[str, ...]) -> float | None:
-    plain = number(one, *path)
-    return number(one, *path, "value") if plain is None else plain
+def _value(gpu_row: Mapping[str, object], path: tuple[str, ...]) -> float | None:
+    plain = number(gpu_row, *path)
+    return number(gpu_row, *path, "value") if plain is None else plain
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail for missing GPUs and uncorrected errors, and for memory in use; silent without AMD's driver."""
+    """Fail for missing GPUs and uncorrected errors. Judge memory in use. Yield nothing without the driver."""
     limits = chosen(request.limits)
     for node, reading in readings.items():
-        there = rows(reading, "gpus")
-        if not isinstance(reading, dict) or reading.get("found") is not True or not there:
+        gpus = rows(reading, "gpus")
+        if not isinstance(reading, dict) or reading.get("found") is not True or not gpus:
             continue  # without amd-smi torch alone counts the GPUs
-        if len(there) < request.gpus:
+        if len(gpus) < request.gpus:
             program = "rocm-smi" if text(reading, "program") == "rocm-smi" else "amd-smi"
-            said = f"{program} sees {len(there)} of {request.gpus} GPUs"
+            message = f"{program} sees {len(gpus)} of {request.gpus} GPUs"
             remedy = f"{program} and dmesg | grep amdgpu on the node; reseat or replace the missing GPU"
-            yield node, Finding(NAME, Grade.FAIL, said, remedy)
-        given = words(reading, "given")
-        ours = [name for name in given if name.isdecimal()]
-        for index, gpu in enumerate(there):
-            if given and len(ours) == len(given) and str(index) not in ours:
+            yield node, Finding(NAME, Grade.FAIL, message, remedy)
+        job_devices = strings(reading, "given")
+        ours = [name for name in job_devices if name.isdecimal()]
+        for index, gpu in enumerate(gpus):
+            if job_devices and len(ours) == len(job_devices) and str(index) not in ours:
                 continue
             errors = number(gpu, "uncorrected") or 0.0
             if errors > 0:
-                said = (
+                message = (
                     f"GPU {index}: {errors:.0f} uncorrected memory errors since the driver's start (limit 0)"
                 )
-                yield node, Finding(NAME, Grade.FAIL, said, _ECC)
-            grade, said = memory_in_use(gpu, limits)
+                yield node, Finding(NAME, Grade.FAIL, message, _ECC)
+            grade, message = memory_in_use(gpu, limits)
             if grade is not Grade.PASS:
-                yield node, Finding(NAME, grade, f"GPU {index}: {said}", _BUSY)
+                yield node, Finding(NAME, grade, f"GPU {index}: {message}", _BUSY)

@@ -1,4 +1,4 @@
-"""The user's own checks (``--check-command``): shell commands that run on every node."""
+"""Run the user's own checks (``--check-command``): shell commands on every node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_EVERYWHERE = Finding(
     f"--check-command did not end within {LIMIT:g} s on any node",
     "make it faster, or leave it out",
 )
-# What a shell exits with if a program cannot be executed or is not found.
+# Exit codes of a shell that cannot execute or find a program.
 NOT_RUN = (126, 127)
 
 
@@ -25,10 +25,10 @@ def probe(request: RunNeeds) -> object:
     """Run the commands one after the other, in the ranks' directory and environment."""
     readings = []
     for command in request.check_commands:
-        # LIMIT ends the probe with all that it started. The limit here is never reached.
-        done = answer("/bin/sh", "-c", command, seconds=2 * LIMIT, cwd=request.cwd)
-        lines = [line for line in (done.out.splitlines() or done.err.splitlines()) if line.strip()]
-        readings.append({"command": command, "code": done.code, "line": lines[-1] if lines else ""})
+        # LIMIT ends the probe with everything it started, before this limit passes.
+        reply = answer("/bin/sh", "-c", command, seconds=2 * LIMIT, cwd=request.cwd)
+        lines = [line for line in (reply.out.splitlines() or reply.err.splitlines()) if line.strip()]
+        readings.append({"command": command, "code": reply.code, "line": lines[-1] if lines else ""})
     return readings
 
 
@@ -40,9 +40,9 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             if code is None or code == 0:
                 continue
             line = text(row, "line") or "it printed nothing"
-            said = f"{line} (exit code {code:.0f} of: {text(row, 'command')})"
+            message = f"{line} (exit code {code:.0f} of: {text(row, 'command')})"
             if code in NOT_RUN:
                 remedy = "name a program by a path that every node has; ./check is relative to this directory"
-                yield node, Finding(NAME, Grade.UNDETERMINED, said, remedy)
+                yield node, Finding(NAME, Grade.UNDETERMINED, message, remedy)
             else:
-                yield node, Finding(NAME, Grade.FAIL, said, REMEDY)
+                yield node, Finding(NAME, Grade.FAIL, message, REMEDY)

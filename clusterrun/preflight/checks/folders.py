@@ -1,4 +1,4 @@
-"""The folders of a run: there, answering, writable where ranks write, and with room."""
+"""Check the folders of a run: they exist, respond, are writable if ranks write there, and have room."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HANGS = "the file system hangs on this node: dmesg, mount; then remount it or r
 
 
 def room(path: str) -> dict[str, object]:
-    """Bytes and files that still fit below ``path``; or which step failed, and the error's name."""
+    """Return the bytes and files that still fit below ``path``, or the failed step and the error's name."""
     try:
         space = os.statvfs(path)
     except OSError as error:
@@ -51,9 +51,9 @@ def room(path: str) -> dict[str, object]:
 
 
 def written(folder: str) -> dict[str, object]:
-    """Return ``room``, after a file was written there, forced to the disk, read back and removed.
+    """Write a file, flush it to disk, read it back and remove it. Return ``room`` or the failed step.
 
-    The file respects the user's limit for files (``ulimit -f``), which says nothing about the folder.
+    The file respects the user's limit for files (``ulimit -f``), which is no property of the folder.
     """
     path = os.path.join(folder, f".preflight-{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}")
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -85,19 +85,16 @@ def _failure(path: str, step: str, error: OSError) -> dict[str, object]:
 
 @frozen
 class FolderCheck:
-    """One folder: which one, what it is called, whether a file is written there, what a full one means.
-
-    With ``odd_alone`` it is a fault only on some nodes: nobody may have made it anywhere.
-    """
+    """The check of one folder."""
 
     NAME: str
-    what: str
-    of: Callable[[RunNeeds], str]
-    writes: bool
-    full: Grade
+    what: str  # the folder's name in messages
+    of: Callable[[RunNeeds], str]  # returns its path
+    writes: bool  # the probe writes a file there
+    full: Grade  # grade of a folder without room
     remedy: str = _HANGS
-    odd_alone: bool = False
-    LIMIT: float = LIMIT
+    odd_alone: bool = False  # report an unusable folder only if some node can use it
+    LIMIT: float = LIMIT  # seconds
 
     @property
     def LATE(self) -> Finding:  # noqa: N802
@@ -112,50 +109,54 @@ class FolderCheck:
         return room(path) if path else None
 
     def judge(self, request: RunNeeds, readings: Readings) -> Findings:
-        """Fail where it cannot be used; a full one is as bad as ``full`` says."""
-        there = any(isinstance(reading, dict) and "error" not in reading for reading in readings.values())
+        """Fail if the folder cannot be used. Grade a folder without room with ``full``."""
+        exists_somewhere = any(
+            isinstance(reading, dict) and "error" not in reading for reading in readings.values()
+        )
         for node, reading in readings.items():
             for finding in self._of_node(request, reading):
-                if there or not self.odd_alone or finding.verdict != Grade.FAIL:
+                if exists_somewhere or not self.odd_alone or finding.verdict != Grade.FAIL:
                     yield node, finding
 
     def _of_node(self, request: RunNeeds, reading: object) -> Iterator[Finding]:
         limits, where = chosen(request.limits), f"{self.what} {text(reading, 'path')}"
         error = text(reading, "error")
         if error:
-            said = f"cannot {text(reading, 'step')} {where}: {text(reading, 'why')} ({error})"
+            message = f"cannot {text(reading, 'step')} {where}: {text(reading, 'why')} ({error})"
             remedy = _REMEDIES.get(error, "look at the folder on the node")
-            yield Finding(self.NAME, Grade.FAIL, said, remedy)
+            yield Finding(self.NAME, Grade.FAIL, message, remedy)
             return
         if isinstance(reading, dict) and reading.get("same") is False:
-            said = f"what was written to {where} came back changed"
-            yield Finding(self.NAME, Grade.FAIL, said, "the disk or the file server corrupts data: dmesg")
+            message = f"data written to {where} was different when read back"
+            yield Finding(self.NAME, Grade.FAIL, message, "the disk or the file server corrupts data: dmesg")
         free, size, files = (number(reading, name) for name in ("free", "size", "files"))
         if free is not None and free < limits["disk_free"] * 2**30:
-            said = f"{where} has {gibibytes(free)} free of {gibibytes(size or 0)}"
-            said += f"; limit {limits['disk_free']:g} GiB"
-            yield Finding(self.NAME, self.full, said, _REMEDIES["ENOSPC"])
+            message = f"{where} has {gibibytes(free)} free of {gibibytes(size or 0)}"
+            message += f"; limit {limits['disk_free']:g} GiB"
+            yield Finding(self.NAME, self.full, message, _REMEDIES["ENOSPC"])
         if files is not None and files < limits["inodes_free"]:
-            said = f"{where} has room for {files:.0f} more files; limit {limits['inodes_free']:.0f}"
-            yield Finding(self.NAME, self.full, said, "many small files: remove some (df -i)")
+            message = f"{where} has room for {files:.0f} more files; limit {limits['inodes_free']:.0f}"
+            yield Finding(self.NAME, self.full, message, "many small files: remove some (df -i)")
 
 
+# Holds the ranks' output.
 RUN_DIRECTORY = FolderCheck(
-    "run-directory", "the run directory", lambda asked: asked.run_dir, True, Grade.WARN
+    "run-directory", "the run directory", lambda request: request.run_dir, True, Grade.WARN
 )
-"""The ranks' output goes there."""
+# Ranks start in it.
 WORKING_DIRECTORY = FolderCheck(
-    "working-directory", "the working directory", lambda asked: asked.cwd, False, Grade.PASS
+    "working-directory", "the working directory", lambda request: request.cwd, False, Grade.PASS
 )
-"""Ranks start in it."""
+# Compilers and data loaders need room there.
 TEMPORARY = FolderCheck(
     "temporary",
     "the temporary directory",
-    lambda asked: variables().get("TMPDIR") or "/tmp",
+    lambda request: variables().get("TMPDIR") or "/tmp",
     True,
     Grade.WARN,
     "the disk hangs on this node: dmesg; then reboot the node",
 )
-"""Compilers and data loaders need room there."""
-HOME = FolderCheck("home", "the home directory", lambda asked: asked.home, False, Grade.WARN, odd_alone=True)
-"""torch and others keep their caches in it."""
+# torch and other programs keep their caches in it.
+HOME = FolderCheck(
+    "home", "the home directory", lambda request: request.home, False, Grade.WARN, odd_alone=True
+)

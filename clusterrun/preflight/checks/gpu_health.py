@@ -1,6 +1,6 @@
-"""What nvidia-smi told of each GPU, judged: memory in use, errors, PCIe, clocks, NVSwitch fabric, driver.
+"""Judge the reading of ``gpus``: memory in use, errors, PCIe, clocks, NVSwitch fabric and driver.
 
-Judges of one reading, that of ``gpus``; each is a line at the end.
+Each judge is a line at the end of the module.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.checks import gpus
 from clusterrun.preflight.majority import outlier_findings, vote
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.untrusted import number, rows, text, words
+from clusterrun.preflight.untrusted import number, rows, strings, text
 
 Gpu = Mapping[str, object]
-Told = Iterator[tuple[Grade, str, str]]
-"""Of one GPU: how bad, what is said, the remedy."""
+# Problems of one GPU: grade, message, remedy.
+Problems = Iterator[tuple[Grade, str, str]]
 
 
 @frozen
@@ -30,30 +30,30 @@ class GpuJudge:
 
 def _of_each(
     name: str,
-    look: Callable[[int, Gpu, Mapping[str, float]], Told],
-    which: Callable[[object], gpus.Numbered] = gpus.given,
+    find_problems: Callable[[int, Gpu, Mapping[str, float]], Problems],
+    select_gpus: Callable[[object], gpus.Numbered] = gpus.job_gpus,
 ) -> GpuJudge:
     def judge(request: RunNeeds, readings: Readings) -> Findings:
         limits = chosen(request.limits)
         for node, reading in readings.items():
-            for index, gpu in which(reading):
-                for grade, said, remedy in look(index, gpu, limits):
-                    yield node, Finding(name, grade, said, remedy)
+            for index, gpu in select_gpus(reading):
+                for grade, message, remedy in find_problems(index, gpu, limits):
+                    yield node, Finding(name, grade, message, remedy)
 
     return GpuJudge(name, judge)
 
 
 def _below_others(readings: Readings, field: str, share: float) -> Iterator[tuple[str, str, str]]:
-    """Nodes on which the lowest value is less than ``share`` of the usual one, with both."""
+    """Yield (node, lowest value, usual value) if the lowest is less than ``share`` of the usual one."""
     lowest: dict[str, str] = {}
     for node, reading in readings.items():
-        numbers = [value for _, gpu in gpus.given(reading) if (value := number(gpu, field))]
+        numbers = [value for _, gpu in gpus.job_gpus(reading) if (value := number(gpu, field))]
         if numbers:
             lowest[node] = f"{min(numbers):.0f}"
-    found = vote(lowest)
-    for node in found.outliers:
-        if float(lowest[node]) < share * float(found.majority):
-            yield node, lowest[node], found.majority
+    result = vote(lowest)
+    for node in result.outliers:
+        if float(lowest[node]) < share * float(result.majority):
+            yield node, lowest[node], result.majority
 
 
 _SYSTEM = ("nvidia-cuda-mps", "nv-hostengine", "nvidia-persistenced", "dcgm", "Xorg", "gnome-shell")
@@ -65,7 +65,7 @@ _UNSEEN = (
 _DESKTOP = "a desktop uses this GPU: training may run out of GPU memory"
 
 
-def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
+def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     """Fail if compute processes hold ``gpu_memory_fail`` of a GPU or more. Warn of any other use.
 
     Memory without a compute process is no fault of the node. It belongs to a desktop, to a process that this
@@ -82,7 +82,8 @@ def _memory(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
     compute = [process for process in programs if "G" not in text(process, "kind").split("+")]
     amounts = [number(process, "used") for process in compute]
     held = sum(amount for amount in amounts if amount is not None)
-    if None in amounts:  # the driver does not say how much a process in another container holds
+    # The driver does not report the memory of a process in another container.
+    if None in amounts:
         held = number(gpu, "used") or 0.0
     has_failed = held >= limits["gpu_memory_fail"] * (number(gpu, "memory") or float("inf"))
     users = ", ".join(_describe_process(process) for process in programs[:4])
@@ -109,16 +110,16 @@ _REPLACE = "have the GPU replaced"
 _WATCH = "watch it: many corrected errors come before uncorrected ones"
 _LICENSE = "systemctl status nvidia-gridd on the node: does it reach its license server?"
 _NEEDED = ("Reset", "Reboot", "Recover")
+# Fields for which the driver reports Yes or No.
 _YES = (
     ("rows_failed", Grade.FAIL, "a row of memory could not be remapped", _REPLACE),
     ("sram_exceeded", Grade.FAIL, "more uncorrected SRAM errors than NVIDIA allows", _REPLACE),
     ("rows_pending", Grade.WARN, "a row of memory waits for a reset to be remapped", _RESET),
     ("pages_pending", Grade.WARN, "a page of memory waits for a reset to be retired", _RESET),
 )
-"""What the driver says by a Yes."""
 
 
-def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
+def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
     """Fail if a GPU stopped or computes wrongly. Warn if it will soon, or if the driver contained the error.
 
     ``gpu_recovery_action`` None means that the GPU "can be immediately used again" after an uncorrected error
@@ -134,54 +135,61 @@ def _errors(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
         yield grade, f"{it} {uncorrected:.0f} uncorrected {since} 0)", _RESET
     if corrected > limits["gpu_corrected"]:
         yield Grade.WARN, f"{it} {corrected:.0f} corrected {since} {limits['gpu_corrected']:.0f})", _WATCH
-    for field, grade, said, remedy in _YES:
+    for field, grade, message, remedy in _YES:
         if text(gpu, field) == "Yes":
-            yield grade, f"{it} {said}", remedy
+            yield grade, f"{it} {message}", remedy
     if text(gpu, "license").startswith("Unlicensed"):
-        said = f"{it} the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
-        yield Grade.WARN, said, _LICENSE
+        message = f"{it} the license of this virtual GPU: {text(gpu, 'license')}; the driver slows it down"
+        yield Grade.WARN, message, _LICENSE
     recovery = text(gpu, "recovery") or ("Reset" if text(gpu, "reset") == "Yes" else "")
     if recovery:
-        needs = any(word in recovery for word in _NEEDED)  # of other words nobody knows yet how bad they are
+        # The severity of other actions is unknown.
+        needs = any(action in recovery for action in _NEEDED)
         grade = Grade.FAIL if needs and recovery != "Drain P2P" else Grade.WARN
         yield grade, f"{it} the driver asks for: {recovery}", _RESET
 
 
 _SEVERAL = 3
+# Lanes are lost if at least this many GPUs have more, on other nodes or on this node. Else the slot may be
+# built with fewer lanes.
 _LEAST_NODES, _LEAST_GPUS = 2, 4
-"""With so many others that have more lanes, on other nodes or on this one, the slot is not built so."""
 _RESEAT = "reseat the GPU or its riser; drain the node until then"
 
 
 def _pcie(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn of lost lanes, and of a node whose links could be faster everywhere else.
+    """Warn of lost lanes, and of a node whose maximum PCIe generation is below the usual one.
 
-    A slot may be built with fewer lanes than its GPU has: they are lost where most of its like have more.
-    The generation of this moment is not judged: an idle GPU lowers it to save power.
+    A slot may be built with fewer lanes than its GPU has. Lanes are lost if most comparable GPUs have more.
+    The current generation is not judged: an idle GPU lowers it to save power.
     """
-    given = {node: gpus.given(reading) for node, reading in readings.items()}
-    lanes = Counter((i, number(gpu, "width") or 0.0) for there in given.values() for i, gpu in there)
-    for node, there in given.items():
-        for index, gpu in there:
+    gpus_by_node = {node: gpus.job_gpus(reading) for node, reading in readings.items()}
+    lanes = Counter(
+        (i, number(gpu, "width") or 0.0) for node_gpus in gpus_by_node.values() for i, gpu in node_gpus
+    )
+    for node, node_gpus in gpus_by_node.items():
+        for index, gpu in node_gpus:
             width, most = number(gpu, "width") or 0.0, number(gpu, "width_most") or 0.0
-            if 0 < width < most and _lost(index, width, lanes, there, len(readings)):
-                said = f"GPU {index}: PCIe has {width:.0f} lanes of {most:.0f}"
+            if 0 < width < most and _lost(index, width, lanes, node_gpus, len(readings)):
+                message = f"GPU {index}: PCIe has {width:.0f} lanes of {most:.0f}"
                 grade = Grade.FAIL if width * 4 <= most else Grade.WARN
-                yield node, Finding("pcie", grade, said, _RESEAT)
+                yield node, Finding("pcie", grade, message, _RESEAT)
     for node, mine, usual in _below_others(readings, "generation_most", 1.0):
-        said = f"PCIe reaches generation {mine} here, {usual} on the other nodes"
-        yield node, Finding("pcie", Grade.WARN, said, _RESEAT)
+        message = f"PCIe reaches generation {mine} here, {usual} on the other nodes"
+        yield node, Finding("pcie", Grade.WARN, message, _RESEAT)
 
 
 def _lost(
-    index: int, width: float, lanes: Mapping[tuple[int, float], int], there: gpus.Numbered, nodes: int
+    index: int, width: float, lanes: Mapping[tuple[int, float], int], node_gpus: gpus.Numbered, nodes: int
 ) -> bool:
-    """Whether most of its like have more lanes: GPUs of its number, or, with few nodes, those of its node."""
+    """Return whether most GPUs with the same index have more lanes. Few nodes: compare within the node."""
     if nodes >= _SEVERAL:
-        widths, least = {of: many for (i, of), many in lanes.items() if i == index}, _LEAST_NODES
+        widths, least = (
+            {lanes_of_gpu: many for (i, lanes_of_gpu), many in lanes.items() if i == index},
+            _LEAST_NODES,
+        )
     else:
-        widths, least = Counter(number(gpu, "width") or 0.0 for _, gpu in there), _LEAST_GPUS
-    more = sum(many for of, many in widths.items() if of > width)
+        widths, least = Counter(number(gpu, "width") or 0.0 for _, gpu in node_gpus), _LEAST_GPUS
+    more = sum(many for lanes_of_gpu, many in widths.items() if lanes_of_gpu > width)
     return more >= least and 2 * more > sum(widths.values())
 
 
@@ -201,37 +209,37 @@ _TOLERATED = 0.05
 
 
 def _clocks(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail for a slowdown by the hardware, warn for one by the driver and for limits below the others'."""
+    """Fail for a slowdown by hardware. Warn for one by the driver, and for lower limits than usual."""
     for node, reading in readings.items():
-        for index, gpu in gpus.given(reading):
-            slowed = [reason for reason in _REASONS if reason in words(gpu, "slowed")]
+        for index, gpu in gpus.job_gpus(reading):
+            slowed = [reason for reason in _REASONS if reason in strings(gpu, "slowed")]
             if slowed:
                 why, remedy = _REASONS[slowed[0]]
                 grade = Grade.WARN if slowed[0] == "sw_thermal_slowdown" else Grade.FAIL
                 degrees = number(gpu, "temperature")
                 heat = "" if degrees is None else f", {degrees:.0f} °C"
-                said = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"
-                yield node, Finding("clocks", grade, said, remedy)
+                message = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"
+                yield node, Finding("clocks", grade, message, remedy)
     for field, (what, unit, remedy) in _SET.items():
         for node, mine, usual in _below_others(readings, field, 1 - _TOLERATED):
-            said = f"the {what} is {mine} {unit} here, {usual} {unit} on the other nodes"
-            yield node, Finding("clocks", Grade.WARN, said, remedy)
+            message = f"the {what} is {mine} {unit} here, {usual} {unit} on the other nodes"
+            yield node, Finding("clocks", Grade.WARN, message, remedy)
 
 
 _LOOK = "nvidia-smi -q -i {} on the node says under Fabric, Health what is wrong; tell its administrators"
 _RESTART = "systemctl restart nvidia-fabricmanager on the node; if that does not help: reboot"
 
 
-def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Told:
-    """Fail where a GPU with a fabric has not joined it, warn where this is ill; without one nothing."""
+def _fabric(index: int, gpu: Gpu, limits: Mapping[str, float]) -> Problems:
+    """Fail if a GPU with a fabric has not joined it. Warn if the fabric is not healthy."""
     state, status = text(gpu, "fabric"), text(gpu, "fabric_status")
     if state in ("Not Started", "In Progress"):
         yield Grade.FAIL, f"GPU {index} has not joined the NVSwitch fabric: {state}", _RESTART
     elif state == "Completed" and status not in ("Success", ""):
         yield Grade.FAIL, f"GPU {index} could not join the NVSwitch fabric: {status}", _RESTART
     elif (health := text(gpu, "fabric_health")) not in ("Healthy", ""):
-        said = f"the driver calls the NVSwitch fabric of GPU {index} {health}"
-        yield Grade.WARN, said, _LOOK.format(index)
+        message = f"the driver calls the NVSwitch fabric of GPU {index} {health}"
+        yield Grade.WARN, message, _LOOK.format(index)
 
 
 # A driver that stays loaded answers nvidia-smi -q in about a second with eight GPUs.
@@ -258,8 +266,8 @@ def _driver(request: RunNeeds, readings: Readings) -> Findings:
         for node, reading in readings.items():
             kinds = {text(gpu, field) for gpu in rows(reading, "gpus")} - {""}
             values[node] = text(reading, field) or ", ".join(sorted(kinds))
-        known = {node: value for node, value in values.items() if value}
-        yield from outlier_findings("driver", what, known, Grade.WARN, remedy)
+        reported = {node: value for node, value in values.items() if value}
+        yield from outlier_findings("driver", what, reported, Grade.WARN, remedy)
 
 
 MEMORY = _of_each("gpu-memory", _memory)

@@ -1,4 +1,4 @@
-"""The node's memory: how much there is and how much is free, against the other nodes."""
+"""Compare the total and free memory of each node with the other nodes."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn of a node with less memory than most, or with little of it free while others have it free."""
+    """Warn of a node with less memory than most nodes, or with little free memory compared with them."""
     share = chosen(request.limits)["memory_free"]
     sizes = {node: number(reading, "size") or 0.0 for node, reading in readings.items()}
     free = {node: number(reading, "free") or 0.0 for node, reading in readings.items()}
-    known = [node for node in readings if sizes[node] > 0]
-    if not known:
+    nodes = [node for node in readings if sizes[node] > 0]
+    if not nodes:
         return
-    usual = statistics.median_low(sizes[node] for node in known)
-    usual_free = statistics.median_low(free[node] for node in known)
-    for node in known:
-        if len(known) > 2 and sizes[node] < (1 - _TOLERATED) * usual:
-            said = f"{gibibytes(sizes[node])} of memory, {gibibytes(usual)} on most nodes"
-            yield node, Finding(NAME, Grade.WARN, said, _MODULE)
+    usual = statistics.median_low(sizes[node] for node in nodes)
+    usual_free = statistics.median_low(free[node] for node in nodes)
+    for node in nodes:
+        if len(nodes) > 2 and sizes[node] < (1 - _TOLERATED) * usual:
+            message = f"{gibibytes(sizes[node])} of memory, {gibibytes(usual)} on most nodes"
+            yield node, Finding(NAME, Grade.WARN, message, _MODULE)
         if free[node] < share * sizes[node] and free[node] < share * usual_free:
-            said = f"{gibibytes(free[node])} of {gibibytes(sizes[node])} memory free"
-            said += f", {gibibytes(usual_free)} on most nodes"
-            yield node, Finding(NAME, Grade.WARN, said, _STRANGERS)
+            message = f"{gibibytes(free[node])} of {gibibytes(sizes[node])} memory free"
+            message += f", {gibibytes(usual_free)} on most nodes"
+            yield node, Finding(NAME, Grade.WARN, message, _STRANGERS)

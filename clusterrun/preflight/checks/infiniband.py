@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE ports: state, rate and number as on the other nodes, and errors of their links."""
+"""Compare state, rate and number of InfiniBand and RoCE ports between nodes, and check link errors."""
 
 from __future__ import annotations
 
@@ -31,52 +31,54 @@ COUNTERS = (
     "local_link_integrity_errors",
     "port_rcv_errors",
 )
+# Time between two reads of the counters. Errors that grow while the link is idle indicate a bad link.
 SAMPLE_SECONDS = 0.3
-"""Between two reads of the counters: errors that grow while the link is idle mean a bad link."""
 _CABLE = "look at the cable and both its ends: ibstat, mlxlink -d DEVICE"
 _WORDS = ("state", "phys_state", "rate", "link_layer")
 
 
 def probe(request: RunNeeds, folder: str = CLASS) -> object:
-    """Every port by ``device/port``: state, rate, kind, whether NCCL may use it; its error counters twice."""
-    found = ports(folder)
-    if found:
+    """Return the reading of ``ports`` with a second read of the error counters (``later``)."""
+    reading = ports(folder)
+    if reading:
         time.sleep(SAMPLE_SECONDS)
     for name, path in _paths(folder):
-        if name in found:
-            found[name]["later"] = _counters(path)
-    return found
+        if name in reading:
+            reading[name]["later"] = _counters(path)
+    return reading
 
 
 def ports(folder: str) -> dict[str, dict[str, object]]:
-    """Every port by ``device/port``, its counters read once."""
-    found: dict[str, dict[str, object]] = {}
+    """Return state, rate, link layer, NCCL use and error counters of every port, by ``device/port``."""
+    port_readings: dict[str, dict[str, object]] = {}
     for name, path in _paths(folder):
-        found[name] = {word: proc.text(f"{path}/{word}").strip() for word in _WORDS}
-        found[name].update(first=_counters(path), used=may_use(name, variables()))
-    return found
+        port_readings[name] = {word: proc.text(f"{path}/{word}").strip() for word in _WORDS}
+        port_readings[name].update(first=_counters(path), used=may_use(name, variables()))
+    return port_readings
 
 
 def may_use(port: str, environment: Mapping[str, str]) -> bool:
-    """Whether NCCL's variables leave it ``device/number``.
+    """Return whether NCCL's variables allow the port ``device/number``.
 
-    ``NCCL_IB_HCA`` holds names, or what they begin with, each with or without a number (``mlx5_0:1``);
-    ``=`` in front means whole names, ``^`` all others.
+    ``NCCL_IB_HCA`` lists device names or prefixes, each with or without a port number (``mlx5_0:1``).
+    A leading ``=`` matches whole names. A leading ``^`` excludes the listed ports.
     """
     if environment.get("NCCL_IB_DISABLE", "0") != "0" or environment.get("NCCL_NET", "IB") == "Socket":
         return False
     wish = environment.get("NCCL_IB_HCA", "").strip()
-    words = [word for word in wish.lstrip("^=").split(",") if word]
+    patterns = [pattern for pattern in wish.lstrip("^=").split(",") if pattern]
     device, _, place = port.partition("/")
     exact, named = wish.startswith(("=", "^=")), False
-    for word in words:
-        name, _, wanted = word.partition(":")
-        named = named or (wanted in ("", place) and (device == name if exact else device.startswith(name)))
-    return not words or named != wish.startswith("^")
+    for pattern in patterns:
+        name, _, port_number = pattern.partition(":")
+        named = named or (
+            port_number in ("", place) and (device == name if exact else device.startswith(name))
+        )
+    return not patterns or named != wish.startswith("^")
 
 
 def used(reading: object) -> list[str]:
-    """The ports that are active and that NCCL may use; all of them where that was not read."""
+    """Return the active ports that NCCL may use, or all active ports if the reading does not tell."""
     return [name for name in _up(reading) if entries(reading, name).get("used") is not False]
 
 
@@ -161,7 +163,7 @@ def _up(reading: object) -> list[str]:
 
 
 def _down(reading: object, usual: set[str]) -> list[tuple[str, str]]:
-    """Ports of a node that are not up although half the nodes or more, of several, have the same port up."""
+    """Return (port, state) of the ports in ``usual`` that this node has and that are not active."""
     names = usual & entries(reading).keys() - set(_up(reading))
     states = ((name, text(reading, name, "state").partition(": ")[2]) for name in entries(reading))
     return [(name, state or "in an unknown state") for name, state in states if name in names]
@@ -170,11 +172,11 @@ def _down(reading: object, usual: set[str]) -> list[tuple[str, str]]:
 def _slow(readings: Readings) -> Findings:
     for name in sorted({name for reading in readings.values() for name in _up(reading)}):
         rates = {n: text(r, name, "rate") for n, r in readings.items() if name in _up(r)}
-        found = vote({node: rate for node, rate in rates.items() if rate})
-        for node in found.outliers:
-            if _gigabits(rates[node]) < _gigabits(found.majority):
-                said = f"port {name} runs at {rates[node]} here, at {found.majority} on the other nodes"
-                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+        result = vote({node: rate for node, rate in rates.items() if rate})
+        for node in result.outliers:
+            if _gigabits(rates[node]) < _gigabits(result.majority):
+                message = f"port {name} runs at {rates[node]} here, at {result.majority} on the other nodes"
+                yield node, Finding(NAME, Grade.WARN, message, _CABLE)
 
 
 def _gigabits(rate: str) -> float:
@@ -185,7 +187,7 @@ def _gigabits(rate: str) -> float:
 
 
 def _link_errors(readings: Readings, most: float) -> Findings:
-    """Warn of counters that grew between the two looks, and of those far beyond all other ports'."""
+    """Warn of counters that grew between two reads, and of counters far above the median of all ports."""
     for counter in COUNTERS:
         values = {
             (node, name): number(reading, name, "first", counter) or 0.0
@@ -196,8 +198,8 @@ def _link_errors(readings: Readings, most: float) -> Findings:
         for (node, name), value in values.items():
             grown = (number(readings[node], name, "later", counter) or 0.0) - value
             if grown > 0 and counter != "port_rcv_errors":
-                said = f"port {name}: {counter} grew by {grown:.0f} in {SAMPLE_SECONDS:g} s (limit 0)"
-                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+                message = f"port {name}: {counter} grew by {grown:.0f} in {SAMPLE_SECONDS:g} s (limit 0)"
+                yield node, Finding(NAME, Grade.WARN, message, _CABLE)
             elif value > usual + most and value > 10 * usual and counter in ("link_downed", "symbol_error"):
-                said = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
-                yield node, Finding(NAME, Grade.WARN, said, _CABLE)
+                message = f"port {name}: {counter} is {value:.0f}, the median {usual:.0f} (limit +{most:.0f})"
+                yield node, Finding(NAME, Grade.WARN, message, _CABLE)

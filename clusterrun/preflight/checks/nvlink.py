@@ -1,4 +1,4 @@
-"""NVLink: links that are inactive or slow on one GPU and not on the others, and their errors."""
+"""Find NVLinks that are inactive or slow on a GPU but not on others, and links with errors."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ONE = 30.0
 _GPU = re.compile(r"GPU (\d+):(?: (.*) \(UUID: ([^)]+)\))?")
 _LINK = re.compile(r"\s+Link (\d+): (<inactive>|([\d.]+) GB/s)")
 _NO_LINK = re.compile(r"(?i).*all links are inactive")
+# Error counts. Errors of lanes before correction and corrected words (Blackwell) do not match.
 _ERRORS = re.compile(r"\s+Link (\d+): (?:\w[\w ]* Errors|Total Link recovery events): (\d+)", re.I)
-"""Counts of what went wrong; not those of lanes before correction, nor of corrected words (Blackwell)."""
 _SLOWER = 0.9
 _REMEDY = (
     "dmesg | grep -i -e nvlink -e xid, then reset the GPUs (nvidia-smi -r) or reboot; else replace the GPU"
@@ -35,16 +35,16 @@ _REMEDY = (
 
 
 def probe(request: RunNeeds) -> object:
-    """For each GPU of the job the speed of its links in GB/s, 0 for an inactive one, and its errors."""
+    """Return the link speeds in GB/s (0 if inactive) and the errors of each GPU of the job."""
     status = answer("nvidia-smi", "nvlink", "--status", seconds=_ONE)
     errors = answer("nvidia-smi", "nvlink", "-e", seconds=_ONE)
-    found = of_text(status.out, errors.out)
-    numbered = [(int(number(row, "gpu") or 0), row) for row in found]
+    gpu_rows = of_text(status.out, errors.out)
+    numbered = [(int(number(row, "gpu") or 0), row) for row in gpu_rows]
     return [row for _, row in gpus.among(gpus.names(), numbered)]
 
 
 def of_text(status: str, errors: str) -> list[dict[str, object]]:
-    """What the two answers tell, one row for each GPU that has links."""
+    """Return one row per GPU with links, from the output of both commands."""
     speeds: dict[int, dict[str, float]] = {}
     models: dict[int, str] = {}
     uuids: dict[int, str] = {}
@@ -114,6 +114,6 @@ def _judge_model(
 
 
 def _speeds(row: Mapping[str, object]) -> list[float]:
-    given = row.get("speeds")
-    found = [number(speed) for speed in given] if isinstance(given, list) else []
-    return [speed for speed in found if speed is not None]
+    listed = row.get("speeds")
+    numbers = [number(speed) for speed in listed] if isinstance(listed, list) else []
+    return [speed for speed in numbers if speed is not None]

@@ -1,4 +1,4 @@
-"""A matrix product on every GPU: its bits as on the others of its model, and its speed near their median."""
+"""Compare a matrix product on every GPU: its bits and its speed, within one GPU model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WRONG = "drain the node: its GPU (or memory) computes wrong results without an 
 _SLOW = (
     "look at the node's clocks, power and heat (nvidia-smi -q -d PERFORMANCE) and at other processes there"
 )
-# Of two values nobody knows which is usual. A product cannot be too fast, so the slower GPU is reported if it
-# has less than half of the other's speed.
+# Two values have no usual one. A product cannot be too fast, so the check reports the slower GPU if it has
+# less than half of the other's speed.
 _SLOW_OF_TWO = 0.5
 
 

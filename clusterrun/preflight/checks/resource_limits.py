@@ -1,4 +1,4 @@
-"""What the kernel lets a rank have: locked memory for RDMA, open files, processes, large files, TCP ports."""
+"""Check the kernel's limits for a rank: locked memory, open files, processes, file size, TCP ports."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MEMLOCK = (
     "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
 )
 _FILES = "ulimit -n 65536 before the job, or LimitNOFILE in slurmd's unit file"
+# A rank of a small group opens about this many: a store, a listener, and connections in both directions.
 _PORTS_PER_RANK = 32
-"""A rank of a small group opens about so many: a store, a listener, connections to others and from them."""
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _PORTS = 'sysctl net.ipv4.ip_local_port_range="32768 60999"'
 # Logs and small checkpoints fit below this.
@@ -37,7 +37,7 @@ _PROCESSES = "ulimit -u, or LimitNPROC in slurmd's unit file"
 
 
 def probe(request: RunNeeds) -> object:
-    """Soft and hard limits, null for none; and whether there are RDMA ports that NCCL would use."""
+    """Return soft and hard limits (None if unlimited), and whether NCCL would use an RDMA port."""
     values = {}
     for name, kind in _KINDS.items():
         both = (None if most == resource.RLIM_INFINITY else most for most in resource.getrlimit(kind))
@@ -59,21 +59,21 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         most_processes = number(reading, "processes", "soft")
         has_rdma = isinstance(reading, dict) and reading.get("rdma") is True
         if request.gpus and len(readings) > 1 and has_rdma and locked is not None and locked < gib * 2**30:
-            said = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA needs {gib:g} GiB or more"
-            yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, said, _MEMLOCK)
+            message = f"a rank may lock {locked / 2**30:.3g} GiB of memory; RDMA needs {gib:g} GiB or more"
+            yield node, Finding(NAME, Grade.FAIL if locked < 2**30 else Grade.WARN, message, _MEMLOCK)
         if most_files is not None and most_files < files:
-            said = f"a rank may have {most_files:.0f} files open, and needs {files:.0f}"
-            yield node, Finding(NAME, Grade.WARN, said, _FILES)
+            message = f"a rank may have {most_files:.0f} files open, and needs {files:.0f}"
+            yield node, Finding(NAME, Grade.WARN, message, _FILES)
         if most_processes is not None and most_processes < processes:
-            said = f"the user may have {most_processes:.0f} processes"
-            said += f", and {request.ranks} ranks need {processes}"
-            yield node, Finding(NAME, Grade.WARN, said, _PROCESSES)
+            message = f"the user may have {most_processes:.0f} processes"
+            message += f", and {request.ranks} ranks need {processes}"
+            yield node, Finding(NAME, Grade.WARN, message, _PROCESSES)
         file_size = number(reading, "file_size", "soft")
         if file_size is not None and file_size < LEAST_FILE_BYTES:
-            said = f"a rank may write files of at most {file_size / 2**20:.3g} MiB (ulimit -f)"
-            yield node, Finding(NAME, Grade.WARN, said, _FILE_SIZE)
+            message = f"a rank may write files of at most {file_size / 2**20:.3g} MiB (ulimit -f)"
+            yield node, Finding(NAME, Grade.WARN, message, _FILE_SIZE)
         first, last = number(reading, "ports", "first"), number(reading, "ports", "last")
         if first is not None and last is not None and last - first + 1 < request.ranks * _PORTS_PER_RANK:
-            said = f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
-            said += f"each rank needs {_PORTS_PER_RANK} or more"
-            yield node, Finding(NAME, Grade.FAIL, said, _PORTS)
+            message = f"the kernel hands out {last - first + 1:.0f} TCP ports, {first:.0f} to {last:.0f}; "
+            message += f"each rank needs {_PORTS_PER_RANK} or more"
+            yield node, Finding(NAME, Grade.FAIL, message, _PORTS)

@@ -1,4 +1,4 @@
-"""/dev/shm: how large it is and how much of it is free; NCCL and data loaders use it."""
+"""Check the size and free space of /dev/shm, which NCCL and data loaders use."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn below ``shm_per_rank`` for each rank of the node, fail below a quarter of that.
+    """Warn below ``shm_per_rank`` per rank of the node. Fail below a quarter of that.
 
-    NCCL takes up to about 10 MiB for each pair of ranks of a node; data loaders put batches there.
+    NCCL takes up to about 10 MiB per pair of ranks of a node. Data loaders put batches there.
     """
-    wanted = request.ranks * int(chosen(request.limits)["shm_per_rank"])
+    needed = request.ranks * int(chosen(request.limits)["shm_per_rank"])
     for node, reading in readings.items():
         free, size = number(reading, "free"), number(reading, "size")
-        if free is None or size is None or free >= wanted << 20:
+        if free is None or size is None or free >= needed << 20:
             continue
-        said = (
-            f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}, and the ranks need {wanted} MiB"
+        message = (
+            f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}, and the ranks need {needed} MiB"
         )
-        verdict = Grade.FAIL if free < (wanted << 20) / 4 else Grade.WARN
-        yield node, Finding(NAME, verdict, said, _SMALL if size < wanted << 20 else _FULL)
+        verdict = Grade.FAIL if free < (needed << 20) / 4 else Grade.WARN
+        yield node, Finding(NAME, verdict, message, _SMALL if size < needed << 20 else _FULL)

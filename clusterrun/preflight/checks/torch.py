@@ -1,6 +1,6 @@
-"""The ranks' own torch: that it starts, sees the GPUs, and is the same on all nodes.
+"""Check that the ranks' torch starts, sees the GPUs, and is the same on all nodes.
 
-It is never imported here: the torch worker of each node has said what it holds.
+This module never imports torch. It judges what the torch worker of each node reported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import outlier_findings
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
-from clusterrun.preflight.untrusted import number, pairs, text
+from clusterrun.preflight.untrusted import entries, number, pairs, text
 
 NAME = "torch"
 OF = "torch"
@@ -18,43 +18,45 @@ _CPU_WHEEL = "install a CUDA build of torch: this one was built for CPUs alone"
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail where torch does not start, sees too few GPUs or is another; only what differs names a node."""
-    up = {n: one for n, one in readings.items() if isinstance(one, dict) and one.get("up") is True}
+    """Fail if torch does not start, sees too few GPUs, or differs between nodes."""
+    up = {node: reading for node, reading in readings.items() if entries(reading).get("up") is True}
     if not up:
-        return  # ranks without torch are no fault; the report says that no collective was run
+        return  # Ranks may do without torch. The report says that no collective ran.
     for node, reading in readings.items():
         if node not in up:
-            said = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
-            yield node, Finding(NAME, Grade.FAIL, said, _ALIKE)
+            message = f"torch starts on {len(up)} of {len(readings)} nodes, not here: {text(reading, 'why')}"
+            yield node, Finding(NAME, Grade.FAIL, message, _ALIKE)
     yield from _devices(request, up)
-    for what in sorted({kind for reading in up.values() for kind in _versions(reading)}):
-        values = {node: _versions(reading).get(what, "absent") for node, reading in up.items()}
-        name = what if what in ("torch", "python") else what.upper()
-        yield from outlier_findings(NAME, name, values, _GRADES.get(what, Grade.WARN), _ALIKE)
+    for kind in sorted({kind for reading in up.values() for kind in _versions(reading)}):
+        values = {node: _versions(reading).get(kind, "absent") for node, reading in up.items()}
+        name = kind if kind in ("torch", "python") else kind.upper()
+        yield from outlier_findings(NAME, name, values, _GRADES.get(kind, Grade.WARN), _ALIKE)
 
 
 def _devices(request: RunNeeds, up: Readings) -> Findings:
-    seen = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
+    device_counts = {node: int(number(reading, "devices") or 0) for node, reading in up.items()}
     built = {node: _versions(reading) for node, reading in up.items()}
     no_gpus = [
-        node for node, known in built.items() if known.get("cuda", "none") == "none" and "xpu" not in known
+        node
+        for node, versions in built.items()
+        if versions.get("cuda", "none") == "none" and "xpu" not in versions
     ]
-    cpu_wheels = [node for node in no_gpus if request.gpus and not seen[node]]
+    cpu_wheels = [node for node in no_gpus if request.gpus and not device_counts[node]]
     if cpu_wheels and len(cpu_wheels) == len(up):
-        said = f"torch is a CPU build on every node: it cannot use the {request.gpus} GPUs of each"
-        yield "", Finding(NAME, Grade.WARN, said, _CPU_WHEEL)
+        message = f"torch is a CPU build on every node: it cannot use the {request.gpus} GPUs of each"
+        yield "", Finding(NAME, Grade.WARN, message, _CPU_WHEEL)
         return
-    for node, count in seen.items():
+    for node, count in device_counts.items():
         if node in cpu_wheels:
-            said = f"torch is a CPU build here: it sees none of {request.gpus} GPUs"
-            yield node, Finding(NAME, Grade.FAIL, said, _CPU_WHEEL)
+            message = f"torch is a CPU build here: it sees none of {request.gpus} GPUs"
+            yield node, Finding(NAME, Grade.FAIL, message, _CPU_WHEEL)
         elif count < request.gpus:
             why = text(up[node], "why")
-            said = f"torch sees {count} of {request.gpus} GPUs" + (f": {why}" if why else "")
+            message = f"torch sees {count} of {request.gpus} GPUs" + (f": {why}" if why else "")
             remedy = "compare with nvidia-smi -L there, CUDA_VISIBLE_DEVICES, and the driver's version"
-            yield node, Finding(NAME, Grade.FAIL, said, remedy)
+            yield node, Finding(NAME, Grade.FAIL, message, remedy)
 
 
 def _versions(reading: object) -> dict[str, str]:
-    found = {name: text(version) for name, version in pairs(reading, "versions").items()}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: text(version) for name, version in pairs(reading, "versions").items()}
+    return {name: version for name, version in versions.items() if version}

@@ -1,4 +1,4 @@
-"""Kernel, C library, processor and Python of the nodes: which node is unlike the others."""
+"""Compare kernel, C library, processor and Python between nodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn where programs would behave otherwise; another kernel or C library is only noted."""
-    for kind, (what, verdict, remedy) in _KINDS.items():
+    """Warn if the agent or the architecture differs. Only note another kernel, C library or Python."""
+    for kind, (subject, verdict, remedy) in _KINDS.items():
         values = {node: text(reading, kind) for node, reading in readings.items()}
-        known = {node: value for node, value in values.items() if value}
-        yield from outlier_findings(NAME, what, known, verdict, remedy)
+        reported = {node: value for node, value in values.items() if value}
+        yield from outlier_findings(NAME, subject, reported, verdict, remedy)

@@ -1,7 +1,7 @@
-"""Xid errors in the kernel's log: what the NVIDIA driver wrote there about a GPU, and how bad it is.
+"""Judge the Xid errors that the NVIDIA driver wrote to the kernel's log.
 
-The classes follow NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, its immediate action): some ask for
-a reboot, some for a reset of the GPU, some are worth a look; all others are of programs.
+The classes follow the immediate action in NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors). Some errors
+require a reboot, some a reset of the GPU, some only monitoring. Programs cause all other errors.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ CLASSES: dict[int, tuple[str, str]] = {
     168: (MONITOR, "the GPU has less memory: errors in its protected region"),
 }
 _RESET_IT = "drain the node and reset the GPU (nvidia-smi -r)"
+# Remedies that differ from those of the class.
 OWN_REMEDIES = {
     48: f"{_RESET_IT}; with Xid 64, or if nvidia-smi -q -d ECC says SRAM Threshold Exceeded, replace it",
     54: "look at the power cables of the GPU, then reboot the node",
@@ -65,22 +66,21 @@ OWN_REMEDIES = {
     136: f"{_RESET_IT}; if it comes again, look at the link's cable and baseboard",
     156: f"{_RESET_IT}: it does without that part then",
 }
-"""What to do where it is more than that of the class."""
+# Not an error: the driver reports what the GPU needs now.
 ASKS = 154
-"""Not an error of its own: the driver says what the GPU needs now."""
+# Class by the number of the action (nvmlDeviceGpuRecoveryAction_t). Its text differs between drivers.
 _NEEDS = {"1": RESET, "2": REBOOT, "3": MONITOR, "4": RESET, "5": RESET, "6": RESET, "7": REBOOT}
-"""By the action's number (nvmlDeviceGpuRecoveryAction_t): its words differ over drivers."""
 _ACTION = re.compile(r" to 0x([0-9a-f]+) \((.*?)\)")
+# A fatal error of an NVSwitch. Other errors require nothing (Fabric Manager's guide).
 _SWITCH = re.compile(r"nvidia-nvswitch\d+: SXid \(PCI:([0-9A-Fa-f:.]+)\): (\d+), Fatal, (.*)")
-"""An error of an NVSwitch; those that are not fatal need nothing (Fabric Manager's guide)."""
 SWITCHES = "NVSwitch"
+# Also logged when the GPU behind the link is reset. A lost GPU has an error of its own.
 _LINK_DOWN = 20034
-"""Also when a GPU behind the link is reset: a GPU that is lost says so itself."""
 _LINE = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d+),? ?(.*)")
+# The failure of Xid 79, logged in addition to the Xid, or at the driver's start without an Xid.
 _FALLEN = re.compile(r"NVRM: .*GPU ([0-9A-Fa-f:.]+).*fallen off the bus")
-"""The same failure beside its Xid, or at the driver's start, when there is no Xid yet."""
+# Part of the line at the driver's start, which precedes the line about the loaded driver.
 _AT_START = "is not responding to commands"
-"""Of the line at the driver's start: it comes before the one that says that the driver is loaded."""
 _LOADED = "NVRM: loading NVIDIA"
 _MOST = 200
 REMEDIES = {
@@ -93,75 +93,78 @@ _SWITCH_REMEDY = "drain the node and reboot it: GPUs and NVSwitches are to be re
 
 
 def probe(request: RunNeeds) -> object:
-    """Every Xid and SXid since the driver was loaded last, and how many GPUs the machine has."""
+    """Return every Xid and SXid since the last load of the driver, and the number of GPUs of the machine."""
     log = kernel_log.lines()
     installed = len(proc.listed("/proc/driver/nvidia/gpus"))
     return {"readable": log is not None, "xids": of_lines(log or []), "installed": installed}
 
 
 def of_lines(log: list[tuple[float, str]]) -> list[dict[str, object]]:
-    """The Xid errors in a log; those from before the driver was loaded again are over."""
-    found: list[dict[str, object]] = []
-    started: list[dict[str, object]] = []  # seen while the driver starts
+    """Return the Xid errors in a log since the last load of the driver."""
+    errors: list[dict[str, object]] = []
+    started: list[dict[str, object]] = []  # errors while the driver starts
     for ago, line in log:
         if _LOADED in line:
-            found, started = started, []
+            errors, started = started, []
         match, fallen, switch = _LINE.search(line), _FALLEN.search(line), _SWITCH.search(line)
         if switch:
             row = {"xid": int(switch[2]), "bus": switch[1], "ago": round(ago), "said": switch[3][:120]}
-            found.append({**row, "of": SWITCHES})
+            errors.append({**row, "of": SWITCHES})
         elif match:
-            said = match[3].rpartition("name=<unknown>, ")[2]
-            found.append({"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": said[:120]})
-        elif fallen and not any(row["xid"] == 79 and fallen[1].startswith(str(row["bus"])) for row in found):
-            found.append({"xid": 79, "bus": fallen[1], "ago": round(ago), "said": ""})
-            started += found[-1:] if _AT_START in line else []
-    return found[-_MOST:]
+            description = match[3].rpartition("name=<unknown>, ")[2]
+            errors.append(
+                {"xid": int(match[2]), "bus": match[1], "ago": round(ago), "said": description[:120]}
+            )
+        elif fallen and not any(row["xid"] == 79 and fallen[1].startswith(str(row["bus"])) for row in errors):
+            errors.append({"xid": 79, "bus": fallen[1], "ago": round(ago), "said": ""})
+            started += errors[-1:] if _AT_START in line else []
+    return errors[-_MOST:]
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """One finding for each GPU and number, about the last time; none for a log that may not be read."""
+    """Yield one finding per GPU and error number, with the age of the last error."""
     fresh = chosen(request.limits)["xid_hours"] * 3600
     for node, reading in readings.items():
-        # Where the job has only some of the machine's GPUs the error may be of another's.
+        # The error may belong to another job's GPU if this job has only some of the machine's GPUs.
         ours = request.gpus >= (number(reading, "installed") or 0)
-        for (xid, of), rows_of_one in _by_device(reading).items():
-            ago = min(number(row, "ago") or 0.0 for row in rows_of_one)
-            counted = rows_of_one[-1:] if xid == f"Xid {ASKS}" else rows_of_one  # what is needed now
+        for (xid, device), device_rows in _by_device(reading).items():
+            ago = min(number(row, "ago") or 0.0 for row in device_rows)
+            # Only the driver's last request is current.
+            counted = device_rows[-1:] if xid == f"Xid {ASKS}" else device_rows
             order = (REBOOT, RESET, MONITOR, "")
-            kind, meaning = min(map(_class, counted), key=lambda found: order.index(found[0]))
+            kind, meaning = min(map(_class, counted), key=lambda row_class: order.index(row_class[0]))
             if not kind or (kind == MONITOR and ago > fresh):
                 continue
             bad = ours and (kind == REBOOT or (kind == RESET and ago <= fresh))
-            again = f", {len(rows_of_one)} times" if len(rows_of_one) > 1 else ""
-            said = f"{xid} of {of}: {meaning} ({_age(ago)} ago{again})"
-            known = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
-            remedy = _SWITCH_REMEDY if xid.startswith("S") else known or REMEDIES[kind]
-            yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, said, remedy)
+            again = f", {len(device_rows)} times" if len(device_rows) > 1 else ""
+            message = f"{xid} of {device}: {meaning} ({_age(ago)} ago{again})"
+            own_remedy = "" if kind == MONITOR else OWN_REMEDIES.get(int(number(counted[0], "xid") or 0), "")
+            remedy = _SWITCH_REMEDY if xid.startswith("S") else own_remedy or REMEDIES[kind]
+            yield node, Finding(NAME, Grade.FAIL if bad else Grade.WARN, message, remedy)
 
 
 def _by_device(reading: object) -> dict[tuple[str, str], list[dict[str, object]]]:
-    """The rows by error and device, each with its name; oldest first."""
-    found: dict[tuple[str, str], list[dict[str, object]]] = {}
+    """Return the rows by the names of error and device, oldest first."""
+    rows_by_device: dict[tuple[str, str], list[dict[str, object]]] = {}
     for row in rows(reading, "xids"):
         xid = number(row, "xid")
         if xid is not None:
             kind, device = ("SXid", SWITCHES) if text(row, "of") == SWITCHES else ("Xid", "GPU")
-            found.setdefault((f"{kind} {xid:.0f}", f"{device} {text(row, 'bus')}"), []).append(row)
-    return found
+            rows_by_device.setdefault((f"{kind} {xid:.0f}", f"{device} {text(row, 'bus')}"), []).append(row)
+    return rows_by_device
 
 
 def _class(row: Mapping[str, object]) -> tuple[str, str]:
-    """The class and the meaning of one line; empty if it says nothing of the machine."""
-    said, xid = text(row, "said"), int(number(row, "xid") or 0)
+    """Return the class and the meaning of one log line, or empty strings if it is no hardware error."""
+    description, xid = text(row, "said"), int(number(row, "xid") or 0)
     if text(row, "of") == SWITCHES:
-        return (MONITOR if xid == _LINK_DOWN else RESET), said
+        return (MONITOR if xid == _LINK_DOWN else RESET), description
     if xid == ASKS:
-        action = _ACTION.search(said)
+        action = _ACTION.search(description)
         kind = _NEEDS.get(action[1], "") if action else ""
         return (kind, f"the driver asks for: {action[2]}") if action and kind else ("", "")
     kind, meaning = CLASSES.get(xid, ("", ""))
-    harmless = 144 <= xid <= 150 and "nonfatal" in said.replace("-", "").lower()
+    harmless = 144 <= xid <= 150 and "nonfatal" in description.replace("-", "").lower()
     return (MONITOR if harmless else kind), meaning
 
 

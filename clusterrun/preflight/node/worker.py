@@ -150,5 +150,5 @@ class Worker:
         return RunningExchange(task, self._exchange, self._listener)
 
     def _answer(self, number: int, value: tasks.Answer) -> None:
-        line = json.dumps({"number": number, "body": tasks.said(value)}) + "\n"
+        line = json.dumps({"number": number, "body": tasks.message_text(value)}) + "\n"
         write_all(self._said, line.encode())

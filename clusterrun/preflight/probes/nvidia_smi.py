@@ -1,7 +1,7 @@
-"""Reads what ``nvidia-smi -q -x`` prints, of old and new drivers; knows its tags and judges nothing.
+"""Parse the output of ``nvidia-smi -q -x`` from old and new drivers.
 
-One call tells everything, and a driver that does not know a thing leaves its tag out: no list of
-fields is sent that an older driver would refuse as a whole.
+One call reports everything. A driver omits the tags that it does not know. A list of fields would make an
+older driver refuse the whole query.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _NUMBERS = {
     "clock_set": ("applications_clocks/graphics_clock",),
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
 }
+# The driver writes these in place of values that the GPU does not return (nvmlErrorString).
 GONE = ("GPU is lost", "GPU requires reset")
-"""What the driver writes in place of values that it cannot ask a GPU for (nvmlErrorString)."""
+# Texts in place of a missing value. Driver 570 reports some old fields as deprecated.
 _NOTHING = (
     *GONE,
     *("N/A", "Not Supported", "Unknown Error", "None", "GPU access blocked", "Insufficient Permissions"),
     *("Requested functionality has been deprecated", "Function Not Found", "ERR!"),
 )
-"""How the driver says that it says nothing; 570 calls some old fields deprecated."""
 _COMPLAINT = re.compile(
     r"(?:WARNING: infoROM is corrupted at|Unable to determine the device handle for) .*", re.I
 )
 _ROOT = "nvidia_smi_log"
+# In MIG mode the instances have the error counts, and those of the whole GPU are N/A.
 _OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable"
-"""Of a divided GPU (MIG) the errors stand with its instances, and those of the whole are N/A."""
 _MOST_PROCESSES, _MOST_COMPLAINTS = 32, 8
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+# Reasons for low clocks. Drivers before 535 call them throttle reasons.
 _REASONS = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
-"""What holds the clocks down; drivers before 535 spoke of throttling."""
 _UNCORRECTED = (
     "sram_uncorrectable",
     "sram_uncorrectable_parity",
@@ -71,10 +71,10 @@ _CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
 
 
 def gpus(xml: str) -> dict[str, Any]:
-    """``{"driver": …, "cuda": …, "gpus": [{…}]}`` from what was printed. Raises ``ValueError``."""
-    from xml.etree import ElementTree  # only in the probe's process
+    """Return ``{"driver": …, "cuda": …, "gpus": [{…}]}``. Raise ``ValueError`` if the output is no XML."""
+    from xml.etree import ElementTree  # Loaded only in the probe's process.
 
-    # What the program says of a GPU that is ill stands before, behind or within the document.
+    # nvidia-smi prints messages about a faulty GPU before, after or inside the document.
     start, end = xml.find(f"<{_ROOT}>"), xml.rfind(f"</{_ROOT}>")
     try:
         log = ElementTree.fromstring(xml[start : end + len(_ROOT) + 3] if 0 <= start < end else "")
@@ -88,14 +88,14 @@ def gpus(xml: str) -> dict[str, Any]:
 
 
 def complaints(printed: str) -> list[str]:
-    """What the program says of GPUs that it cannot read, or not whole."""
+    """Return the messages of nvidia-smi about GPUs that it cannot read or not completely."""
     return list(dict.fromkeys(line.strip() for line in _COMPLAINT.findall(printed)))[:_MOST_COMPLAINTS]
 
 
 def _gpu(gpu: Element) -> dict[str, Any]:
     texts = {name: _first(_text(gpu, path) for path in paths) for name, paths in _TEXTS.items()}
-    plain = ((one.text or "").strip().strip("[]") for one in gpu.iter())
-    texts["gone"] = _first(said for said in plain if said in GONE)
+    plain = ((element.text or "").strip().strip("[]") for element in gpu.iter())
+    texts["gone"] = _first(value_text for value_text in plain if value_text in GONE)
     numbers = {name: _first(_number(gpu, path) for path in paths) for name, paths in _NUMBERS.items()}
     return {
         **{name: value for name, value in {**texts, **numbers}.items() if value is not None and value != ""},
@@ -106,18 +106,17 @@ def _gpu(gpu: Element) -> dict[str, Any]:
             reason for reason in _SLOW if "Active" in (_text(gpu, path + reason) for path in _REASONS)
         ],
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
-        + sum(_number(one, ".") or 0.0 for one in gpu.findall(_OF_INSTANCES)),
+        + sum(_number(element, ".") or 0.0 for element in gpu.findall(_OF_INSTANCES)),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),
-        "processes": [_process(one) for one in gpu.findall("processes/process_info")[:_MOST_PROCESSES]],
-    }
-
-
-def _process(one: Element) -> dict[str, Any]:
-    return {
-        "pid": _number(one, "pid"),
-        "kind": _text(one, "type"),
-        "command": _text(one, "process_name"),
-        "used": _number(one, "used_memory"),
+        "processes": [
+            {
+                "pid": _number(process, "pid"),
+                "kind": _text(process, "type"),
+                "command": _text(process, "process_name"),
+                "used": _number(process, "used_memory"),
+            }
+            for process in gpu.findall("processes/process_info")[:_MOST_PROCESSES]
+        ],
     }
 
 
@@ -125,20 +124,20 @@ def _sum(gpu: Element, where: str, names: tuple[str, ...]) -> float:
     return sum(_number(gpu, f"{where}/{name}") or 0.0 for name in names)
 
 
-def _first(found: Any) -> Any:
-    return next((value for value in found if value not in (None, "")), None)
+def _first(values: Any) -> Any:
+    return next((value for value in values if value not in (None, "")), None)
 
 
 def _text(element: Element, path: str) -> str:
-    """The text at ``path``; empty where the driver says nothing, or says that it cannot."""
-    said = (element.findtext(path) or "").strip()
-    return "" if said.strip("[]").startswith(_NOTHING) else said
+    """Return the text at ``path``, or '' if the driver reports no value."""
+    value = (element.findtext(path) or "").strip()
+    return "" if value.strip("[]").startswith(_NOTHING) else value
 
 
 def _number(element: Element, path: str) -> float | None:
-    """The number at ``path`` without its unit: ``81559 MiB``, ``16x``, ``700.00 W``."""
-    said = _text(element, path).split()
+    """Return the number at ``path`` without its unit: ``81559 MiB``, ``16x``, ``700.00 W``."""
+    parts = _text(element, path).split()
     try:
-        return float(said[0].rstrip("x")) if said else None
+        return float(parts[0].rstrip("x")) if parts else None
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""What is around a probe: the environment that ranks will inherit, and whose processes there are."""
+"""Return the environment that ranks will inherit, and the owners of processes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 
 
 def variables() -> Mapping[str, str]:
-    """What the examiner was started with: what the node's ranks will inherit."""
+    """Return the environment of the examiner, which the node's ranks will inherit."""
     return os.environ
 
 
 def owner(pid: int, command: str) -> str:
-    """Whose process ``pid`` is; empty if it cannot be seen, or where that number is another program here.
+    """Return the user of process ``pid``, or '' if it is not visible or runs another program.
 
     The driver reports host PIDs, which name other processes inside a container.
     """
-    import pwd  # of use only where a GPU is in use
+    import pwd  # Needed only if a GPU is in use.
 
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -1,4 +1,4 @@
-"""Runs another program for a probe and brings back what it said; knows no program and judges nothing."""
+"""Run another program for a probe and return its output."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _MOST = 8 * 1024 * 1024
 
 @frozen
 class ProgramAnswer:
-    """What a program said; ``code`` is its exit code, negative for a signal, 127: there is none."""
+    """The output of a program."""
 
-    code: int
+    code: int  # exit code; negative for a signal; 127 if there is no such program
     out: str
     err: str
 
 
 def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
-    """Return what ``argv`` prints within ``seconds``, without input and in the C locale.
+    """Run ``argv`` for at most ``seconds``, without input and in the C locale.
 
     A program that waits for a processor for a quarter of its limit gets the limit again, at most five times.
-    A program that hangs in the kernel cannot be ended by its limit: the limit of the probe is for that.
+    The limit cannot end a program that hangs in the kernel. The limit of the probe covers that case.
     """
-    import subprocess  # slow to load, and most probes run no program
+    import subprocess  # Slow to load, and most probes run no program.
 
     pipe = subprocess.PIPE
     try:
@@ -50,7 +50,7 @@ def answer(*argv: str, seconds: float, cwd: str | None = None) -> ProgramAnswer:
 
 
 def document(out: str, begins: str = "{") -> object:
-    """The first JSON document in what a program printed, which may warn before it; {} where there is none."""
+    """Return the first JSON document in the output, which may begin with warnings, or {} if there is none."""
     start = min((place for place in map(out.find, begins) if place >= 0), default=0)
     try:
         return json.JSONDecoder().raw_decode(out[start:])[0]

@@ -359,7 +359,7 @@ def _ask(state: SessionState, node: NodeState) -> None:
 def _through(state: SessionState, node: NodeState, task: Task | None, seconds: float) -> None:
     relay = _relay(state, node)
     if relay is not None:
-        body = tasks.said(task) if task is not None else ""
+        body = tasks.message_text(task) if task is not None else ""
         asked = ThroughTask(node.name, examiner_on(state.orders.launch, node.name), body, seconds)
         state.ask(relay, asked, seconds + _THROUGH_SLACK_SECONDS)
 

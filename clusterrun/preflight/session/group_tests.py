@@ -100,7 +100,7 @@ class GroupTests:
         )
         template = TaskTemplate(task)
         for place, node in enumerate(nodes):
-            body = template.said(place=place, interface=self._interface(node))
+            body = template.message_text(place=place, interface=self._interface(node))
             case.ask(node, task, task.limit + SLACK_SECONDS, body)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:

@@ -71,7 +71,7 @@ def hurry(state: SessionState, kind: type) -> None:
         if isinstance(question.task, LocalTask):
             if patience >= question.seconds - LOCAL_SLACK_SECONDS:
                 continue  # each check has a limit of its own
-            sooner = tasks.said(replace(question.task, limit=patience))
+            sooner = tasks.message_text(replace(question.task, limit=patience))
             state.asks.append(AskWorker(question.node, question.number, sooner))
             patience += LOCAL_SLACK_SECONDS
         state.questions.hurry(question, question.asked + patience)

@@ -55,7 +55,7 @@ class Requests:
         kind = type(task)
         self._batches[kind] = self._batches[kind] + 1 if self._counts[kind] else 1
         self._counts[kind] += 1
-        return AskWorker(node, self._last, body or tasks.said(task))
+        return AskWorker(node, self._last, body or tasks.message_text(task))
 
     def waits_for(self, kinds: Iterable[type]) -> bool:
         return any(map(self.count, kinds))

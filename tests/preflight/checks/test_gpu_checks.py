@@ -192,7 +192,7 @@ def test_slots_of_workstations_and_of_clouds_are_no_lost_lanes(widths: tuple[int
 def test_the_jobs_gpus_are_those_that_its_ranks_are_given(names: list[str], ours: list[int]) -> None:
     uuids = ["GPU-0a", "GPU-1a", "GPU-2a", "GPU-3a5f0000-1111"]
     there = [{"uuid": one, "mig": "Enabled" if one[4] in "13" else "Disabled"} for one in uuids]
-    assert [index for index, _ in gpus.given({"given": names, "gpus": there})] == ours
+    assert [index for index, _ in gpus.job_gpus({"given": names, "gpus": there})] == ours
 
 
 def test_a_generation_below_that_of_the_others_is_named_and_one_above_is_not():
@@ -365,9 +365,9 @@ def test_gpus_that_a_cgroup_closes_are_not_the_jobs_and_are_counted_apart() -> N
     said = "the job may open 4 of the 8 GPUs, not 8: a cgroup closes the others"
     assert verdicts(gpus, {"n1": held}) == [("n1", FAIL, said)]
     assert verdicts(gpus, {"n1": held}, asked(gpus=4)) == []
-    ours = [index for index, _ in gpus.given({**held, "given": ["0", "3"]})]
+    ours = [index for index, _ in gpus.job_gpus({**held, "given": ["0", "3"]})]
     assert ours == [4, 7]  # CUDA counts those that it may open
-    assert [index for index, _ in gpus.given(held)] == [4, 5, 6, 7]
+    assert [index for index, _ in gpus.job_gpus(held)] == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_run_directory_that_cannot_be_used_is_unfit_and_the_error_has_its_name
 
 def test_what_comes_back_changed_is_unfit():
     assert verdicts(folders.RUN_DIRECTORY, {"n1": room(same=False)}) == [
-        ("n1", FAIL, "what was written to the run directory /p came back changed")
+        ("n1", FAIL, "data written to the run directory /p was different when read back")
     ]
 
 

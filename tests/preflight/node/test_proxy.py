@@ -47,14 +47,14 @@ def children(pid: int) -> list[int]:
 
 def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_away(one, run_dir):
     argv = examine(run_dir)
-    first = one.ask(1, through(argv, tasks.said(ListenTask(NONCE))))
+    first = one.ask(1, through(argv, tasks.message_text(ListenTask(NONCE))))
     there = tasks.answer(ListenTask(NONCE), first.body)
     assert isinstance(there, ListenAnswer)
     (remote,) = children(one.process.pid)
     here = one.ask(2, ListenTask(NONCE))
     target = Target(1, "n1", "127.0.0.1", here.ports, here.udp_port)
     dial = DialTask(NONCE, 2, (target,), (), 30.0)
-    met = tasks.answer(dial, one.ask(3, through(argv, tasks.said(dial))).body)
+    met = tasks.answer(dial, one.ask(3, through(argv, tasks.message_text(dial))).body)
     assert (met.dialled[0].silent, met.dialled[0].refused, met.dialled[0].large) == ((), (), True)
     assert children(one.process.pid) == [remote], "it is started once"
     assert one.ask(4, through(argv, "")) == ThroughAnswer("")
@@ -70,7 +70,7 @@ def test_a_node_is_asked_through_another_and_its_examiner_ends_when_it_is_sent_a
     ],
 )
 def test_where_no_examiner_can_be_started_that_is_the_answer(one, argv, limit, why):
-    answer = one.ask(1, through(argv, tasks.said(ListenTask(NONCE)), limit))
+    answer = one.ask(1, through(argv, tasks.message_text(ListenTask(NONCE)), limit))
     assert (answer.body, why in answer.why) == ("", True)
 
 

@@ -133,7 +133,7 @@ def test_checks_that_others_have_done_long_ago_can_be_called_late_before_their_l
     node = Node(run_dir, "n1", {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"})
     try:
         task = LocalTask(asked(run_dir), ("gpus", "nvlink", "shared-memory"))
-        node.tell(1, tasks.said(task))
+        node.tell(1, tasks.message_text(task))
         found = {one.check: one for one in node.ask(1, replace(task, limit=5.0)).readings}
     finally:
         node.end()

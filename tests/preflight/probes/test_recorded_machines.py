@@ -303,9 +303,7 @@ def test_what_nvidia_smi_says_where_it_lists_nothing_has_a_remedy_of_its_own(sai
 
 def test_a_gpu_that_is_to_be_divided_and_has_no_instance_is_no_missing_gpu():
     read = nvidia_smi.gpus(document("535.54.03", "12.2", {**A100_535, "mig_devices": "None"}))
-    assert findings(read, 1) == [
-        (FAIL, "GPU 0 is to be divided (MIG is on) and has no instance: CUDA cannot open it")
-    ]
+    assert findings(read, 1) == [(FAIL, "GPU 0 is in MIG mode and has no instance: CUDA cannot open it")]
 
 
 def test_a_virtual_gpu_without_a_license_is_slowed_down_and_that_is_told():
