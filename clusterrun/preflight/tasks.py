@@ -231,8 +231,8 @@ class GroupResult(Answer):
     # ``exact``, ``send``, ``receive``, ``timed``, ``done``.
     stage: str
     seconds: float
-    # Rates by name: ``send``, ``receive`` and ``all_reduce`` (bus bandwidth) in GB/s, ``product`` in TFLOP/s, and
-    # ``CPU_WAIT``.
+    # Rates by name: ``send``, ``receive`` and ``all_reduce`` (bus bandwidth) in GB/s, ``product`` in
+    # TFLOP/s, and ``CPU_WAIT``.
     rates: tuple[tuple[str, float], ...] = ()
     wrong: str = ""  # the difference that an exact comparison detected
     why: str = ""

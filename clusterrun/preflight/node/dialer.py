@@ -1,4 +1,4 @@
-"""Dials the ports of other nodes, all at once and within one limit; knows how to knock, judges nothing."""
+"""Dial the ports of other nodes, all at the same time and within one limit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from clusterrun.preflight.tasks import Dialled, DialTask, Target
 
 _DATAGRAMS_AT = (0.0, 0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0, 4.0)
 _MOST_AT_ONCE = 512
+# Level and option for the path MTU of a connected socket, and the bytes of all headers.
 _MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14, 28), socket.AF_INET6: (socket.IPPROTO_IPV6, 24, 48)}
-"""The level and option that tell the MTU of a connected socket's way, and the bytes of all headers."""
+# Large datagrams that must go unanswered while a small one is refused. Kernels refuse only a few per second.
 ENOUGH = 5
-"""How often a large one must go unanswered where a small one was refused: kernels refuse few a second."""
 _REFUSED = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
 class Dialer:
-    """One ``DialTask`` under way; ``watch`` as in ``listener``."""
+    """Execute one ``DialTask``. ``watch`` is as in ``listener``."""
 
     def __init__(self, task: DialTask, watch: Watch) -> None:
         self._task, self._watch = task, watch
@@ -41,15 +41,15 @@ class Dialer:
         self._sent = 0
         sized = task.targets if task.sizes else ()
         self._sizes = {target.node: Sizes(target.address, target.udp_port) for target in sized}
-        self._go_on()
+        self._dial_next()
 
     @property
     def until(self) -> float:
         return self._began + self._task.limit
 
     @property
-    def done(self) -> bool:
-        return not self._waiting and not self._open and all(one.done for one in self._sizes.values())
+    def is_done(self) -> bool:
+        return not self._waiting and not self._open and all(probe.is_done for probe in self._sizes.values())
 
     def due_at(self) -> float:
         later = _DATAGRAMS_AT[self._sent :]
@@ -60,43 +60,43 @@ class Dialer:
         while self._sent < len(_DATAGRAMS_AT) and now >= self._began + _DATAGRAMS_AT[self._sent]:
             self._sent += 1
             for target in self._task.targets if not self._sizes else ():
-                # Where there is no way there the calls say so.
-                with suppress(OSError), outgoing(target.address, socket.SOCK_DGRAM) as one:
-                    one.sendto(self._hello, (target.address, target.udp_port))
+                # The calls report a missing route.
+                with suppress(OSError), outgoing(target.address, socket.SOCK_DGRAM) as sock:
+                    sock.sendto(self._hello, (target.address, target.udp_port))
             for size in self._sizes.values():
                 size.send()
         if now >= self.until:
             for size in self._sizes.values():
                 size.close()
             self._waiting.clear()
-            for one in list(self._open):
-                self._close(one)
+            for sock in list(self._open):
+                self._close(sock)
 
     def dialled(self) -> tuple[Dialled, ...]:
         silent = sum(call.silent for _, calls in self._calls for call in calls)
-        # Each that was silent was sent again after a second.
+        # The kernel sends each silent call again after a second.
         dropped = 0 < silent <= dropped_again() - self._dropped_before
-        lost = [node for node, one in self._sizes.items() if one.lost]
+        lost = [node for node, probe in self._sizes.items() if probe.lost]
         for size in self._sizes.values():
             size.close()
         return tuple(
             _summed(target, calls, dropped, target.node not in lost) for target, calls in self._calls
         )
 
-    def _go_on(self) -> None:
+    def _dial_next(self) -> None:
         while self._waiting and len(self._open) < _MOST_AT_ONCE:
             self._dial(self._waiting.popleft())
 
     def _dial(self, call: _Call) -> None:
-        one = outgoing(call.target.address, socket.SOCK_STREAM)
+        sock = outgoing(call.target.address, socket.SOCK_STREAM)
         call.began = time.monotonic()
-        code = one.connect_ex((call.target.address, call.port))
+        code = sock.connect_ex((call.target.address, call.port))
         if code not in (0, errno.EINPROGRESS):
             call.code = code
-            one.close()
+            sock.close()
             return
-        self._open[one] = call
-        self._watch(one, WRITE, lambda _: self._ready(one))
+        self._open[sock] = call
+        self._watch(sock, WRITE, lambda _: self._ready(sock))
 
     def _ready(self, sock: socket.socket) -> None:
         call = self._open[sock]
@@ -106,7 +106,7 @@ class Dialer:
             call.code, over = error.errno or errno.EIO, True
         if over:
             self._close(sock)
-            self._go_on()
+            self._dial_next()
         else:
             self._watch(sock, READ | WRITE if call.unsent else READ, lambda _: self._ready(sock))
 
@@ -117,7 +117,10 @@ class Dialer:
 
 
 class _Call:
-    """One port of one target; ``large``: many bytes go there and back; ``closed``: to connect is enough."""
+    """The connection to one port of one target.
+
+    ``large`` means that many bytes go there and back. ``closed`` means that a connection is enough.
+    """
 
     def __init__(self, target: Target, port: int, large: bool, closed: bool = False) -> None:
         self.target, self.port, self.large, self.closed = target, port, large and not closed, closed
@@ -130,11 +133,11 @@ class _Call:
 
     @property
     def silent(self) -> bool:
-        """Nothing was heard, neither an answer nor a reason."""
+        """Return whether neither an answer nor an error arrived."""
         return self.began > 0 and not (self.connected or self.welcome or self.code)
 
     def advance(self, sock: socket.socket, hello: bytes) -> bool:
-        """Go on; True when all that is wanted was heard. Raises ``OSError``."""
+        """Continue the exchange. Return True at its end. Raise ``OSError`` if the connection fails."""
         if not self.connected:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
@@ -160,7 +163,7 @@ class _Call:
 def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dialled:
     answered = [call for call in own if call.welcome]
     refused = tuple(call.port for call in own if call.code in _REFUSED and not call.welcome)
-    # Of a port in a sweep that was not dialled, for others kept all places, nothing is known.
+    # A sweep may not dial a port if the others used all places. Its state is unknown.
     tried = [call for call in own if call.began or not call.closed]
     silent = tuple(call.port for call in tried if not call.welcome and call.code not in _REFUSED)
     mute = "the connection was accepted, but nothing answered"
@@ -179,61 +182,61 @@ def _summed(target: Target, own: list[_Call], dropped: bool, large: bool) -> Dia
 
 
 class Sizes:
-    """Whether large packets get to a machine on which nothing of ours runs: a closed UDP port refuses them.
+    """Test whether large packets reach a machine without a listener. Its closed UDP port refuses them.
 
-    The refusal is a small packet of the kernel's, whatever the size of what it refuses; no program sees
-    either. ``send`` is called again and again, with time between for what comes back.
+    The kernel's refusal is a small packet, even for a large datagram. Call ``send`` repeatedly, with time
+    between the calls for the refusals.
     """
 
     def __init__(self, address: str, port: int) -> None:
         self._sent = 0
         self._got = {True: False, False: False}
         self._sockets: dict[bool, socket.socket] = {}
+        # Bytes that fill one packet of the path MTU.
         self._large = 0
-        """Bytes that fill one packet of the way's MTU."""
         try:
             for large in (True, False):
                 self._sockets[large] = outgoing(address, socket.SOCK_DGRAM)
                 self._sockets[large].connect((address, port))
             level, option, headers = _MTU[self._sockets[True].family]
             self._large = max(self._sockets[True].getsockopt(level, option) - headers, 0)
-        except OSError:  # no way there: the calls say so
+        except OSError:  # The calls report a missing route.
             self.close()
 
     @property
     def lost(self) -> bool:
-        """Small ones are refused and large ones never: these do not arrive."""
+        """Return whether the target refuses small datagrams only, so that large ones do not arrive."""
         self._look()
         return self._got[False] and not self._got[True] and self._sent >= ENOUGH
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         self._look()
         return self._got[True] or not self._large
 
     def send(self) -> None:
-        if self.done:
+        if self.is_done:
             return
         self._sent += 1
-        for large, one in self._sockets.items():
+        for large, sock in self._sockets.items():
             if not self._got[large]:
                 try:
-                    one.send(bytes(self._large if large else 1))
+                    sock.send(bytes(self._large if large else 1))
                 except ConnectionRefusedError:
                     self._got[large] = True
-                except OSError:  # its own queue is full, or it is larger than this machine may send
+                except OSError:  # The queue is full, or the datagram is too large for this machine.
                     pass
 
     def close(self) -> None:
         self._look()
-        for one in self._sockets.values():
-            one.close()
+        for sock in self._sockets.values():
+            sock.close()
         self._sockets, self._large = {}, 0
 
     def _look(self) -> None:
-        for large, one in self._sockets.items():
+        for large, sock in self._sockets.items():
             try:
-                one.recv(1)
+                sock.recv(1)
             except ConnectionRefusedError:
                 self._got[large] = True
             except OSError:

@@ -1,4 +1,4 @@
-"""Forks what may hang, and ends it at its limit without waiting for it; knows no check and no task."""
+"""Fork work that may hang, and end it at its limit without waiting for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECE = 65536
 
 
 class ForkedCall:
-    """A process of ours in a session of its own; ``output`` never blocks, ``until`` is a steady time."""
+    """A child process in a session of its own. ``output`` never blocks. ``until`` is a monotonic time."""
 
     def __init__(self, pid: int, output: int, until: float = float("inf")) -> None:
         self.pid, self.output, self.until = pid, output, until
@@ -28,7 +28,7 @@ class ForkedCall:
         self._code: int | None = None
 
     def lines(self) -> list[bytes]:
-        """The whole lines that came since the last time; ``closed`` is set once no more can come."""
+        """Return the complete lines since the last call. Set ``closed`` if no more can arrive."""
         if self.closed:
             return []
         try:
@@ -49,18 +49,18 @@ class ForkedCall:
         return max(map(proc.seconds_without_processor, _family(self.pid)))
 
     def kill(self) -> str:
-        """Kill it and all below it; what that was doing, in words. Never waits: a D-state cannot be ended."""
+        """Kill it and its descendants without waiting. Return a description of their activity."""
         family = _family(self.pid)
-        words = ", ".join(proc.described(one) for one in map(proc.read, family[-2:]) if one)
+        activity = ", ".join(proc.described(process) for process in map(proc.read, family[-2:]) if process)
         for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-        return words
+        return activity
 
     def code(self) -> int | None:
-        """What it exited with (negative: the signal that ended it); None while it lives."""
+        """Return its exit code (negative: the signal that ended it), or None while it runs."""
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -71,7 +71,7 @@ class ForkedCall:
         return self._code
 
     def leave(self, watch: Callable[..., None]) -> None:
-        """Its output is watched no more."""
+        """Stop watching its output and close it."""
         watch(self.output, 0, lambda _: None)
         os.close(self.output)
         self.code()
@@ -80,7 +80,7 @@ class ForkedCall:
 def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
     """Fork a child that writes each value of ``work()`` as one line of JSON: ``{"value": …}``.
 
-    What it raises is a last line ``{"why": …}``. Raises ``OSError`` if no process can be made.
+    An exception becomes a last line ``{"why": …}``. Raise ``OSError`` if no process can be started.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
     pid = started(lambda: _make(work, writable), readable, writable)
@@ -88,21 +88,21 @@ def call(work: Callable[[], Iterable[object]], seconds: float) -> ForkedCall:
 
 
 def execute(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> tuple[ForkedCall, int]:
-    """Start a program; its output is the child's, the descriptor is its input. Raises ``OSError``."""
-    given, to_give = os.pipe2(os.O_CLOEXEC)
+    """Start a program. Return its process and the descriptor of its input. Raise ``OSError`` on failure."""
+    child_input, our_end = os.pipe2(os.O_CLOEXEC)
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
-        pid = started(lambda: _become(argv, environment, cwd, given, writable), readable, writable)
+        pid = started(lambda: _become(argv, environment, cwd, child_input, writable), readable, writable)
     except OSError:
-        os.close(to_give)
+        os.close(our_end)
         raise
     finally:
-        os.close(given)
-    return ForkedCall(pid, readable), to_give
+        os.close(child_input)
+    return ForkedCall(pid, readable), our_end
 
 
 def started(body: Callable[[], None], readable: int, writable: int) -> int:
-    """A child that writes to one end of a pipe, and we read the other one, without waiting for it."""
+    """Start a child that writes to one end of a pipe, and prepare the other end for reads without waiting."""
     try:
         pid = fork(body)
     except OSError:
@@ -115,34 +115,36 @@ def started(body: Callable[[], None], readable: int, writable: int) -> int:
 
 
 def _make(work: Callable[[], Iterable[object]], output: int) -> None:
-    """In the child. What the work prints goes to the log."""
+    """Do the work in the child. Its prints go to the log."""
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         settle(2, (output,))
         for value in work():
             write_all(output, json.dumps({"value": value}).encode() + b"\n")
-    except BaseException as error:  # noqa: BLE001 (a probe may raise anything: that is its answer)
+    except BaseException as error:  # noqa: BLE001 (any exception of a probe is its answer)
         why = f"{type(error).__name__}: {error}"[:500]
         write_all(output, json.dumps({"why": why}).encode() + b"\n")
 
 
-def settle(printed: int, kept: Collection[int]) -> None:
-    """In a child: give it no input, let it print to ``printed``, and close all but what it uses."""
+def settle(printed: int, descriptors: Collection[int]) -> None:
+    """Give this child no input, redirect its prints to ``printed``, and close all other descriptors."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (printed, 1), (printed, 2)):
         os.dup2(source, target)
-    close_all_but(kept)
+    close_all_but(descriptors)
 
 
-def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given: int, output: int) -> None:
-    """In the child: become the program. Never returns. A failure is the output's last, half line."""
+def _become(
+    argv: Sequence[str], environment: Mapping[str, str], cwd: str, child_input: int, output: int
+) -> None:
+    """Become the program, in the child. Never return. A failure becomes an incomplete last line."""
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.dup2(given, 0)
+        os.dup2(child_input, 0)
         os.dup2(output, 1)
         try:
             os.chdir(cwd)
-        except OSError:  # that the ranks' folder is missing is for a check to say
+        except OSError:  # A check reports a missing folder of the ranks.
             pass
         os.execvpe(argv[0], list(argv), dict(environment))
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
@@ -153,11 +155,11 @@ def _become(argv: Sequence[str], environment: Mapping[str, str], cwd: str, given
 
 
 def _family(root: int) -> list[int]:
-    """``root``, all below it and all in its session, parents first."""
+    """Return ``root``, its descendants and all processes of its session, parents first."""
     table = {process.pid: process for process in proc.processes()}
-    found = [root]
-    for pid in found:
+    family = [root]
+    for pid in family:
         for other, process in table.items():
-            if (process.parent == pid or process.session == root) and other not in found:
-                found.append(other)
-    return found
+            if (process.parent == pid or process.session == root) and other not in family:
+                family.append(other)
+    return family

@@ -1,4 +1,4 @@
-"""Keeps the GPUs of this node initialized during a check."""
+"""Keep the GPUs of this node initialized during a check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICES = "/dev"
 def hold_driver(folder: str = DEVICES) -> ForkedCall | None:
     """Start a process that keeps all NVIDIA devices open, as nvidia-persistenced does; None without devices.
 
-    Without persistence mode the driver initializes the GPUs whenever the first process opens them. That takes
+    The driver initializes the GPUs whenever the first process opens them, without persistence mode. It takes
     up to half a minute (Azure/AgentBaker#2897). This process pays it once for the whole check. A child opens
     the devices, since a broken GPU may block it for ever. Raises ``OSError`` if no process can be started.
     """
@@ -30,6 +30,6 @@ def _open_and_wait(paths: list[str]) -> Iterator[int]:
             os.open(path, os.O_RDWR | os.O_CLOEXEC)
             opened += 1
         except OSError:
-            continue  # a cgroup keeps it from this job
+            continue  # A cgroup denies it to this job.
     yield opened
     signal.pause()

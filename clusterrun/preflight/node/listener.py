@@ -1,4 +1,4 @@
-"""The ports of this node that others dial in the control round; a stranger costs and learns nothing."""
+"""Listen on the ports that other nodes dial in the control round. Strangers learn nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Watch = Callable[[socket.socket, int, Callable[[int], None]], None]
 
 READ, WRITE = 1, 2
 PORTS = 8
+# Bytes that go there and back: more than ten packets of the usual size, or two jumbo packets.
 LARGE = 16384
-"""Bytes that go there and back: more than ten packets of the usual size, two of the jumbo one."""
 WELCOME = b"ok\n"
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL = (32768, 60999)
@@ -32,12 +32,16 @@ _VISIT_SECONDS = 15.0
 
 
 def greeting(nonce: str, node: int, stays: bool = False) -> bytes:
-    """What a dialler says first, and what its datagrams hold; who ``stays`` goes on with messages."""
-    return f"{nonce} {node}{_STAYS if stays else ''}\n".encode()
+    """Return the first line and the datagram of a dialler. ``stays`` announces further messages."""
+    ending = _STAYS if stays else ""
+    return f"{nonce} {node}{ending}\n".encode()
 
 
 class Listener:
-    """``watch(socket, events, callback)`` asks to be called when a socket is ready; events 0: no more."""
+    """Serve diallers.
+
+    ``watch(socket, events, callback)`` requests a call when a socket is ready. Events 0 end the request.
+    """
 
     def __init__(self, nonce: str, watch: Watch) -> None:
         self.heard: set[int] = set()
@@ -52,7 +56,7 @@ class Listener:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The TCP ports, one in each part of the range from which the kernel takes ports."""
+        """Return the TCP ports, one in each part of the kernel's range of ephemeral ports."""
         return tuple(listener.getsockname()[1] for listener in self._listeners)
 
     @property
@@ -60,13 +64,13 @@ class Listener:
         return int(self._datagrams.getsockname()[1])
 
     def close(self) -> None:
-        for one in (*self._listeners, self._datagrams, *self._guests):
-            self._watch(one, 0, lambda _: None)
-            one.close()
+        for sock in (*self._listeners, self._datagrams, *self._guests):
+            self._watch(sock, 0, lambda _: None)
+            sock.close()
         self._guests.clear()
 
     def exchanged(self) -> list[LinkTraffic]:
-        staying = [(guest, seen.node) for guest, seen in self._guests.items() if seen.stays]
+        staying = [(guest, visit.node) for guest, visit in self._guests.items() if visit.stays]
         return [LinkTraffic(node, *sent_and_resent(guest)) for guest, node in staying]
 
     def _hear(self) -> None:
@@ -80,7 +84,7 @@ class Listener:
         except OSError:
             return
         now = time.monotonic()
-        for late in [one for one, seen in self._guests.items() if seen.until < now]:
+        for late in [sock for sock, visit in self._guests.items() if visit.until < now]:
             self._part(late)
         if len(self._guests) >= _MOST_GUESTS:
             guest.close()
@@ -90,15 +94,15 @@ class Listener:
         self._watch(guest, READ, lambda events: self._serve(guest, events))
 
     def _serve(self, guest: socket.socket, events: int) -> None:
-        seen = self._guests.get(guest)
+        visit = self._guests.get(guest)
         try:
-            goes_on = seen is not None and seen.advance(guest, events, self._nonce)
+            is_open = visit is not None and visit.advance(guest, events, self._nonce)
         except OSError:
-            goes_on = False
-        if seen is None or not goes_on:
+            is_open = False
+        if visit is None or not is_open:
             self._part(guest)
             return
-        self._watch(guest, READ | WRITE if seen.unsent else READ, lambda events: self._serve(guest, events))
+        self._watch(guest, READ | WRITE if visit.unsent else READ, lambda events: self._serve(guest, events))
 
     def _part(self, guest: socket.socket) -> None:
         if self._guests.pop(guest, None) is not None:
@@ -107,7 +111,7 @@ class Listener:
 
 
 class _Guest:
-    """One connection: a greeting, a welcome, and whatever is sent then goes back."""
+    """The state of one connection: a greeting, a welcome, and then an echo of the data."""
 
     def __init__(self, until: float) -> None:
         self.until = until
@@ -117,7 +121,7 @@ class _Guest:
         self._returned = 0
 
     def advance(self, guest: socket.socket, events: int, nonce: str) -> bool:
-        """Go on; False when it is to be closed."""
+        """Continue the connection. Return False at its end."""
         data = read(guest, LARGE) if events & READ else b""
         if data and not self._take(data, nonce):
             return False
@@ -142,23 +146,23 @@ class _Guest:
 
 
 def _greeted(data: bytes, nonce: str) -> tuple[int, bool]:
-    """The number of the node that speaks, -1 for a stranger; and whether it stays."""
+    """Return the number of the node that sent a greeting, -1 for a stranger, and whether it stays."""
     line = data.rstrip(b"\n")
     stays = line.endswith(_STAYS.encode())
-    said, _, node = (line[: -len(_STAYS)] if stays else line).rpartition(b" ")
-    known = hmac.compare_digest(said, nonce.encode()) and node.isdigit() and len(node) < 8
-    return (int(node), stays) if known else (-1, False)
+    presented, _, node = (line[: -len(_STAYS)] if stays else line).rpartition(b" ")
+    is_known = hmac.compare_digest(presented, nonce.encode()) and node.isdigit() and len(node) < 8
+    return (int(node), stays) if is_known else (-1, False)
 
 
 def _spread(count: int) -> list[socket.socket]:
-    """One socket in each of ``count`` parts of the range, or on any port; fewer, but one, or ``OSError``."""
-    told = [int(word) for word in proc.text(_RANGE).split()]
-    low, high = told if len(told) == 2 else _USUAL
+    """Return up to ``count`` sockets, one per part of the range. Raise ``OSError`` if there is none."""
+    bounds = [int(word) for word in proc.text(_RANGE).split()]
+    low, high = bounds if len(bounds) == 2 else _USUAL
     width = max(1, (high - low) // count)
-    found = [_in_part(low, width)]
+    sockets = [_in_part(low, width)]
     with contextlib.suppress(OSError):
-        found.extend(_in_part(low + part * width, width) for part in range(1, count))
-    return found
+        sockets.extend(_in_part(low + part * width, width) for part in range(1, count))
+    return sockets
 
 
 def _in_part(low: int, width: int) -> socket.socket:
@@ -171,13 +175,13 @@ def _in_part(low: int, width: int) -> socket.socket:
 
 
 def _bound(kind: int, port: int) -> socket.socket:
-    one = bound(port, kind)
-    one.setblocking(False)
-    return one
+    sock = bound(port, kind)
+    sock.setblocking(False)
+    return sock
 
 
 def read(sock: socket.socket, most: int) -> bytes:
-    """What has come; empty where nothing has. Raises ``OSError`` where the other end has closed."""
+    """Return the received bytes, maybe none. Raise ``OSError`` if the other end closed the connection."""
     try:
         data = sock.recv(most)
     except BlockingIOError:
@@ -188,7 +192,7 @@ def read(sock: socket.socket, most: int) -> bytes:
 
 
 def outgoing(address: str, kind: int) -> socket.socket:
-    """A socket that never blocks, of the family of ``address``. Raises ``OSError``."""
-    one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
-    one.setblocking(False)
-    return one
+    """Return a socket that never blocks, of the family of ``address``. Raise ``OSError`` on failure."""
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+    sock.setblocking(False)
+    return sock

@@ -1,4 +1,4 @@
-"""Connections to some nodes on which a message goes there and back all the time; judges nothing."""
+"""Exchange messages with some nodes continuously, and count retransmissions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from clusterrun.preflight.node.tcp_counts import sent_and_resent, transmitted_ag
 from clusterrun.preflight.tasks import ExchangeAnswer, ExchangeTask, LinkTraffic, Target
 
 PAUSE_SECONDS = 0.1
+# Several packets of the usual size. The kernel retransmits a single lost packet only after a long time.
 MESSAGE_BYTES = 6000
-"""Some packets of the usual size: a single one would be sent again after a long time only."""
+# A message stalls in the network, and not in a process, if it takes this long and the kernel retransmits this
+# often.
 STALL_SECONDS = 1.0
 STALL_RESENT = 3
-"""A message that takes so long while the kernel sends its packets again is not late because of a process."""
 
 
 class MessageExchange:
-    """All connections that this node made; ``watch`` as in ``listener``."""
+    """All connections that this node opened. ``watch`` is as in ``listener``."""
 
     def __init__(self, task: ExchangeTask, watch: Watch) -> None:
         hello = greeting(task.nonce, task.node, stays=True)
@@ -46,7 +47,7 @@ class MessageExchange:
 
 
 class RunningExchange:
-    """One ``ExchangeTask`` under way, which only waits."""
+    """Execute one ``ExchangeTask``: wait, then report the traffic."""
 
     def __init__(
         self, task: ExchangeTask, exchange: MessageExchange | None, listener: Listener | None
@@ -61,12 +62,13 @@ class RunningExchange:
         return time.monotonic() >= self._until
 
     def answer(self) -> ExchangeAnswer:
-        made = self._exchange.exchanged() if self._exchange is not None else []
-        return ExchangeAnswer((*made, *(self._listener.exchanged() if self._listener is not None else ())))
+        links = self._exchange.exchanged() if self._exchange is not None else []
+        links += self._listener.exchanged() if self._listener is not None else []
+        return ExchangeAnswer(tuple(links))
 
 
 class _Connection:
-    """One connection: a message is sent when the one before has come back; ``next_at`` is when."""
+    """One connection. It sends a message at ``next_at``, after the previous message came back."""
 
     def __init__(self, target: Target, hello: bytes, watch: Watch) -> None:
         self.next_at = float("inf")
@@ -97,7 +99,7 @@ class _Connection:
         return replace(self._with_message(now), sent=sent, resent=resent)
 
     def close(self) -> None:
-        """What was seen is kept."""
+        """Close the connection and keep its counts."""
         if self._socket is not None:
             self._known = self.snapshot(time.monotonic())
             self._watch(self._socket, 0, lambda _: None)
@@ -114,26 +116,26 @@ class _Connection:
         return replace(self._known, longest=longest, stalls=self._known.stalls + stalled)
 
     def _ready(self) -> None:
-        one = self._socket
-        if one is None:
+        sock = self._socket
+        if sock is None:
             return
         try:
-            code = 0 if self._connected else one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            code = 0 if self._connected else sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
             self._connected = True
             if self._unsent:
-                self._unsent = self._unsent[one.send(self._unsent) :]
-            self._listen(one)
+                self._unsent = self._unsent[sock.send(self._unsent) :]
+            self._listen(sock)
         except OSError:
             self.close()
         else:
-            self._watch(one, READ | WRITE if self._unsent else READ, lambda _: self._ready())
+            self._watch(sock, READ | WRITE if self._unsent else READ, lambda _: self._ready())
 
     def _listen(self, sock: socket.socket) -> None:
-        came = len(read(sock, MESSAGE_BYTES))
-        self._awaited -= came
-        if came and self._awaited <= 0:
+        received = len(read(sock, MESSAGE_BYTES))
+        self._awaited -= received
+        if received and self._awaited <= 0:
             now = time.monotonic()
             self._known = self._with_message(now)
             self._began = None

@@ -1,4 +1,4 @@
-"""The network interfaces of this machine that are up, with addresses, MTU, speed and kind; judges none."""
+"""List the active network interfaces of this machine with addresses, MTU, speed and kind."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from clusterrun import proc
 from clusterrun.preflight.tasks import Interface
 
 _SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
+# sizeof(struct ifreq) with pointers of 64 bits.
 _ENTRY = 40
-"""sizeof(struct ifreq) where pointers have 64 bits."""
 _MOST = 256
 _INFINIBAND = "32"
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """One entry for every address of every interface that is up, loopback included."""
+    """Return one entry per address of each active interface, including the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = [*_version_4(probe), *_version_6()]
+        addresses = [*_version_4(probe), *_version_6()]
         return tuple(
-            Interface(name, address, _mtu(probe, name), *_speed_and_kind(name)) for name, address in found
+            Interface(name, address, _mtu(probe, name), *_speed_and_kind(name)) for name, address in addresses
         )
 
 
@@ -30,20 +30,21 @@ def _version_4(probe: socket.socket) -> list[tuple[str, str]]:
     import array
 
     room = array.array("B", bytes(_MOST * _ENTRY))
-    asked = struct.pack("iL", len(room), room.buffer_info()[0])
-    size = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, asked))[0]
+    request = struct.pack("iL", len(room), room.buffer_info()[0])
+    size = struct.unpack("iL", fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, request))[0]
     data = room.tobytes()[:size]
     entries = (data[at : at + _ENTRY] for at in range(0, size, _ENTRY))
     return [(entry[:16].split(b"\0")[0].decode(), socket.inet_ntoa(entry[20:24])) for entry in entries]
 
 
 def _version_6() -> list[tuple[str, str]]:
-    found = []
+    addresses = []
     for line in proc.text("/proc/net/if_inet6").splitlines():
-        words = line.split()
-        if len(words) == 6 and words[3] != "20":  # link-local addresses need their interface's number
-            found.append((words[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0]))))
-    return found
+        fields = line.split()
+        # A link-local address needs the number of its interface.
+        if len(fields) == 6 and fields[3] != "20":
+            addresses.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
+    return addresses
 
 
 def _mtu(probe: socket.socket, name: str) -> int:

@@ -1,4 +1,4 @@
-"""An examiner on a node that no agent reached, at the other end of a program that does; judges nothing."""
+"""Pass tasks to an examiner on a node that no agent reached, through a program that reaches it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_WORDS = 300
 
 
 class RemoteExaminer:
-    """The other examiner. Raises ``OSError`` if no program can be started."""
+    """The examiner on the other node. Raise ``OSError`` if no program can be started."""
 
     def __init__(
         self, argv: tuple[str, ...], environment: Mapping[str, str], watch: Callable[..., None]
@@ -32,22 +32,22 @@ class RemoteExaminer:
         watch(self._child.output, READ, lambda _: self._read())
 
     def tell(self, body: str) -> int:
-        """Put a task to it; the number under which the answer will be heard."""
+        """Send a task to it. Return the number of the answer."""
         self._last += 1
-        with suppress(OSError):  # it ended: its output tells that, and why
+        with suppress(OSError):  # The output of an ended program tells the reason.
             write_all(self._input, json.dumps({"number": self._last, "body": body}).encode() + b"\n")
         return self._last
 
     def end(self) -> None:
         if not self.over:
-            self._part("it was sent away")
+            self._part("it was ended")
 
     def _read(self) -> None:
         for line in self._child.lines():
             try:
-                said = json.loads(line)
-                self.heard[int(said["number"])] = str(said["body"])
-            except (ValueError, TypeError, KeyError):  # the program's own words
+                message = json.loads(line)
+                self.heard[int(message["number"])] = str(message["body"])
+            except (ValueError, TypeError, KeyError):  # A message of the program itself.
                 self.why = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
         if self._child.closed and not self.over:
             self._part(self._child.rest or self.why or "it ended without giving a reason")
@@ -59,7 +59,7 @@ class RemoteExaminer:
 
 
 class RunningThrough:
-    """One ``ThroughTask`` under way; ``remote`` is None if there is none, and ``why``."""
+    """Execute one ``ThroughTask``. ``remote`` is None if there is no examiner, and ``why`` is the reason."""
 
     def __init__(self, task: ThroughTask, remote: RemoteExaminer | None, why: str) -> None:
         self._remote, self._why = remote, why
@@ -88,7 +88,7 @@ class RemoteExaminers:
         self._known: dict[str, RemoteExaminer] = {}
 
     def through(self, task: ThroughTask) -> RunningThrough:
-        """Have a task done; the examiner there is started first where it was not before."""
+        """Send a task to the examiner of its node. Start the examiner if none runs there."""
         why = ""
         if not task.body:
             self._end(task.name)
@@ -96,7 +96,7 @@ class RemoteExaminers:
             try:
                 self._known[task.name] = RemoteExaminer(task.argv, self._environment, self._watch)
             except OSError as error:
-                why = f"no process could be made: {error.strerror}"
+                why = f"no process could be started: {error.strerror}"
         return RunningThrough(task, self._known.get(task.name), why)
 
     def _end(self, name: str) -> None:

@@ -1,6 +1,6 @@
-"""Tasks of an examiner that take time: local checks in children, a round of dialling; judges nothing.
+"""Run the tasks of an examiner that take time: local checks in children, and a round of dialling.
 
-Of each ``tick`` tells whether it is over, and ``answer`` is then its answer.
+``tick`` returns whether a task is complete. ``answer`` then returns its answer.
 """
 
 from __future__ import annotations
@@ -12,61 +12,61 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from clusterrun.model.frozen import replace
+from clusterrun.model.frozen import Any, replace
 from clusterrun.preflight import registry
 from clusterrun.preflight.node.dialer import Dialer
 from clusterrun.preflight.node.forked_call import ForkedCall, call
 from clusterrun.preflight.node.listener import READ, Watch
 from clusterrun.preflight.tasks import DialAnswer, DialTask, LocalAnswer, LocalTask, ProbeReading
 
-# A check that waited for a processor for so much of its limit says nothing about what it looked at.
+# A check that waited for a processor for this share of its limit does not blame its subject.
 STARVED_SHARE = 0.25
+# The state of a running child in its description. It had work to do and at most waited for a processor.
 _RUNS = "(R"
-"""As a child's state is told: it had work to do, and waited for a processor at most."""
 
 
 class WatchedChild:
-    """A child whose output is read as it comes; over when it has closed it, or at its limit."""
+    """A child and its output. It is over if the child closes its output, or at its limit."""
 
-    def __init__(self, child: ForkedCall, watch: Callable[..., None]) -> None:
-        self.child = child
+    def __init__(self, call: ForkedCall, watch: Callable[..., None]) -> None:
+        self.call = call
         self.lines: list[dict[str, object]] = []
         self.over = self.late = False
         self.doing = ""
         self.starved = 0.0  # seconds that it waited for a processor until its limit
         self.seconds = 0.0
         self._watch = watch
-        watch(child.output, READ, lambda _: self._read())
+        watch(call.output, READ, lambda _: self._read())
 
     def tick(self) -> None:
-        if not self.over and time.monotonic() >= self.child.until:
+        if not self.over and time.monotonic() >= self.call.until:
             self.late = True
-            self.starved = self.child.seconds_without_processor()
-            self.doing = self.child.kill()
+            self.starved = self.call.seconds_without_processor()
+            self.doing = self.call.kill()
             self._finish()
 
     def end(self) -> None:
         if not self.over:
-            self.child.kill()
+            self.call.kill()
             self._finish()
 
     def _read(self) -> None:
-        for line in self.child.lines():
+        for line in self.call.lines():
             try:
                 self.lines.append(dict(json.loads(line)))
             except (ValueError, TypeError):
                 self.lines.append({"why": "its answer is no JSON"})
-        if self.child.closed:
+        if self.call.closed:
             self._finish()
 
     def _finish(self) -> None:
         self.over = True
-        self.seconds = time.monotonic() - self.child.began
-        self.child.leave(self._watch)
+        self.seconds = time.monotonic() - self.call.began
+        self.call.leave(self._watch)
 
 
 class RunningChecks:
-    """All checks of a ``LocalTask`` at once, each in a child within its own limit."""
+    """Run all checks of a ``LocalTask`` at the same time, each in a child within its own limit."""
 
     def __init__(self, task: LocalTask, run_dir: str, home: str, watch: Callable[..., None]) -> None:
         self._asked = replace(task.asked, run_dir=run_dir, home=home)
@@ -81,48 +81,48 @@ class RunningChecks:
             try:
                 self._children[name] = WatchedChild(call(work, check.LIMIT), watch)
             except OSError as error:
-                why = f"no process could be made: {error.strerror}"
+                why = f"no process could be started: {error.strerror}"
                 self._readings.append(ProbeReading(name, "", 0.0, why))
 
     def due_at(self) -> float:
-        return min((one.child.until for one in self._children.values() if not one.over), default=0.0)
+        return min((child.call.until for child in self._children.values() if not child.over), default=0.0)
 
     def tick(self) -> bool:
-        for one in self._children.values():
-            one.tick()
-        return all(one.over for one in self._children.values())
+        for child in self._children.values():
+            child.tick()
+        return all(child.over for child in self._children.values())
 
     def hurry(self, seconds: float) -> None:
-        for one in self._children.values():
-            one.child.until = min(one.child.until, one.child.began + seconds)
+        for child in self._children.values():
+            child.call.until = min(child.call.until, child.call.began + seconds)
 
     def answer(self) -> LocalAnswer:
-        own = [_reading(name, one) for name, one in self._children.items()]
-        for one in self._children.values():
-            one.child.code()  # takes the ended child, if it has ended
+        own = [_reading(name, child) for name, child in self._children.items()]
+        for child in self._children.values():
+            child.call.code()  # Reaps the child if it ended.
         return LocalAnswer((*self._readings, *own))
 
     def end(self) -> None:
-        for one in self._children.values():
-            one.end()
+        for child in self._children.values():
+            child.end()
 
 
-def _reading(name: str, one: WatchedChild) -> ProbeReading:
-    seconds = round(one.seconds, 3)
-    if one.late and one.starved >= STARVED_SHARE * seconds:
-        why = f"no answer within {seconds:.0f} s, of which it waited {one.starved:.0f} s for a processor"
+def _reading(name: str, child: WatchedChild) -> ProbeReading:
+    seconds = round(child.seconds, 3)
+    if child.late and child.starved >= STARVED_SHARE * seconds:
+        why = f"no answer within {seconds:.0f} s, of which it waited {child.starved:.0f} s for a processor"
         return ProbeReading(name, "", seconds, f"{why}: this node is overloaded")
-    if one.late:
-        return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {one.doing}", True)
-    for line in one.lines:
+    if child.late:
+        return ProbeReading(name, "", seconds, f"killed after {seconds:.1f} s: {child.doing}", True)
+    for line in child.lines:
         if "value" in line:
             return ProbeReading(name, json.dumps(line["value"]), seconds)
-    whys = [str(line["why"]) for line in one.lines if "why" in line]
+    whys = [str(line["why"]) for line in child.lines if "why" in line]
     return ProbeReading(name, "", seconds, whys[0] if whys else "it ended without an answer")
 
 
 class RunningDial:
-    """One ``DialTask``: names are resolved in a child, for a resolver may hang longer than any limit."""
+    """Execute one ``DialTask``. A child resolves names, since a resolver may hang beyond any limit."""
 
     def __init__(self, task: DialTask, heard: set[int], watch: Watch) -> None:
         self._heard, self._limit = heard, task.limit
@@ -130,7 +130,7 @@ class RunningDial:
         self._names: list[WatchedChild] = []
         names = task.names
         if names:
-            with suppress(OSError):  # the checks say that no process can be made
+            with suppress(OSError):  # The checks report that no process can be started.
                 self._names.append(WatchedChild(call(lambda: map(_resolved, names), task.limit), watch))
 
     def due_at(self) -> float:
@@ -138,33 +138,36 @@ class RunningDial:
 
     def tick(self) -> bool:
         self._dialler.tick()
-        for one in self._names:
-            one.tick()
-        return self._dialler.done and all(one.over for one in self._names)
+        for child in self._names:
+            child.tick()
+        return self._dialler.is_done and all(child.over for child in self._names)
 
     def answer(self) -> DialAnswer:
-        lines = [line for one in self._names for line in one.lines]
-        found = [value for line in lines if isinstance(value := line.get("value"), list)]
-        resolved = tuple((str(name), str(addresses)) for name, addresses, _ in found)
-        taken = [float(seconds) for *_, seconds in found]
-        for one in self._names:
-            one.child.code()
-            if one.late and _RUNS not in one.doing:  # else the node had no time for it
+        resolutions: list[list[Any]] = []
+        for child in self._names:
+            values = [line.get("value") for line in child.lines]
+            resolutions += [value for value in values if isinstance(value, list)]
+        resolved = tuple((str(name), str(addresses)) for name, addresses, _ in resolutions)
+        taken = [float(seconds) for *_, seconds in resolutions]
+        for child in self._names:
+            child.call.code()
+            # A running child lacked a processor, which is no fault of the resolver.
+            if child.late and _RUNS not in child.doing:
                 taken.append(self._limit - sum(taken))
         mean = round(sum(taken) / max(1, len(taken)), 3)
         return DialAnswer(resolved, self._dialler.dialled(), tuple(sorted(self._heard)), time.time(), mean)
 
     def end(self) -> None:
-        for one in self._names:
-            one.end()
+        for child in self._names:
+            child.end()
 
 
 def _resolved(name: str) -> tuple[str, str, float]:
-    """A name, its addresses (separated by spaces; none where it cannot be resolved), and the seconds."""
+    """Return a name, its addresses separated by spaces ('' if it cannot be resolved), and the seconds."""
     began = time.monotonic()
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        records = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        found = []
-    addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
+        records = []
+    addresses = dict.fromkeys(str(entry[4][0]) for entry in records)
     return name, " ".join(addresses), round(time.monotonic() - began, 3)

@@ -1,4 +1,4 @@
-"""The torch worker as its examiner sees it: starts it, passes tests on, kills it when it is silent."""
+"""Start the torch worker, send tests to it, and kill it if it does not answer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clusterrun.preflight.tasks import Answer, GroupResult, GroupTask, StartTorc
 
 Say = Callable[[int, Answer], None]
 
+# The torch worker ends a late test itself. It is killed if it does not report that within this time.
 SLACK_SECONDS = 3.0
-"""The torch worker ends a late test by itself; it is killed where it has not said so by then."""
 _LONGEST_WORDS = 400
 
 
 class TorchWorkerClient:
-    """``say`` takes answers; ``watch`` as in ``listener``. One torch worker at a time."""
+    """The client of one torch worker at a time. ``say`` takes answers. ``watch`` is as in ``listener``."""
 
     def __init__(
         self, run_dir: str, environment: Mapping[str, str], say: Say, watch: Callable[..., None]
@@ -39,8 +39,8 @@ class TorchWorkerClient:
         self._words = ""
 
     def start(self, number: int, task: StartTorch) -> None:
-        """Start it anew; ``number`` is answered when it is up, or has ended."""
-        self._kill("another torch worker was asked for")
+        """Replace the torch worker. The answer to ``number`` follows at its start or end."""
+        self._kill("another torch worker was requested")
         self._asked, self._began, self._words = number, time.monotonic(), ""
         argv: tuple[str, ...] = (task.python, "-u", self._paths.agent, "warm", str(int(task.gpus)))
         environment, cwd = self._environment, task.cwd
@@ -49,7 +49,7 @@ class TorchWorkerClient:
                 (argv, environment), cwd = self._in_container(argv, task), "/"
             self._child, self._input = execute(argv, environment, cwd)
         except OSError as error:
-            self._up(TorchStarted(False, 0.0, f"no process could be made: {error.strerror}"))
+            self._up(TorchStarted(False, 0.0, f"no process could be started: {error.strerror}"))
             return
         except ClusterrunError as error:
             self._up(TorchStarted(False, 0.0, f"{error.seen}; {error.remedy}"))
@@ -66,10 +66,13 @@ class TorchWorkerClient:
             orders = decode(Orders, json.loads(file.read()))
         container_runtimes.make_places(orders.container)
         inside = (task.python, "-I", "-S", self._paths.agent, "within", task.cwd, "--", *argv)
-        said = [name for name, _ in orders.environment]
-        words, own = container_runtimes.in_container(orders.container, inside, self._environment, said)
-        # What podman leaves to take the container apart must outlive what is killed with the examiner.
-        return words, {name: value for name, value in own.items() if name != contract.COMPANION_VARIABLE}
+        names = [name for name, _ in orders.environment]
+        container_argv, own = container_runtimes.in_container(
+            orders.container, inside, self._environment, names
+        )
+        # The process with which podman removes the container must outlive the examiner.
+        own.pop(contract.COMPANION_VARIABLE, None)
+        return container_argv, own
 
     def test(self, number: int, task: GroupTask) -> None:
         if self._child is None:
@@ -95,17 +98,17 @@ class TorchWorkerClient:
         for line in self._child.lines() if self._child is not None else ():
             try:
                 data = json.loads(line)
-                said = decode(GroupResult, data) if self._asked is None else decode(TorchStarted, data)
-            except (ValueError, BadDocument):  # a library that prints: kept, it may say why it ended
+                answer = decode(GroupResult, data) if self._asked is None else decode(TorchStarted, data)
+            except (ValueError, BadDocument):  # Output of a library, which may explain a later end.
                 self._words = line.decode("utf-8", "replace")[-_LONGEST_WORDS:]
                 continue
-            if isinstance(said, TorchStarted):
-                self._up(said)
-            elif said.test in self._tests:
-                self._say(self._tests.pop(said.test)[0], said)
+            if isinstance(answer, TorchStarted):
+                self._up(answer)
+            elif answer.test in self._tests:
+                self._say(self._tests.pop(answer.test)[0], answer)
         if self._child is not None and self._child.closed:
-            words = self._child.rest or self._words or "it said nothing"
-            self._kill(f"the torch worker ended: {words[-_LONGEST_WORDS:]}")
+            reason = self._child.rest or self._words or "it printed nothing"
+            self._kill(f"the torch worker ended: {reason[-_LONGEST_WORDS:]}")
 
     def _up(self, warm_up: TorchStarted) -> None:
         number, self._asked = self._asked, None

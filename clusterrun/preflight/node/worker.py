@@ -1,4 +1,4 @@
-"""The examiner of one node: takes tasks, has them done without ever waiting, answers; judges nothing."""
+"""The examiner of one node: receive tasks, run them without waiting, and answer."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _TOPOLOGY = "SLURM_TOPOLOGY_ADDR"
 
 
 def main(run_dir: str, node_name: str, environment: dict[str, str]) -> int:
-    """Serve the agent until it closes our input. Raises nothing that a task could cause."""
+    """Serve the agent until it closes the input. A task cannot cause an exception."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    enough = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
     return Worker(run_dir, environment, 0, 1).run()
 
 
 class Worker:
-    """``given`` and ``said`` are the descriptors of the agent's questions and our answers."""
+    """The loop of an examiner. It reads tasks from ``question_fd`` and writes answers to ``answer_fd``."""
 
-    def __init__(self, run_dir: str, environment: dict[str, str], given: int, said: int) -> None:
+    def __init__(self, run_dir: str, environment: dict[str, str], question_fd: int, answer_fd: int) -> None:
         self._run_dir, self._environment = run_dir, environment
-        self._given, self._said = given, said
+        self._question_fd, self._answer_fd = question_fd, answer_fd
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, RunningChecks | RunningDial | RunningExchange | RunningThrough] = {}
         self._listener: Listener | None = None
@@ -56,15 +56,16 @@ class Worker:
         self._ended = False
 
     def run(self) -> int:
-        """Until the input ends; then everything that was started is killed."""
-        self._watch(self._given, selectors.EVENT_READ, lambda _: self._listen())
+        """Serve until the input ends. Then kill everything that was started."""
+        self._watch(self._question_fd, selectors.EVENT_READ, lambda _: self._listen())
         while not self._ended:
             for key, events in self._selector.select(self._seconds()):
-                if self._selector.get_map().get(key.fileobj) is key:  # no callback of this round closed it
+                # A callback of this round may have closed it.
+                if self._selector.get_map().get(key.fileobj) is key:
                     key.data(events)
             self._tick()
         for running in self._running.values():
-            if isinstance(running, (RunningChecks, RunningDial)):  # the others hold nothing
+            if isinstance(running, (RunningChecks, RunningDial)):  # Others hold no process.
                 running.end()
         self._torch_worker.end()
         self._remotes.end()
@@ -87,37 +88,37 @@ class Worker:
                 self._answer(number, running.answer())
 
     def _watch(self, what: int | socket.socket, events: int, callback: Callable[[int], None]) -> None:
-        known = self._selector.get_map().get(what)
+        key = self._selector.get_map().get(what)
         if not events:
-            if known is not None:
+            if key is not None:
                 self._selector.unregister(what)
-        elif known is not None:
+        elif key is not None:
             self._selector.modify(what, events, callback)
         else:
             self._selector.register(what, events, callback)
 
     def _listen(self) -> None:
-        data = os.read(self._given, _PIECE)
+        data = os.read(self._question_fd, _PIECE)
         if not data:
             self._ended = True
             return
         *lines, self._half = (self._half + data).split(b"\n")
         for line in lines:
             try:
-                asked = json.loads(line)
-                number, task = int(asked["number"]), tasks.task(asked["body"])
+                message = json.loads(line)
+                number, task = int(message["number"]), tasks.task(message["body"])
             except (BadDocument, ValueError, KeyError, TypeError) as error:
-                print(f"not understood: {error}", file=sys.stderr, flush=True)
+                print(f"cannot read the task: {error}", file=sys.stderr, flush=True)
             else:
                 self._begin(number, task)
 
     def _begin(self, number: int, task: tasks.Task) -> None:
-        known = self._running.get(number)
-        if isinstance(known, RunningChecks) and isinstance(task, tasks.LocalTask):
-            known.hurry(task.limit)
+        running = self._running.get(number)
+        if isinstance(running, RunningChecks) and isinstance(task, tasks.LocalTask):
+            running.hurry(task.limit)
         elif isinstance(task, tasks.LocalTask):
             if task.asked.gpus and self._gpu_driver is None:
-                with suppress(OSError):  # the checks report that no process can be started
+                with suppress(OSError):  # The checks report that no process can be started.
                     self._gpu_driver = hold_driver()
             home = self._environment.get("HOME", "")
             self._running[number] = RunningChecks(task, self._run_dir, home, self._watch)
@@ -138,9 +139,9 @@ class Worker:
     def _start_listener(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
         if self._listener is not None:
             self._listener.close()
-        one = self._listener = Listener(task.nonce, self._watch)
+        listener = self._listener = Listener(task.nonce, self._watch)
         topology = self._environment.get(_TOPOLOGY, "")
-        return tasks.ListenAnswer(interfaces(), one.ports, one.udp_port, time.time(), topology)
+        return tasks.ListenAnswer(interfaces(), listener.ports, listener.udp_port, time.time(), topology)
 
     def _start_exchange(self, task: tasks.ExchangeTask) -> RunningExchange:
         if task.targets:
@@ -151,4 +152,4 @@ class Worker:
 
     def _answer(self, number: int, value: tasks.Answer) -> None:
         line = json.dumps({"number": number, "body": tasks.message_text(value)}) + "\n"
-        write_all(self._said, line.encode())
+        write_all(self._answer_fd, line.encode())

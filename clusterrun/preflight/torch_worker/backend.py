@@ -1,4 +1,4 @@
-"""All in which gloo on a CPU and NCCL on a GPU differ for a test; knows no stage and no message."""
+"""Hide the differences between gloo on a CPU and NCCL on a GPU from the tests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _UNSET = ""
 
 
 class OutOfTime(Exception):
-    """What was queued on the GPU did not finish in time."""
+    """The GPU did not finish the queued work in time."""
 
 
 def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[str, str]:
-    """What a test sets in its environment; an empty value unsets.
+    """Return the variables that a test sets. An empty value unsets a variable.
 
-    The interface is set where the user set none. NCCL is made to tell which network it chose, on
-    its stdout; torch's watchdog is kept from writing dumps, and from making each wait block. With
-    ``device_id`` torch 2.6 and 2.7.0 would not have NCCL block, which hangs now and then on sound nodes
-    (pytorch#153960).
+    The test sets the interface unless the user did. NCCL prints the chosen network to stdout. The watchdog of
+    torch writes no dumps, and its waits do not block. torch 2.6 and 2.7.0 with ``device_id`` would run NCCL
+    without blocking, which hangs healthy nodes occasionally (pytorch#153960).
     """
     both = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": exactly(interface)}
     named = both if interface else {}
@@ -48,7 +47,7 @@ def variables(backend: str, interface: str, users: Mapping[str, str]) -> dict[st
 
 
 def dress(settings: Mapping[str, str]) -> None:
-    """Set ``variables`` for the libraries of this process, which read the C environment."""
+    """Set variables for the libraries of this process, which read the C environment."""
     for name, value in settings.items():
         if value == _UNSET:
             os.unsetenv(name)
@@ -60,7 +59,7 @@ class OnCpu:
     name = GLOO
 
     def __init__(self, local: int) -> None:
-        # Several nodes may share these cores, and no test is about how many threads they bear.
+        # Several nodes may share these cores. No test measures the number of threads.
         torch.set_num_threads(1)
         self.device = torch.device("cpu")
 
@@ -69,7 +68,7 @@ class OnCpu:
         dist.init_process_group(GLOO, store=store, rank=rank, world_size=world, timeout=limit)
 
     def settle(self, until: float) -> None:
-        """Wait for what was queued: gloo's operations are over when they return."""
+        """Do nothing: gloo's operations are complete when they return."""
 
     def timed(self, step: Callable[[], object], until: float) -> float:
         """Return the seconds that ``step`` takes."""
@@ -79,48 +78,48 @@ class OnCpu:
 
     @staticmethod
     def sizes(most: int) -> tuple[int, ...]:
-        """Bytes per message: large ones fill a fast network, a piece gets through on busy cores too."""
+        """Return the bytes per message. Large ones fill a fast network. Small ones pass on busy cores too."""
         return tuple(dict.fromkeys((most, min(most, PIECE_BYTES))))
 
     @staticmethod
     def usual(seconds: Sequence[float]) -> float:
-        """What stands for several measurements: on shared cores anything but the fastest is noise."""
+        """Return the representative of several measurements. On shared cores it is the fastest."""
         return min(seconds)
 
 
 class OnGpu:
-    """Tests with NCCL on the GPU of a local rank, counted among those that torch sees."""
+    """Test with NCCL on the GPU of a local rank. The rank counts the GPUs that torch sees."""
 
     name = NCCL
 
     def __init__(self, local: int) -> None:
-        seen = torch.cuda.device_count()
-        if local >= seen:
-            raise RuntimeError(f"local rank {local} has no GPU: torch sees {seen}")
+        device_count = torch.cuda.device_count()
+        if local >= device_count:
+            raise RuntimeError(f"local rank {local} has no GPU: torch sees {device_count}")
         torch.cuda.set_device(local)
         self.device = torch.device("cuda", local)
 
     def join(self, store: dist.Store, rank: int, world: int, seconds: float) -> None:
-        """Form the group; with the device named, NCCL connects now and not in the first collective."""
+        """Form the group. NCCL connects now, and not in the first collective, because the device is named."""
         limit = timedelta(seconds=seconds)
         dist.init_process_group(
             NCCL, store=store, rank=rank, world_size=world, timeout=limit, device_id=self.device
         )
 
     def settle(self, until: float) -> None:
-        """Wait for what was queued, until ``until``: CUDA's own wait has no limit. Raises ``OutOfTime``."""
+        """Wait for the queued work until ``until``. Raise ``OutOfTime``. CUDA's own wait has no limit."""
         event = torch.cuda.Event()
         event.record()
         while not event.query():
             if time.monotonic() > until:
-                raise OutOfTime("the GPU did not finish what was queued")
+                raise OutOfTime("the GPU did not finish the queued work")
             time.sleep(0)
 
     def timed(self, step: Callable[[], object], until: float) -> float:
-        """Return the seconds that the GPU takes for what ``step`` queues. Raises ``OutOfTime``.
+        """Return the seconds that the GPU takes for the work of ``step``. Raise ``OutOfTime``.
 
         The GPU's own clock is read, since the host polls in steps of about 75 µs (H100 machine, Python 3.12).
-        That is a quarter of an all-reduce of 64 MB over NVLink.
+        An all-reduce of 64 MB over NVLink takes only four times as long.
         """
         self.settle(until)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -136,7 +135,7 @@ class OnGpu:
 
     @staticmethod
     def usual(seconds: Sequence[float]) -> float:
-        """What stands for several measurements: a GPU that is throttled now and then is to be seen."""
+        """Return the representative of several measurements: the median shows a throttled GPU."""
         return statistics.median(seconds)
 
 

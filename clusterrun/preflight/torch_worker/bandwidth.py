@@ -1,4 +1,4 @@
-"""Measures the bandwidth of a rank's links: sends, receives and all-reduces in turn."""
+"""Measure the bandwidth of a rank's links with sends, receives and all-reduces in turn."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from clusterrun.preflight.tasks import CPU_WAIT
 from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import PIECE_BYTES, OnCpu, OnGpu
 
+# Maximum seconds per message. A slower link gets smaller messages.
 _MOST_SECONDS = 0.1
-"""How long one message may take: on a slower way it is made smaller."""
 _STEP = 32
 _ROUNDS_SECONDS = 0.2
 _FEWEST, _MOST = 3, 60
+# Bytes. The check takes four times as much memory, and the GPU may be small.
 _MOST_CHECKED = 64 * 10**6
-"""Bytes: to check takes four times as much memory, of a GPU that may be small."""
+# Period of the position-dependent element values. It is prime, so that swapped blocks differ.
 _PERIOD = 251
-"""Period of the position-dependent element values; prime, so that swapped blocks differ."""
+# One round is enough if it takes longer: scheduler noise is smaller.
 _LONG_ROUND_SECONDS = 0.3
-"""Of rounds that take longer, one is enough: no noise of a scheduler is as large."""
 
 
 class BandwidthTest:
-    """A rank's measurements in a group that has been formed; ``peer`` is None if it is no pair."""
+    """The measurements of a rank in a formed group. ``peer`` is None unless the group is a pair."""
 
     def __init__(self, side: OnCpu | OnGpu, rank: int, world: int, peer: int | None, until: float) -> None:
         self._side, self._until = side, until
@@ -41,22 +41,22 @@ class BandwidthTest:
         return True
 
     def first_receive(self) -> bool:
-        """Whether what came is what the peer sent, bit for bit."""
+        """Receive from the peer. Return whether the data are correct, bit for bit."""
         assert self._peer is not None
         right = True
         for count in (1, PIECE_BYTES // 8):
-            came = torch.zeros(count, dtype=torch.int64, device=self._side.device)
-            self._receive(came)
-            right = right and sum_patterns.wrong_at(came.cpu(), self._peer, "int64") is None
+            received = torch.zeros(count, dtype=torch.int64, device=self._side.device)
+            self._receive(received)
+            right = right and sum_patterns.wrong_at(received.cpu(), self._peer, "int64") is None
         return right
 
     def rates(self, megabytes: float) -> tuple[tuple[str, float], ...]:
-        """GB/s by name, of messages of ``megabytes`` or what this group can move in a tenth of a second.
+        """Return GB/s by name for messages of ``megabytes``, or of less if the group is slow.
 
-        Of the all-reduce also ``CPU_WAIT``: for which part of it the ranks waited for a processor.
+        ``CPU_WAIT`` is the part of the all-reduce for which the ranks waited for a processor.
         """
         moved = {"send": 1.0, "receive": 1.0, "all_reduce": 2 * (self._world - 1) / self._world}
-        found: dict[str, float] = {}
+        rate_by_name: dict[str, float] = {}
         share = 0.0
         for size in self._side.sizes(self._size(megabytes)):
             self._largest = max(self._largest, size)
@@ -64,46 +64,46 @@ class BandwidthTest:
             whole = torch.tensor(waited, dtype=torch.float32, device=self._side.device)
             dist.all_reduce(whole)
             self._side.settle(self._until)
-            of_all = whole.tolist()
+            waited_by_round = whole.tolist()
             for name, seconds in taken.items():
                 rate = round(moved[name] * size / 1e9 / self._side.usual(seconds), 6)
-                if name == "all_reduce" and rate > found.get(name, 0.0):
-                    # Of the fastest message, which on a crowded machine stands for all.
+                if name == "all_reduce" and rate > rate_by_name.get(name, 0.0):
+                    # The fastest message represents all of them on a crowded machine.
                     fastest = min(range(len(seconds)), key=seconds.__getitem__)
-                    share = min(1.0, of_all[fastest] / max(seconds[fastest], 1e-9))
-                found[name] = max(found.get(name, 0.0), rate)
-        rates = [(name, rate) for name, rate in found.items() if moved[name]]
+                    share = min(1.0, waited_by_round[fastest] / max(seconds[fastest], 1e-9))
+                rate_by_name[name] = max(rate_by_name.get(name, 0.0), rate)
+        rates = [(name, rate) for name, rate in rate_by_name.items() if moved[name]]
         return (*rates, (CPU_WAIT, round(share, 3))) if rates else ()
 
     def large_sum(self) -> str:
-        """How the sum of a message as large as the largest one timed differs; empty if all is right.
+        """Return how the sum of the largest timed message size is wrong, or '' if it is correct.
 
-        Large messages take other ways than small ones, in NCCL and through GPUs, links and switches.
+        Large messages take other paths than small ones, in NCCL and through GPUs, links and switches.
         """
         count = min(self._largest, _MOST_CHECKED) // 4
         if not count:
             return ""
         own = torch.arange(count, dtype=torch.int32, device=self._side.device) % _PERIOD
-        found = (own + sum_patterns.weight(self._rank, "float32")).float()
-        dist.all_reduce(found)
+        total = (own + sum_patterns.weight(self._rank, "float32")).float()
+        dist.all_reduce(total)
         self._side.settle(self._until)
         whole = sum(sum_patterns.weight(rank, "float32") for rank in range(self._world))
-        wrong = (found != (own * self._world + whole).float()).nonzero().flatten()
+        wrong = (total != (own * self._world + whole).float()).nonzero().flatten()
         if not len(wrong):
             return ""
         first = int(wrong[0])
-        wanted = first % _PERIOD * self._world + whole
+        expected = first % _PERIOD * self._world + whole
         return (
-            f"sum of a large message ({count * 4 / 1e6:.3g} MB): element {first} is {found[first].item():g} "
-            f"instead of {wanted} ({len(wrong)} of {count} elements differ)"
+            f"sum of a large message ({count * 4 / 1e6:.3g} MB): element {first} is {total[first].item():g} "
+            f"instead of {expected} ({len(wrong)} of {count} elements differ)"
         )
 
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
-        """Seconds of each step, in several rounds of all; of each all-reduce, those without a processor."""
+        """Return the seconds of each step per round, and the processor wait of each all-reduce."""
         content = torch.zeros(size // 4, dtype=torch.float32, device=self._side.device)
         steps = self._steps(content)
         began = time.monotonic()
-        for step in steps.values():  # warms up
+        for step in steps.values():  # Warms up.
             self._side.timed(step, self._until)
         seconds = time.monotonic() - began
         fewest = _FEWEST if seconds < _LONG_ROUND_SECONDS else 1
@@ -119,7 +119,7 @@ class BandwidthTest:
         return taken, waited
 
     def _steps(self, content: torch.Tensor) -> dict[str, Callable[[], object]]:
-        """In the order in which this rank does them: its send is its peer's receive."""
+        """Return the steps in this rank's order: its send matches its peer's receive."""
         steps: dict[str, Callable[[], object]] = {"all_reduce": lambda: dist.all_reduce(content)}
         both = [("send", lambda: self._send(content)), ("receive", lambda: self._receive(content))]
         if self._peer is not None:
@@ -127,7 +127,7 @@ class BandwidthTest:
         return steps
 
     def _size(self, megabytes: float) -> int:
-        """Bytes per message, a multiple of 4, the same on all ranks."""
+        """Return the bytes per message, a multiple of 4, equal on all ranks."""
         most = int(megabytes * 1e6) // 4 * 4
         size = min(most, PIECE_BYTES)
         while size < most:
@@ -135,7 +135,7 @@ class BandwidthTest:
             step = partial(dist.all_reduce, probe)
             seconds = min(self._side.timed(step, self._until) for _ in range(2))
             affordable = int(size * _MOST_SECONDS / max(seconds, 1e-6))
-            # In steps: what a small message takes is mostly the way there, and says little of a large one.
+            # The size grows in steps. Latency dominates small messages, so they predict large ones badly.
             larger = self._least(min(most, _STEP * size, affordable)) // 4 * 4
             if larger < 2 * size:
                 break
@@ -143,13 +143,13 @@ class BandwidthTest:
         return size
 
     def _least(self, number: int) -> int:
-        one = torch.tensor([number], dtype=torch.int64, device=self._side.device)
-        dist.all_reduce(one, dist.ReduceOp.MIN)
+        smallest = torch.tensor([number], dtype=torch.int64, device=self._side.device)
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
         self._side.settle(self._until)
-        return int(one.item())
+        return int(smallest.item())
 
     def _send(self, content: torch.Tensor) -> None:
-        """Both sides measure all of the way: neither begins before the other, nor stops early."""
+        """Send between two tokens, so that both sides measure the whole transfer."""
         token = torch.zeros(1, dtype=torch.float32, device=self._side.device)
         self._move(dist.irecv, token)
         self._move(dist.isend, content)
@@ -164,13 +164,13 @@ class BandwidthTest:
         self._side.settle(self._until)
 
     def _move(self, way: Callable[..., object], content: torch.Tensor) -> None:
-        # As a batch of one: NCCL uses the group's own connections then, and makes none for the pair.
+        # NCCL uses the group's connections for a batch of one operation, and opens none for the pair.
         for work in dist.batch_isend_irecv([dist.P2POp(way, content, self._peer)]):
             work.wait()
 
 
 def waited_for_processors() -> float:
-    """Seconds that the threads of this process could have run and did not; 0 if no kernel counts them."""
+    """Return the seconds that runnable threads of this process waited, or 0 if the kernel does not count."""
     threads = proc.listed("/proc/self/task")
-    told = [proc.content(f"/proc/self/task/{thread}/schedstat").split() for thread in threads]
-    return sum(int(words[1]) for words in told if len(words) > 1) / 1e9
+    statistics = [proc.content(f"/proc/self/task/{thread}/schedstat").split() for thread in threads]
+    return sum(int(fields[1]) for fields in statistics if len(fields) > 1) / 1e9

@@ -1,4 +1,4 @@
-"""Makes of what torch and its libraries print one short line, or the network that NCCL chose."""
+"""Shorten the output of torch and its libraries to one line, or to the network that NCCL chose."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NOT_SAID = re.compile(
     r"|NCCL INFO|^NCCL version|Last error:?\s*$"
     r"|^CUDA kernel errors might be|^For debugging consider|^Compile with `TORCH_USE|^Search for `cuda"
 )
+# torch's text of an NCCL error: the place in torch, the kind, and the code with its general meaning.
 _OF_NCCL = re.compile(
     r"NCCL error in: \S+, (?P<kind>.+?)(?: \(run with NCCL_DEBUG=\w+ for details\))?"
     r", NCCL version (?P<version>\S+)(?:\s+(?P<code>nccl[A-Z]\w+):.*)?"
 )
-"""How torch tells an error of NCCL's: where in torch, the kind, and the code with its general meaning."""
 _OF_A_PEER = re.compile(
     r"(?i)connection (?:was )?(?:reset|closed)|broken pipe|closed by (?:remote )?peer|ncclRemoteError"
     r"|remote process|timed out waiting|saw a wrong sum"
@@ -25,25 +25,25 @@ _TELLING = re.compile(r"(?i)error|warn|fatal|fail|abort|time.?out")
 _STAMP = re.compile(r"^(?:\[rank\d+\]:)?\[[EWI]\d+ [\d:.]+ \S+\.\w+:\d+\]\s*|^\S+:\d+:\d+ \[\d+\] ")
 _CHOSEN = re.compile(r"NCCL INFO (?:Assigned NET plugin (\S+) to comm|Using network (.+?)\s*$)", re.MULTILINE)
 _DEVICES = re.compile(r"NCCL INFO NET/(\w+) : Using (.+?)\s*(?:; OOB .*)?$", re.MULTILINE)
+# ``[0]mlx5_0:1/IB``. Merged ports: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``.
 _DEVICE = re.compile(r"\[\d+\] ?([\w.-]+)")
-"""``[0]mlx5_0:1/IB``; ports that NCCL merges: ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``."""
+# ``IBext``, ``IBext_v8``. NCCL lists its devices as devices of IB.
 _MELLANOX_PLUGIN = "IBext"
-"""``IBext``, ``IBext_v8``: its devices NCCL lists as those of IB."""
+# NCCL 2.18 and later loads its kernels on this GPU alone before the first of these lines.
 _CONNECTS = re.compile(r"NCCL INFO .*(?:Init START|Channel \d|Init COMPLETE)")
-"""Before its first line of these (2.18 and later) NCCL is on this GPU alone, and loads its kernels."""
 _DIRECT = re.compile(r"via NET/.+/GDRDMA")
 
 
 def short(text: str) -> str:
-    """The first lines that say something to who runs a job, as one; at most 300 characters."""
+    """Return the first informative lines as one line of at most 300 characters."""
     text = _OF_NCCL.sub(_nccl, text)
     lines = [
         _PLACE.sub("", _STAMP.sub("", line)).strip()
         for line in text.splitlines()
         if not _NOT_SAID.search(line)
     ]
-    said = " ".join([line for line in lines if line][:3])
-    plain = "".join(sign if sign.isprintable() else " " for sign in said)
+    joined = " ".join([line for line in lines if line][:3])
+    plain = "".join(sign if sign.isprintable() else " " for sign in joined)
     return plain if len(plain) <= _MOST else plain[: _MOST - 1] + "…"
 
 
@@ -53,36 +53,39 @@ def _nccl(error: re.Match[str]) -> str:
 
 
 def most_telling(texts: Iterable[str]) -> str:
-    """The first of these that says more than that another rank ended or was silent; else the first at all."""
-    said = [text for text in texts if text]
-    return next((text for text in said if not _OF_A_PEER.search(text)), said[0] if said else "")
+    """Return the first text that does not only blame another rank, else the first text, else ''."""
+    reasons = [text for text in texts if text]
+    return next((text for text in reasons if not _OF_A_PEER.search(text)), reasons[0] if reasons else "")
 
 
 def of_error(error: BaseException) -> str:
-    """An exception as one short line; its kind only where it says nothing."""
+    """Return an exception as one short line: its text, or its type if the text is empty."""
     return short(str(error)) or type(error).__name__
 
 
 def of_end(output: str) -> str:
-    """Why a process died, from the end of what it printed: the first word of what went wrong there."""
+    """Return why a process died: the first errors at the end of its output."""
     return short("\n".join(line for line in output.splitlines() if _TELLING.search(line)))
 
 
 def loads(log: str) -> bool:
-    """Whether NCCL has begun and has not come to other ranks yet.
+    """Return whether NCCL has started and has not connected to other ranks yet.
 
-    A build without code for these GPUs compiles it there, which takes a minute (nccl#1646).
+    A build without code for these GPUs compiles it at this point, for about a minute (nccl#1646).
     """
     return "NCCL INFO" in log and not _CONNECTS.search(log)
 
 
 def chosen(log: str) -> str:
-    """``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or empty if no network is spoken of."""
+    """Return the network: ``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or '' if the log has none."""
     named = _CHOSEN.search(log)
     if not named:
         return ""
     network = (named[1] or named[2]).strip()
-    of = "IB" if network.startswith(_MELLANOX_PLUGIN) else network
-    devices = [name for kind, using in _DEVICES.findall(log) if kind == of for name in _DEVICE.findall(using)]
+    listed_as = "IB" if network.startswith(_MELLANOX_PLUGIN) else network
+    devices: list[str] = []
+    for kind, listing in _DEVICES.findall(log):
+        if kind == listed_as:
+            devices += _DEVICE.findall(listing)
     direct = ["GDRDMA"] if _DIRECT.search(log) else []
     return " ".join([f"NET/{network}", *dict.fromkeys(devices), *direct])

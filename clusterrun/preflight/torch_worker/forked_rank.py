@@ -1,6 +1,6 @@
-"""A forked child that says lines over a pipe and cannot outlive this process; knows no torch and no test.
+"""Fork a child that writes lines to a pipe and cannot outlive this process.
 
-The process that forks must do so from its main thread, and before it touched CUDA or a process group.
+The caller must fork from its main thread, and before it uses CUDA or a process group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_OUTPUT = 256 * 1024
 
 
 class ForkedRank(ForkedCall):
-    """One forked child; what its libraries print goes to ``printed``, a descriptor of a file in memory."""
+    """One forked child. Its libraries print to ``printed``, a descriptor of a file in memory."""
 
     def __init__(self, pid: int, output: int, printed: int) -> None:
         super().__init__(pid, output)
@@ -31,11 +31,11 @@ class ForkedRank(ForkedCall):
         return data.decode("utf-8", "replace")
 
     def end(self) -> None:
-        """Kill it and all of its session, and give its descriptors back; ``printed`` is gone then."""
+        """Kill it and its session, and close its descriptors. ``printed`` is unusable afterwards."""
         if self._printed < 0:
             return
         if not self.gone():
-            for end in (os.killpg, os.kill):  # its session, and itself if it has none yet
+            for end in (os.killpg, os.kill):  # Its session, and itself if it has none yet.
                 with suppress(OSError):
                     end(self.pid, signal.SIGKILL)
         os.close(self.output)
@@ -47,16 +47,17 @@ class ForkedRank(ForkedCall):
 
 
 def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = ()) -> ForkedRank:
-    """Run ``body(say)`` in a child with a session of its own; ``keep`` are descriptors that it uses.
+    """Run ``body(say)`` in a child with a session of its own. ``keep`` are descriptors that it uses.
 
-    The child has no input, and what is printed there goes into memory. It ends with ``body``,
-    without unwinding into the code of this process. Raises ``OSError`` if no process can be made.
+    The child has no input, and its prints go to memory. It ends with ``body``, without unwinding into the
+    code of this process. Raise ``OSError`` if no process can be started.
     """
     readable, writable = os.pipe2(os.O_CLOEXEC)
     printed = os.memfd_create("output", os.MFD_CLOEXEC)
 
     def speak() -> None:
-        settle(printed, {writable, *keep})  # a peer must see ports of other tests close when they close
+        # A peer must see the ports of other tests close.
+        settle(printed, {writable, *keep})
         body(lambda line: write_all(writable, line.encode() + b"\n"))
 
     try:
@@ -67,13 +68,13 @@ def fork(body: Callable[[Callable[[str], None]], None], keep: Collection[int] = 
 
 
 def await_lines(child: ForkedRank, seconds: float) -> list[bytes]:
-    """All that a child says until it ends or ``seconds`` have passed; it is killed then."""
-    said: list[bytes] = []
+    """Return the lines of a child until it ends or for ``seconds``. Then kill it."""
+    lines: list[bytes] = []
     until = time.monotonic() + seconds
     poll = select.poll()
     poll.register(child.output, select.POLLIN)
     while not child.closed and time.monotonic() < until:
         poll.poll(max(0.0, until - time.monotonic()) * 1000)
-        said += child.lines()
+        lines += child.lines()
     child.end()
-    return said
+    return lines

@@ -1,6 +1,6 @@
-"""What one rank of a test does, stage by stage, and says of it; knows neither processes nor ports.
+"""Run one rank of a test, stage by stage.
 
-It runs in a forked child that may be killed at any moment: each stage is said before it begins.
+It runs in a forked child that may be killed at any time, so it reports each stage before the stage begins.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from clusterrun.preflight.torch_worker import sum_patterns
 from clusterrun.preflight.torch_worker.backend import dress, on, variables
 from clusterrun.preflight.torch_worker.bandwidth import BandwidthTest
 from clusterrun.preflight.torch_worker.error_text import of_error
-from clusterrun.preflight.torch_worker.rank_report import RankWord
+from clusterrun.preflight.torch_worker.rank_report import RankReport
 
 _COUNT = 16384
 _LOOPBACK = "127.0.0.1"
 _MOST_GATHERED = 1 << 20
 _PART_SECONDS = 2.0
+# The share of the remaining time for torch's own limits, so that its error arrives before the kill.
 _OWN_SHARE = 0.75
-"""Of the time that is left, what torch's own limits get: its words come before the kill."""
 _WORDS_SHARE = 0.05
 
 
 class Rank:
-    """One of a node's ranks in a test, number ``local``.
+    """The rank with local number ``local`` in a test.
 
     ``listening`` is the descriptor of the store's socket in the lead's first rank, else -1. ``until`` is
-    monotonic. ``spoils``: the test hook that makes this rank's contribution wrong.
+    monotonic. ``spoils`` is a test hook that makes this rank's contribution wrong.
     """
 
     def __init__(self, task: GroupTask, local: int, listening: int, until: float, spoils: bool) -> None:
         self._task, self._local, self._listening, self._spoils = task, local, listening, spoils
         self._rank, self._world = task.place * task.ranks + local, len(task.members) * task.ranks
+        # The rank of a pair's other node with the same local number, on the same rail.
         self._peer = (1 - task.place) * task.ranks + local
-        """The rank of a pair's other node with the same local number: the same rail."""
         self._killed_at = until
-        # Before the kill, so that a GPU that hangs is told in words.
+        # Before the kill, so that the rank itself reports a GPU that hangs.
         self._until = until - _WORDS_SHARE * task.limit
         self._wrong: list[str] = []
 
-    def serve(self, backend: str, users: Mapping[str, str], say: Callable[[RankWord], None]) -> None:
-        """Run this rank's part of the test and report each stage and the end; never raises."""
+    def serve(self, backend: str, users: Mapping[str, str], say: Callable[[RankReport], None]) -> None:
+        """Run this rank's part of the test. Report each stage and the end. Never raise."""
         self._say = say
         try:
             self._run(backend, users)
-        except BaseException as error:  # noqa: BLE001 (whatever it was is the answer)
-            say(RankWord(ended=True, why=of_error(error)))
+        except BaseException as error:  # noqa: BLE001 (any exception is the answer)
+            say(RankReport(ended=True, why=of_error(error)))
 
     def _run(self, backend: str, users: Mapping[str, str]) -> None:
         self._stage("store")
@@ -70,58 +70,58 @@ class Rank:
         self._stage("timed")
         rates = pace.rates(self._task.megabytes)
         self._wrong += filter(None, [pace.large_sum()])
-        self._say(RankWord(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
+        self._say(RankReport(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
         self._part(store)
 
     def _stage(self, name: str) -> None:
-        self._say(RankWord(stage=name))
+        self._say(RankReport(stage=name))
 
     def _left(self) -> float:
         return max(0.2, (self._killed_at - time.monotonic()) * _OWN_SHARE)
 
     def _store(self) -> dist.Store:
-        port, world, left = self._task.port, self._world, self._left()
+        port, world, seconds = self._task.port, self._world, self._left()
         if self._listening >= 0:
-            whole = host_store(self._listening, port, world, left)
+            whole = host_store(self._listening, port, world, seconds)
         else:
-            whole = connect_store(self._task.members[0].address, port, world, left)
+            whole = connect_store(self._task.members[0].address, port, world, seconds)
         return dist.PrefixStore(f"test {self._task.test}", whole)
 
     def _sums(self) -> None:
         for kind in sum_patterns.KINDS:
-            found = self._given(_COUNT, kind)
-            dist.all_reduce(found)
+            total = self._given(_COUNT, kind)
+            dist.all_reduce(total)
             self._side.settle(self._until)
-            said = sum_patterns.difference(found.cpu(), self._world, kind)
-            self._wrong += [said] if said else []
-        seen = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
-        dist.all_reduce(seen)
+            difference = sum_patterns.difference(total.cpu(), self._world, kind)
+            self._wrong += [difference] if difference else []
+        affected = torch.tensor([int(bool(self._wrong))], dtype=torch.int64, device=self._side.device)
+        dist.all_reduce(affected)
         self._side.settle(self._until)
-        if seen.item():
-            self._whose(int(seen.item()))
+        if affected.item():
+            self._whose(int(affected.item()))
 
     def _given(self, count: int, kind: str) -> torch.Tensor:
-        given = sum_patterns.contribution(self._rank, count, kind)
+        contribution = sum_patterns.contribution(self._rank, count, kind)
         if self._spoils:
-            given[count // 3] += 1
-        return given.to(self._side.device)
+            contribution[count // 3] += 1
+        return contribution.to(self._side.device)
 
-    def _whose(self, saw: int) -> None:
-        """Gather what each rank gave: what arrives changed names its rank."""
+    def _whose(self, affected: int) -> None:
+        """Gather the contribution of each rank. A changed contribution names its rank."""
         count = max(64, min(_COUNT, _MOST_GATHERED // self._world))
-        given = self._given(count, "int64")
-        gathered = [torch.zeros_like(given) for _ in range(self._world)]
-        dist.all_gather(gathered, given)
+        contribution = self._given(count, "int64")
+        gathered = [torch.zeros_like(contribution) for _ in range(self._world)]
+        dist.all_gather(gathered, contribution)
         self._side.settle(self._until)
-        changed = sum_patterns.changed([one.cpu() for one in gathered], "int64").items()
-        said = [f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed]
-        if not said:
-            where = f", on {self._named(self._rank)} alone" if saw == 1 else ""
-            said = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
+        changed = sum_patterns.changed([tensor.cpu() for tensor in gathered], "int64").items()
+        problems = [f"what {self._named(rank)} gave arrived changed at element {at}" for rank, at in changed]
+        if not problems:
+            where = f", on {self._named(self._rank)} alone" if affected == 1 else ""
+            problems = [f"what each rank gave arrived right: the summing itself is wrong{where}"]
             if not self._wrong:
-                said = ["another rank saw a wrong sum"]
-        # Who it was before how it showed: a table has room for the first words.
-        self._wrong[:0] = said
+                problems = ["another rank saw a wrong sum"]
+        # The culprit precedes the symptom: a table shows only the beginning.
+        self._wrong[:0] = problems
 
     def _named(self, rank: int) -> str:
         place, local = divmod(rank, self._task.ranks)
@@ -136,7 +136,7 @@ class Rank:
                 self._wrong.append(f"what {self._named(self._peer)} sent arrived changed")
 
     def _part(self, store: dist.Store) -> None:
-        """Stay until all are done: a connection that closes early may take a peer's last bytes with it."""
+        """Stay until all ranks finish. A connection that closes early may lose a peer's last bytes."""
         limit = timedelta(seconds=_PART_SECONDS)
         if store.add("done", 1) == self._world:
             store.set("all done", "1")
@@ -148,22 +148,22 @@ class Rank:
 
 
 def host_store(listening: int, port: int, world: int, seconds: float) -> dist.Store:
-    """The store itself, on a socket that listens already; what dialled it before is served. Raises as torch.
+    """Serve the store on a socket that already listens, including earlier connections. Raise as torch does.
 
-    The lead reaches itself by loopback: what becomes of its address is for the others to see.
+    The lead connects to itself by loopback. The other nodes test its address.
     """
-    given = {"is_master": True, "master_listen_fd": listening}
+    options = {"is_master": True, "master_listen_fd": listening}
     try:
-        return _store(_LOOPBACK, port, world, seconds, **given)
+        return _store(_LOOPBACK, port, world, seconds, **options)
     except NotImplementedError:
-        # Before torch 2.8 only the older of its two servers takes a socket over.
-        return _store(_LOOPBACK, port, world, seconds, **given, use_libuv=False)
+        # Only the older of the two servers of torch accepts a socket before torch 2.8.
+        return _store(_LOOPBACK, port, world, seconds, **options, use_libuv=False)
 
 
 def connect_store(address: str, port: int, world: int, seconds: float) -> dist.Store:
     return _store(address, port, world, seconds, is_master=False)
 
 
-def _store(address: str, port: int, world: int, seconds: float, **given: bool | int) -> dist.Store:
+def _store(address: str, port: int, world: int, seconds: float, **options: bool | int) -> dist.Store:
     limit = timedelta(seconds=seconds)
-    return dist.TCPStore(address, port, world, timeout=limit, wait_for_workers=False, **given)
+    return dist.TCPStore(address, port, world, timeout=limit, wait_for_workers=False, **options)

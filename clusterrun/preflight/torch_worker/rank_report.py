@@ -1,4 +1,4 @@
-"""What a rank says over its pipe, and how the words of a node's ranks become one result; reads no clock."""
+"""Encode the reports of ranks, and join the reports of a node's ranks to one result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 STAGES = ("", "store", "group", "exact", "send", "receive", "timed", "product", "done")
+# Each rank of a pair has a link of its own. The slowest rank determines all other rates.
 _PER_NODE: dict[str, Callable[[list[float]], float]] = {"send": sum, "receive": sum, CPU_WAIT: max}
-"""Each rank of a pair has a way of its own; all else is one thing that all ranks do: the slowest counts."""
 
 
 @frozen
-class RankWord:
-    """A stage that begins, or (``ended``) all that a rank found; an end without a stage keeps the last."""
+class RankReport:
+    """The begin of a stage, or (``ended``) the outcome. An end without a stage keeps the last one."""
 
     stage: str = ""
     ended: bool = False
@@ -32,52 +32,55 @@ class RankWord:
         return bool(self.wrong or self.why)
 
 
-def line(word: RankWord) -> str:
-    return json.dumps(encode(word), separators=(",", ":"))
+def line(report: RankReport) -> str:
+    return json.dumps(encode(report), separators=(",", ":"))
 
 
-def read(text: bytes) -> RankWord:
-    return decode(RankWord, json.loads(text))
+def read(text: bytes) -> RankReport:
+    return decode(RankReport, json.loads(text))
 
 
-def joined(test: int, seconds: float, words: Sequence[RankWord], transport: str = "") -> GroupResult:
-    """A node's result from the last words of its ranks, all ended; ``why`` is the first that tells most."""
-    differing = _odd(words)
-    wrong = most_telling(word.wrong for word in words) or differing
-    why = most_telling(word.why for word in words)
+def joined(test: int, seconds: float, reports: Sequence[RankReport], transport: str = "") -> GroupResult:
+    """Return a node's result from the final reports of its ranks."""
+    differing = _odd(reports)
+    wrong = most_telling(report.wrong for report in reports) or differing
+    why = most_telling(report.why for report in reports)
     return GroupResult(
         test=test,
         passed=not wrong and not why,
-        stage=min((word.stage for word in words), key=STAGES.index),
+        stage=min((report.stage for report in reports), key=STAGES.index),
         seconds=seconds,
-        rates=_rates(words),
+        rates=_rates(reports),
         wrong=wrong,
         why=why,
-        fingerprint=_most_common(words),
+        fingerprint=_most_common(reports),
         transport=transport,
     )
 
 
-def _rates(words: Sequence[RankWord]) -> tuple[tuple[str, float], ...]:
-    """By name for the node, and where it has several ranks also by rank: ``send:3``."""
-    names = dict.fromkeys(name for word in words for name, _ in word.rates)
-    of_rank = [dict(word.rates) for word in words]
+def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
+    """Return rates by name for the node, and also by rank (``send:3``) if it has several ranks."""
+    names = dict.fromkeys(name for report in reports for name, _ in report.rates)
+    of_rank = [dict(report.rates) for report in reports]
     whole = [(name, _PER_NODE.get(name, min)([r[name] for r in of_rank if name in r])) for name in names]
     single = [
         (f"{name}:{rank}", rates[name])
         for name in names
         for rank, rates in enumerate(of_rank)
-        if name in rates and name != CPU_WAIT and len(words) > 1
+        if name in rates and name != CPU_WAIT and len(reports) > 1
     ]
     return (*whole, *single)
 
 
-def _most_common(words: Sequence[RankWord]) -> str:
-    return Counter(word.fingerprint for word in words).most_common(1)[0][0]
+def _most_common(reports: Sequence[RankReport]) -> str:
+    return Counter(report.fingerprint for report in reports).most_common(1)[0][0]
 
 
-def _odd(words: Sequence[RankWord]) -> str:
-    """Which GPUs of a node have another product than most of them."""
-    usual = _most_common(words)
-    odd = [str(rank) for rank, word in enumerate(words) if word.fingerprint != usual and not word.failed]
+def _odd(reports: Sequence[RankReport]) -> str:
+    """Return a message about GPUs whose product differs from most GPUs of the node, or ''."""
+    usual = _most_common(reports)
+    odd: list[str] = []
+    for rank, report in enumerate(reports):
+        if report.fingerprint != usual and not report.failed:
+            odd.append(str(rank))
     return f"the product of GPU {', '.join(odd)} differs from that of the others" if odd else ""

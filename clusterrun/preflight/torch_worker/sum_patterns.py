@@ -1,4 +1,4 @@
-"""Integers whose sums are exact in any order, so that each wrong bit, place or rank shows; knows no group."""
+"""Make integers whose sums are exact in any order and reveal each wrong bit, position or rank."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST_LOOKED_AT = 64
 
 
 def weight(rank: int, kind: str) -> int:
-    """What tells a rank's contribution from the others'; in floats small, so that 50,000 ranks stay exact."""
+    """Return the factor that identifies a rank. It is small for floats: 50,000 ranks stay exact."""
     return rank + 1 if kind == "int64" else rank % 16 + 1
 
 
 def contribution(rank: int, count: int, kind: str) -> torch.Tensor:
-    """What ``rank`` puts into the sum: element j is weight × u(j) + v(j), u and v fixed for all ranks."""
+    """Return the summand of ``rank``: element j is weight × u(j) + v(j). All ranks share u and v."""
     steep, flat = _terms(count, kind)
     return (weight(rank, kind) * steep + flat).to(getattr(torch, kind))
 
@@ -33,25 +33,25 @@ def _terms(count: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     return (place * 2654435761 // 128) % steepest + 1, place % 7
 
 
-def difference(found: torch.Tensor, world: int, kind: str) -> str:
-    """How a sum differs from what it must be, and which one rank explains that; empty if all is right."""
-    wanted = total(world, found.numel(), kind)
-    wrong = (found != wanted).nonzero().flatten()
+def difference(sums: torch.Tensor, world: int, kind: str) -> str:
+    """Return how a sum is wrong and which single rank explains it, or '' if it is correct."""
+    expected = total(world, sums.numel(), kind)
+    wrong = (sums != expected).nonzero().flatten()
     if not len(wrong):
         return ""
     first = int(wrong[0])
-    shown = f"{kind} sum: element {first} is {found[first].item()} instead of {wanted[first].item()}"
-    extent = f" ({len(wrong)} of {found.numel()} elements differ)" if len(wrong) > 1 else ""
-    return shown + extent + _explained(found, wanted, wrong, world, kind)
+    example = f"{kind} sum: element {first} is {sums[first].item()} instead of {expected[first].item()}"
+    extent = f" ({len(wrong)} of {sums.numel()} elements differ)" if len(wrong) > 1 else ""
+    return example + extent + _explained(sums, expected, wrong, world, kind)
 
 
-def _explained(found: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor, world: int, kind: str) -> str:
-    steep, flat = _terms(found.numel(), kind)
-    seen = wrong[:_MOST_LOOKED_AT]
-    off = (found[seen] - wanted[seen]).to(torch.int64)
+def _explained(sums: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor, world: int, kind: str) -> str:
+    steep, flat = _terms(sums.numel(), kind)
+    sample = wrong[:_MOST_LOOKED_AT]
+    off = (sums[sample] - expected[sample]).to(torch.int64)
     for sign, word in ((-1, "is missing"), (1, "is there twice")):
-        weights = torch.div(sign * off - flat[seen], steep[seen], rounding_mode="floor")
-        rest = torch.remainder(sign * off - flat[seen], steep[seen])
+        weights = torch.div(sign * off - flat[sample], steep[sample], rounding_mode="floor")
+        rest = torch.remainder(sign * off - flat[sample], steep[sample])
         same = bool((rest == 0).all()) and bool((weights == weights[0]).all())
         ranks = [rank for rank in range(world) if weight(rank, kind) == int(weights[0])]
         if same and len(ranks) == 1:
@@ -59,13 +59,13 @@ def _explained(found: torch.Tensor, wanted: torch.Tensor, wrong: torch.Tensor, w
     return ""
 
 
-def changed(given: Sequence[torch.Tensor], kind: str) -> dict[int, int]:
-    """Of gathered contributions, in rank order: the ranks whose is not what it must be, and where."""
-    wrong = {rank: wrong_at(one, rank, kind) for rank, one in enumerate(given)}
+def changed(contributions: Sequence[torch.Tensor], kind: str) -> dict[int, int]:
+    """Return the ranks whose gathered contribution is wrong, each with its first wrong element."""
+    wrong = {rank: wrong_at(values, rank, kind) for rank, values in enumerate(contributions)}
     return {rank: at for rank, at in wrong.items() if at is not None}
 
 
-def wrong_at(given: torch.Tensor, rank: int, kind: str) -> int | None:
-    """The first element in which ``given`` is not the contribution of ``rank``."""
-    wrong = (given != contribution(rank, given.numel(), kind)).nonzero().flatten()
+def wrong_at(values: torch.Tensor, rank: int, kind: str) -> int | None:
+    """Return the first element that differs from the contribution of ``rank``, or None."""
+    wrong = (values != contribution(rank, values.numel(), kind)).nonzero().flatten()
     return int(wrong[0]) if len(wrong) else None

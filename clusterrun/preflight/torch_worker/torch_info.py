@@ -1,4 +1,4 @@
-"""What the ranks' torch sees on this node: versions and GPUs, looked at in a child; decides nothing else."""
+"""Report the versions and GPUs that the ranks' torch sees on this node."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _SECONDS = 60.0
 
 
 def look(gpus: bool = True, visible: str = "", seconds: float = _SECONDS) -> TorchStarted:
-    """What there is, but for ``gpus`` where they are not wanted; ``visible`` is ``CUDA_VISIBLE_DEVICES``.
+    """Return versions, and GPUs if ``gpus`` is set. ``visible`` is ``CUDA_VISIBLE_DEVICES``.
 
-    ``why`` says what kept torch or NCCL from GPUs it was built for, such as a driver silent for ``seconds``.
+    ``why`` explains why torch or NCCL cannot use its GPUs, such as a driver silent for ``seconds``.
     """
     nccls = torch.version.cuda or getattr(torch.version, "hip", None)
-    seen = TorchStarted(True, 0.0)
+    info = TorchStarted(True, 0.0)
     if gpus and (nccls or _xpu()):
-        # In a child: after CUDA was touched here, no test could be forked any more.
-        said = await_lines(fork(lambda say: say(json.dumps(encode(_counted())))), seconds)
+        # A child does this, because a process that uses CUDA cannot fork tests.
+        lines = await_lines(fork(lambda say: say(json.dumps(encode(_counted())))), seconds)
         silent = TorchStarted(True, 0.0, f"the GPU driver did not answer torch within {seconds:g} s")
-        seen = decode(TorchStarted, json.loads(said[0])) if said else silent
-    usable = nccls and seen.devices > 0 and dist.is_nccl_available()
+        info = decode(TorchStarted, json.loads(lines[0])) if lines else silent
+    usable = nccls and info.devices > 0 and dist.is_nccl_available()
     divided = instances(visible) if usable else []
     several = len(divided) > 1
-    mixed = f"NCCL takes no two instances (MIG) of a GPU: ranks on all {len(divided)} need gloo"
+    mixed = f"NCCL does not support two MIG instances of a GPU: ranks on all {len(divided)} need gloo"
     own = (("torch", str(torch.__version__)), ("cuda", str(nccls or "none")), ("xpu", _xpu()))
-    versions = (*own, *seen.versions, ("python", platform.python_version()))
+    versions = (*own, *info.versions, ("python", platform.python_version()))
     return replace(
-        seen,
-        why=mixed if several else seen.why,
+        info,
+        why=mixed if several else info.why,
         backend=NCCL if usable and not several else GLOO,
-        devices=len(divided) if several else seen.devices,
-        versions=tuple((what, version) for what, version in versions if version),
+        devices=len(divided) if several else info.devices,
+        versions=tuple((subject, version) for subject, version in versions if version),
     )
 
 
@@ -51,13 +51,13 @@ def _xpu() -> str:
 
 
 def _counted() -> TorchStarted:
-    """How many GPUs torch sees, the version of NCCL and the first one's name; ``why`` it sees none."""
+    """Return the number of GPUs, the NCCL version and the first GPU's name, or ``why`` there is none."""
     try:
-        seen = getattr(torch, "xpu" if _xpu() else "cuda")
-        seen.init()
+        devices = getattr(torch, "xpu" if _xpu() else "cuda")
+        devices.init()
         with_nccl = not _xpu() and dist.is_nccl_available()
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if with_nccl else ""
-        versions = (("nccl", nccl), ("gpu", seen.get_device_name(0)))
-        return TorchStarted(True, 0.0, devices=seen.device_count(), versions=versions)
-    except Exception as error:  # noqa: BLE001 (torch raises many kinds, and each is an answer)
+        versions = (("nccl", nccl), ("gpu", devices.get_device_name(0)))
+        return TorchStarted(True, 0.0, devices=devices.device_count(), versions=versions)
+    except Exception as error:  # noqa: BLE001 (torch raises many types, and each is an answer)
         return TorchStarted(True, 0.0, f"torch sees no GPU: {of_error(error)}")

@@ -1,7 +1,7 @@
-"""The torch worker: imports torch once, then forks each test that it is asked for on stdin; decides nothing.
+"""The torch worker: import torch once, then fork each test that stdin requests.
 
-It runs with the ranks' Python in the ranks' environment. It never touches CUDA itself, has one
-thread, and ends with its stdin or with the process that started it; then its children end too.
+It runs with the ranks' Python in the ranks' environment. It never uses CUDA itself and has one thread. It and
+its children end with its stdin or with the process that started it.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
 from clusterrun.runtime.network import bound
 from clusterrun.runtime.processes import on_parents_death
 
-Work = Callable[[Callable[[rank_report.RankWord], None]], None]
+Work = Callable[[Callable[[rank_report.RankReport], None]], None]
 
+# A hook for tests: the nodes with these names (separated by commas) contribute a wrong summand.
 CORRUPT_VARIABLE = "CLUSTERRUN_TEST_CORRUPT_NODE"
-"""A hook for tests: nodes of these names (separated by commas) give a wrong summand in exact sums."""
 _SHORTEST_WAIT = 0.02
 _READY = 4
 
 
 def main(environment: Mapping[str, str], gpus: bool = True) -> int:
-    """Be the torch worker; ``gpus`` as in ``StartTorch``. Its exit code: 1 where torch cannot be used."""
+    """Run the torch worker. Return 1 if torch is unusable. ``gpus`` is as in ``StartTorch``."""
     began = time.monotonic()
     on_parents_death(os.getppid(), signal.SIGKILL)
     out = os.dup(1)
-    os.dup2(2, 1)  # what libraries print must not get among the answers
+    os.dup2(2, 1)  # Prints of libraries must not mix with the answers.
     try:
-        warm = _warmed(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
-    except BaseException as error:  # noqa: BLE001 (an import may fail in any way, and that is the answer)
+        started = _start_torch(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
+    except BaseException as error:  # noqa: BLE001 (any failure of the import is the answer)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         why = f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"[:300]
         _write(out, TorchStarted(up=False, seconds=time.monotonic() - began, why=why))
         return 1
     ports = ListeningPorts()
-    _write(out, replace(warm, ports=ports.fill()))
+    _write(out, replace(started, ports=ports.fill()))
     gc.collect()
-    gc.freeze()  # a child's collection would copy all of these pages
-    serving = TorchServer(warm, dict(environment), ports, lambda result: _write(out, result))
+    gc.freeze()  # Else a collection in a child copies all of these pages.
+    serving = TorchServer(started, dict(environment), ports, lambda result: _write(out, result))
     try:
         serving.run()
     finally:
@@ -61,16 +61,16 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
     return 0
 
 
-def _warmed(began: float, gpus: bool, visible: str) -> TorchStarted:
+def _start_torch(began: float, gpus: bool, visible: str) -> TorchStarted:
     import torch.distributed
 
     if not torch.distributed.is_available():
         raise ImportError("this torch was built without torch.distributed")
-    # What imports torch at its top is loaded here, once, for all children.
+    # Load the modules that import torch once, for all children.
     from clusterrun.preflight.torch_worker import matmul, rank, torch_info  # noqa: F401
 
-    seen = torch_info.look(gpus, visible)
-    return replace(seen, seconds=round(time.monotonic() - began, 3))
+    info = torch_info.look(gpus, visible)
+    return replace(info, seconds=round(time.monotonic() - began, 3))
 
 
 def _write(descriptor: int, value: object) -> None:
@@ -78,13 +78,16 @@ def _write(descriptor: int, value: object) -> None:
 
 
 class ListeningPorts:
-    """A few sockets that listen before a test needs one for its store; each is given away once."""
+    """Sockets that listen before a test needs one for its store. Each is used once."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
 
     def fill(self) -> tuple[int, ...]:
-        new = {one.getsockname()[1]: one for one in map(_listening, [0] * (_READY - len(self._sockets)))}
+        new = {
+            listener.getsockname()[1]: listener
+            for listener in map(_listening, [0] * (_READY - len(self._sockets)))
+        }
         self._sockets.update(new)
         return tuple(new)
 
@@ -93,33 +96,33 @@ class ListeningPorts:
 
 
 def _listening(port: int) -> socket.socket:
-    one = bound(port)
-    one.listen(socket.SOMAXCONN)
-    return one
+    listener = bound(port)
+    listener.listen(socket.SOMAXCONN)
+    return listener
 
 
 class TorchServer:
-    """The loop of the torch worker: tasks come in, trials run, results go out."""
+    """The loop of the torch worker: read tasks, run tests, write results."""
 
     def __init__(
         self,
-        warm: TorchStarted,
+        started: TorchStarted,
         environment: dict[str, str],
         ports: ListeningPorts,
         answer: Callable[[GroupResult], None],
     ) -> None:
-        self._warm, self._ports, self._answer = warm, ports, answer
+        self._started, self._ports, self._answer = started, ports, answer
         self._users = environment
         self._spoilt = tuple(filter(None, environment.get(CORRUPT_VARIABLE, "").split(",")))
-        self._trials: list[GroupTestRun] = []
+        self._test_runs: list[GroupTestRun] = []
+        # Tests on GPUs that wait until the processes of an earlier test end.
         self._waiting: list[tuple[GroupTask, float]] = []
-        """Tests with GPUs that were asked for while processes of an earlier one were still leaving."""
         self._rest = b""
 
     def run(self) -> None:
-        asked = True
-        while asked:
-            asked = self._take_tasks() if self._wait() else True
+        is_open = True
+        while is_open:
+            is_open = self._take_tasks() if self._wait() else True
             self.step(time.monotonic())
 
     def take(self, task: GroupTask, now: float) -> None:
@@ -127,26 +130,26 @@ class TorchServer:
         self._begin_waiting()
 
     def step(self, now: float) -> None:
-        """Answer for tests that have ended, forget those that are gone, and begin what waited for them."""
-        for trial in self._trials:
-            result = trial.look(now)
+        """Answer for complete tests, drop the ended ones, and begin waiting tests."""
+        for test_run in self._test_runs:
+            result = test_run.look(now)
             if result:
                 self._answer(replace(result, ports=self._ports.fill()))
-        self._trials = [trial for trial in self._trials if not trial.over(now)]
+        self._test_runs = [test_run for test_run in self._test_runs if not test_run.over(now)]
         self._begin_waiting()
 
     def kill(self) -> None:
-        for trial in self._trials:
-            trial.kill()
+        for test_run in self._test_runs:
+            test_run.kill()
 
     def _wait(self) -> bool:
-        """Until something came or is due; whether it is on stdin."""
+        """Wait for an event or the next deadline. Return whether stdin is ready."""
         poll = select.poll()
         poll.register(0, select.POLLIN)
-        for trial in self._trials:
-            for pipe in trial.pipes:
+        for test_run in self._test_runs:
+            for pipe in test_run.pipes:
                 poll.register(pipe, select.POLLIN)
-        due = min((trial.wakes_at() for trial in self._trials), default=None)
+        due = min((test_run.wakes_at() for test_run in self._test_runs), default=None)
         limit = None if due is None else max(_SHORTEST_WAIT, due - time.monotonic()) * 1000
         return any(descriptor == 0 for descriptor, _ in poll.poll(limit))
 
@@ -158,44 +161,45 @@ class TorchServer:
         return bool(data)
 
     def _begin_waiting(self) -> None:
-        """Begin tests in the order of asking; a GPU may take one process only (EXCLUSIVE_PROCESS)."""
+        """Begin tests in the order of arrival. A GPU may accept only one process (EXCLUSIVE_PROCESS)."""
         while self._waiting:
-            task, asked = self._waiting[0]
-            if self._backend(task) == "nccl" and any(trial.leaving for trial in self._trials):
+            task, received_at = self._waiting[0]
+            if self._backend(task) == "nccl" and any(test_run.leaving for test_run in self._test_runs):
                 return
             del self._waiting[0]
             try:
-                children = self._fork(task, asked + task.limit)
+                children = self._fork(task, received_at + task.limit)
             except OSError as error:
                 why = f"the test could not be started: {of_error(error)}"
                 self._answer(GroupResult(test=task.test, passed=False, stage="store", seconds=0.0, why=why))
             else:
-                self._trials.append(GroupTestRun(task, children, asked))
+                self._test_runs.append(GroupTestRun(task, children, received_at))
 
     def _backend(self, task: GroupTask) -> str:
-        return task.backend or self._warm.backend
+        return task.backend or self._started.backend
 
     def _fork(self, task: GroupTask, until: float) -> list[ForkedRank]:
         from clusterrun.preflight.torch_worker import matmul, rank
 
         backend = self._backend(task)
         if task.kind == "product":
-            count = 1 if backend == "gloo" else task.ranks  # one for all CPUs of a node, or one for each GPU
+            # One product for all CPUs of a node, or one for each GPU.
+            count = 1 if backend == "gloo" else task.ranks
             return _all_or_none([(partial(matmul.serve, backend, i, until), -1) for i in range(count)])
         spoils = task.members[task.place].name in self._spoilt
         with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
-            given = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
-            ranks = [rank.Rank(task, i, one, until, spoils) for i, one in enumerate(given)]
-            works = [partial(one.serve, backend, self._users) for one in ranks]
-            return _all_or_none(list(zip(works, given)))
+            descriptors = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]
+            ranks = [rank.Rank(task, i, fd, until, spoils) for i, fd in enumerate(descriptors)]
+            works = [partial(test_rank.serve, backend, self._users) for test_rank in ranks]
+            return _all_or_none(list(zip(works, descriptors)))
 
 
 def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:
-    """A child for each work, with the descriptor that it uses; or none of them. Raises ``OSError``."""
+    """Fork a child per work, with the descriptor that it uses. Raise ``OSError`` and end all if one fails."""
     children: list[ForkedRank] = []
     try:
-        for work, kept in works:
-            children.append(fork(partial(_said, work), keep=[kept]))
+        for work, descriptor in works:
+            children.append(fork(partial(_serve, work), keep=[descriptor]))
     except OSError:
         for child in children:
             child.end()
@@ -203,5 +207,5 @@ def _all_or_none(works: Sequence[tuple[Work, int]]) -> list[ForkedRank]:
     return children
 
 
-def _said(work: Work, say: Callable[[str], None]) -> None:
-    work(lambda word: say(rank_report.line(word)))
+def _serve(work: Work, say: Callable[[str], None]) -> None:
+    work(lambda report: say(rank_report.line(report)))

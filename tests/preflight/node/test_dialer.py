@@ -76,7 +76,7 @@ def test_a_resolver_that_does_not_answer_is_told_by_the_seconds_for_each_name(mo
 def dial(task: DialTask) -> tuple[Dialled, ...]:
     with selectors.DefaultSelector() as selector:
         one = Dialer(task, watching(selector))
-        while not one.done:
+        while not one.is_done:
             for key, events in selector.select(max(0.0, one.due_at() - time.monotonic())):
                 key.data(events)
             one.tick()
@@ -112,9 +112,9 @@ def test_large_packets_are_lost_where_only_small_ones_are_refused(small, lost):
         for _ in range(ENOUGH):
             assert not sizes.lost
             sizes.send()
-        assert (sizes.lost, sizes.done) == (lost, False)
+        assert (sizes.lost, sizes.is_done) == (lost, False)
         sizes.close()
-        assert (sizes.lost, sizes.done) == (lost, True)
+        assert (sizes.lost, sizes.is_done) == (lost, True)
 
 
 @pytest.mark.parametrize("free", [1, 3, 20])

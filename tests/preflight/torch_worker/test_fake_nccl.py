@@ -119,7 +119,7 @@ def test_fake_nccl_that_compiles_its_kernels_is_no_hang(fake: FakeNodes) -> None
 
 def test_a_timeout_of_a_fake_gpu_is_told_in_words_before_the_kill(fake: FakeNodes) -> None:
     for result in fake.results("timeout", limit=4.0):
-        assert result.why == "the GPU did not finish what was queued"
+        assert result.why == "the GPU did not finish the queued work"
 
 
 def test_a_wrong_sum_of_a_fake_gpu_is_seen_and_the_summing_itself_named(fake: FakeNodes) -> None:

@@ -7,13 +7,13 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.preflight.tasks import GroupMember, GroupTask, TorchStarted
 from clusterrun.preflight.torch_worker.group_test_run import GroupTestRun
-from clusterrun.preflight.torch_worker.rank_report import RankWord, line
+from clusterrun.preflight.torch_worker.rank_report import RankReport, line
 from clusterrun.preflight.torch_worker.torch_server import ListeningPorts, TorchServer
 
 TASK = GroupTask(
     9, "pair", (GroupMember(0, "a", "10.0.0.1"), GroupMember(1, "b", "10.0.0.2")), 0, 2, 1, "", 10.0
 )
-DONE = RankWord("done", True, (("all_reduce", 1.0),))
+DONE = RankReport("done", True, (("all_reduce", 1.0),))
 
 
 class Child:
@@ -24,8 +24,8 @@ class Child:
         self.said: list[str] = []
         self.log = ""
 
-    def say(self, *words: RankWord) -> None:
-        self.said += [line(word) for word in words]
+    def say(self, *words: RankReport) -> None:
+        self.said += [line(report) for report in words]
 
     def lines(self) -> list[str]:
         said, self.said = self.said, []
@@ -48,7 +48,7 @@ def started() -> tuple[GroupTestRun, Child, Child]:
 
 def test_the_result_comes_when_all_ranks_ended_and_once():
     trial, first, second = started()
-    first.say(RankWord("store"), RankWord("group"), DONE)
+    first.say(RankReport("store"), RankReport("group"), DONE)
     assert trial.look(100.5) is None
     second.say(DONE)
     result = trial.look(101.0)
@@ -59,7 +59,7 @@ def test_the_result_comes_when_all_ranks_ended_and_once():
 
 def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
     trial, first, second = started()
-    first.say(RankWord("store"), RankWord("group"))
+    first.say(RankReport("store"), RankReport("group"))
     second.say(DONE)
     assert trial.wakes_at() == 110.0
     assert trial.look(109.9) is None
@@ -71,8 +71,8 @@ def test_at_the_limit_ranks_without_an_end_are_late_at_their_stage():
 
 def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
     trial, first, second = started()
-    first.say(RankWord("exact"), RankWord("exact"))
-    second.say(RankWord("exact"), RankWord(ended=True, why="closed by peer"))
+    first.say(RankReport("exact"), RankReport("exact"))
+    second.say(RankReport("exact"), RankReport(ended=True, why="closed by peer"))
     assert trial.look(103.0) is None
     assert trial.wakes_at() == 104.0
     result = trial.look(104.0)
@@ -85,7 +85,7 @@ def test_after_one_rank_failed_the_others_get_a_moment_for_their_words():
 
 def test_a_child_that_dies_without_a_word_is_told_with_what_it_printed():
     trial, first, second = started()
-    first.say(RankWord("timed"))
+    first.say(RankReport("timed"))
     first.closed, first.log = True, "terminate called\nfatal error: out of luck\n"
     second.say(DONE)
     result = trial.look(101.0)
@@ -100,12 +100,12 @@ def test_nonsense_from_a_child_is_a_failure_of_the_test():
     second.say(DONE)
     result = trial.look(101.0)
     assert result is not None
-    assert (result.passed, result.why) == (False, "the test's process said what cannot be read")
+    assert (result.passed, result.why) == (False, "the test's process wrote an unreadable report")
 
 
 def test_what_comes_after_a_last_word_changes_nothing():
     trial, first, second = started()
-    first.say(DONE, RankWord(ended=True, why="the store is gone"))
+    first.say(DONE, RankReport(ended=True, why="the store is gone"))
     second.say(DONE)
     result = trial.look(101.0)
     assert result is not None
@@ -128,7 +128,7 @@ def test_children_that_are_done_may_leave_by_themselves_and_are_killed_after_a_w
 
 
 class Leaving(Child):
-    """One that has said its last word, and lives on for a while."""
+    """One that has said its last report, and lives on for a while."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ CONNECTS = BEGUN + (
 def test_a_rank_that_is_killed_before_nccl_connects_was_loading_its_kernels(printed, loading):
     trial, first, second = started()
     for child in (first, second):
-        child.say(RankWord("store"), RankWord("group"))
+        child.say(RankReport("store"), RankReport("group"))
         child.log = printed
     result = trial.look(110.0)
     assert result is not None

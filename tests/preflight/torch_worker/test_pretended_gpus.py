@@ -23,7 +23,7 @@ from clusterrun.preflight.tasks import (
     TorchStarted,
 )
 from clusterrun.preflight.torch_worker import matmul, torch_info
-from clusterrun.preflight.torch_worker.rank_report import RankWord
+from clusterrun.preflight.torch_worker.rank_report import RankReport
 from tests.preflight import loopback
 from tests.preflight.checks.values import gpus
 from tests.preflight.simulated import START, Cluster, Faults, blamed, orders
@@ -265,7 +265,7 @@ def test_a_product_on_a_pretended_gpu_that_is_not_there_is_told_with_its_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matmul, "dress", lambda settings: None)
-    words: list[RankWord] = []
+    words: list[RankReport] = []
     matmul.serve("nccl", 3, 0.0, words.append)
     assert [word.stage for word in words] == ["product", ""]
     assert words[-1].ended

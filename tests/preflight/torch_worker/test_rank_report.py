@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
-from clusterrun.preflight.torch_worker.rank_report import RankWord, joined, line, read
+from clusterrun.preflight.torch_worker.rank_report import RankReport, joined, line, read
 
-FAST = RankWord("done", True, (("all_reduce", 9.0), ("send", 4.0)))
-SLOW = RankWord("done", True, (("all_reduce", 8.0), ("send", 1.0)))
+FAST = RankReport("done", True, (("all_reduce", 9.0), ("send", 4.0)))
+SLOW = RankReport("done", True, (("all_reduce", 8.0), ("send", 1.0)))
 
 
 def test_a_word_comes_through_the_pipe_as_it_was():
-    word = RankWord("exact", True, (("send", 1.5),), "wrong\n", "why", "print")
+    word = RankReport("exact", True, (("send", 1.5),), "wrong\n", "why", "print")
     assert read(line(word)) == word
     assert "\n" not in line(word)
 
@@ -29,24 +29,24 @@ def test_ways_of_ranks_add_up_and_of_what_all_do_together_the_slowest_counts():
 
 
 def test_a_node_waited_for_processors_as_long_as_the_rank_that_waited_longest():
-    words = [RankWord("done", True, (("all_reduce", 9.0), (CPU_WAIT, share))) for share in (0.1, 0.7, 0.2)]
+    words = [RankReport("done", True, (("all_reduce", 9.0), (CPU_WAIT, share))) for share in (0.1, 0.7, 0.2)]
     rates = joined(7, 0.5, words).rates
     assert [(name, rate) for name, rate in rates if name.startswith(CPU_WAIT)] == [(CPU_WAIT, 0.7)]
 
 
 def test_a_node_is_as_far_as_its_last_rank():
-    words = [RankWord("timed", True, why="lost"), RankWord("exact", True, why="closed"), FAST]
+    words = [RankReport("timed", True, why="lost"), RankReport("exact", True, why="closed"), FAST]
     result = joined(7, 0.5, words)
     assert (result.passed, result.stage, result.why) == (False, "exact", "lost")
 
 
 def test_a_wrong_sum_fails_a_node_whose_ranks_all_came_to_the_end():
-    result = joined(7, 0.5, [FAST, RankWord("done", True, wrong="element 3")])
+    result = joined(7, 0.5, [FAST, RankReport("done", True, wrong="element 3")])
     assert (result.passed, result.stage, result.wrong, result.why) == (False, "done", "element 3", "")
 
 
 def test_a_gpu_with_another_product_than_the_others_is_named():
-    usual, odd = RankWord("done", True, fingerprint="a"), RankWord("done", True, fingerprint="b")
+    usual, odd = RankReport("done", True, fingerprint="a"), RankReport("done", True, fingerprint="b")
     result = joined(7, 0.5, [usual, usual, odd, usual])
     assert (result.passed, result.fingerprint) == (False, "a")
     assert result.wrong == "the product of GPU 2 differs from that of the others"
