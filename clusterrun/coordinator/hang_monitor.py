@@ -35,14 +35,14 @@ class HangMonitor(RunPart):
     def heard(self, now: Now, member: Member, message: SidecarSaid | SidecarEnded) -> EndAsked | None:
         if isinstance(message, SidecarEnded):
             return self.lost(now, member, message.why)
-        orders = self._detector.said(now.steady, now.wall, member.node, message.number, message.body)
+        orders = self._detector.on_answer(now.steady, now.wall, member.node, message.number, message.body)
         return self._carry_out(now, orders)
 
     def lost(self, now: Now, member: Member, why: str) -> EndAsked | None:
         return self._carry_out(now, self._detector.lost(now.steady, now.wall, member.node, why))
 
     def asked(self, now: Now, event: ClientAsked) -> EndAsked | None:
-        return self._carry_out(now, self._detector.asked(now.steady, now.wall, event.name, event.body))
+        return self._carry_out(now, self._detector.on_request(now.steady, now.wall, event.name, event.body))
 
     def over(self, now: Now, completed: bool) -> None:
         self._carry_out(now, self._detector.over(now.steady, now.wall, completed))

@@ -180,7 +180,9 @@ class HangDetector:
         self._looks = 0
         self._names: list[str] = []
 
-    def said(self, now: float, wall: float, node: int, number: int, body: str) -> list[HangDetectorAction]:
+    def on_answer(
+        self, now: float, wall: float, node: int, number: int, body: str
+    ) -> list[HangDetectorAction]:
         try:
             message = json.loads(body)
             if "digest" in message:
@@ -202,7 +204,7 @@ class HangDetector:
         self._round.mute[node] = why
         return self._looked(now, wall)
 
-    def asked(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
+    def on_request(self, now: float, wall: float, name: str, body: str) -> list[HangDetectorAction]:
         """Handle a user's request. The answer is ``name``.json; ``top`` reads the observers' files."""
         if name.startswith(contract.TOP_ASK):
             return [AskObserver(node, 0, body) for node in self._nodes]

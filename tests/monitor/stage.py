@@ -150,7 +150,7 @@ class Stage:
         """Let everybody speak once."""
         for node in self.nodes:
             for number, body in node.said():
-                self._do(self.detector.said(time.monotonic(), time.time(), node.number, number, body))
+                self._do(self.detector.on_answer(time.monotonic(), time.time(), node.number, number, body))
         wakes_at = self.detector.wakes_at()
         if wakes_at is not None and wakes_at <= time.monotonic():
             self._do(self.detector.tick(time.monotonic(), time.time()))
@@ -168,7 +168,7 @@ class Stage:
 
     def diagnosis(self, name: str = "asked") -> Diagnosis:
         """Ask as a context does, and wait for the answer."""
-        self._do(self.detector.asked(time.monotonic(), time.time(), name, "{}"))
+        self._do(self.detector.on_request(time.monotonic(), time.time(), name, "{}"))
         return self.saved(name)
 
     def saved(self, name: str) -> Diagnosis:

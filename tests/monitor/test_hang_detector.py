@@ -33,7 +33,7 @@ def pulse(number: int, **changes: Any) -> Pulse:
 
 def digest(one: HangDetector, at: float, node: int, *pulses: Pulse, killed: int = 0) -> list[Any]:
     body = json.dumps({"digest": encode(Digest(pulses, killed))})
-    return one.said(at, WALL + at, node, 0, body)
+    return one.on_answer(at, WALL + at, node, 0, body)
 
 
 def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
@@ -44,7 +44,7 @@ def all_same(one: HangDetector, at: float, **changes: Any) -> list[Any]:
 
 def answer(one: HangDetector, at: float, node: int, number: int, *seen: RankSnapshot) -> list[Any]:
     body = json.dumps({"collected": encode(Collected(f"n{node}", WALL + at, seen))})
-    return one.said(at, WALL + at, node, number, body)
+    return one.on_answer(at, WALL + at, node, number, body)
 
 
 def hangs(one: HangDetector, at: float, number: int) -> list[Any]:
@@ -75,7 +75,7 @@ def quiet_until(one: HangDetector, end: float) -> None:
 def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_others_who_ask_wait() -> None:
     """Rank 1 saves for three seconds so far: after ten seconds that would be a hang."""
     one = detector()
-    one.asked(1.0, WALL, "diagnose-1", "{}")
+    one.on_request(1.0, WALL, "diagnose-1", "{}")
 
     def looks(at: float, number: int, waited: float) -> list[Any]:
         def seen(n: int) -> RankSnapshot:
@@ -87,7 +87,7 @@ def test_what_may_yet_come_is_looked_at_again_when_it_would_be_too_late_and_othe
 
     assert looks(2.0, 1, 3.0) == []
     assert one.wakes_at() == pytest.approx(3.5)
-    assert one.asked(3.0, WALL, "diagnose-2", "{}") == []
+    assert one.on_request(3.0, WALL, "diagnose-2", "{}") == []
     assert one.tick(3.2, WALL) == []
     asks = one.tick(3.5, WALL)
     assert [(ask.node, ask.number) for ask in asks] == [(0, 2), (2, 2)]
@@ -111,7 +111,7 @@ def test_a_rank_that_computes_and_never_answers_does_not_hide_a_hang_of_the_grou
 
 def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> None:
     one = detector()
-    asks = one.asked(1.0, WALL, "diagnose-1", "{}")
+    asks = one.on_request(1.0, WALL, "diagnose-1", "{}")
     assert [(ask.node, ask.number, "collect" in json.loads(ask.body)) for ask in asks] == [
         (0, 1, True),
         (2, 1, True),
@@ -124,14 +124,14 @@ def test_a_question_is_put_to_every_node_and_answered_when_all_have_looked() -> 
 
 def test_questions_that_come_meanwhile_get_the_same_answer() -> None:
     one = detector()
-    one.asked(1.0, WALL, "a", "{}")
-    assert one.asked(1.5, WALL, "b", "{}") == []
+    one.on_request(1.0, WALL, "a", "{}")
+    assert one.on_request(1.5, WALL, "b", "{}") == []
     assert sorted(saved(hangs(one, 2.0, 1))) == ["a.json", "b.json"]
 
 
 def test_a_node_that_does_not_answer_in_time_is_named() -> None:
     one = detector()
-    one.asked(1.0, WALL, "a", "{}")
+    one.on_request(1.0, WALL, "a", "{}")
     assert answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0")) == []
     wakes_at = one.wakes_at()
     assert wakes_at == 12.0
@@ -142,18 +142,18 @@ def test_a_node_that_does_not_answer_in_time_is_named() -> None:
 
 def test_a_node_whose_observer_is_lost_is_not_waited_for() -> None:
     one = detector()
-    one.asked(1.0, WALL, "a", "{}")
+    one.on_request(1.0, WALL, "a", "{}")
     answer(one, 2.0, 0, 1, waiter(0, node="n0"), waiter(1, node="n0"))
     found = saved(one.lost(3.0, WALL, 2, "it was killed"))["a.json"]
     assert [(c.node, c.why) for c in found.culprits] == [("n2", "it was killed")]
-    assert saved(one.asked(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
+    assert saved(one.on_request(4.0, WALL, "b", "{}")) == {}, "the other node is asked"
     one.lost(5.0, WALL, 0, "killed too")
-    assert saved(one.asked(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
+    assert saved(one.on_request(6.0, WALL, "c", "{}"))["c.json"].verdict is Verdict.UNDETERMINED
 
 
 def test_what_may_still_come_is_looked_at_once_more_and_longer() -> None:
     one = detector()
-    one.asked(1.0, WALL, "a", "{}")
+    one.on_request(1.0, WALL, "a", "{}")
     pausing = [rank(n, stack=LOOP, quiet=0.5, records=()) for n in range(4)]
     again = answer(one, 2.0, 0, 1, *pausing[:2]) + answer(one, 2.0, 2, 1, *pausing[2:])
     assert [(type(ask), ask.number) for ask in again] == [(AskObserver, 2), (AskObserver, 2)]
@@ -363,14 +363,16 @@ def test_a_node_that_ran_out_of_memory_is_told_once() -> None:
 def test_words_that_cannot_be_read_end_nothing() -> None:
     one = detector()
     for body in ("", "[]", "{}", '{"digest": 3}', '{"digest": {"ranks": [{}]}}', "\0", "[" * 100_000):
-        assert all(isinstance(action, Warn) for action in one.said(1.0, WALL, 0, 0, body))
-    one.asked(1.0, WALL, "a", "{}")
-    assert one.said(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith("the observer on n0")
+        assert all(isinstance(action, Warn) for action in one.on_answer(1.0, WALL, 0, 0, body))
+    one.on_request(1.0, WALL, "a", "{}")
+    assert one.on_answer(1.5, WALL, 0, 1, '{"collected": {"node": 3}}')[0].text.startswith(
+        "the observer on n0"
+    )
     assert list(saved(hangs(one, 2.0, 1))) == ["a.json"]
 
 
 def test_a_question_for_samples_goes_to_the_observers_as_it_is() -> None:
-    assert detector().asked(1.0, WALL, "top-1", '{"sample": {}}') == [
+    assert detector().on_request(1.0, WALL, "top-1", '{"sample": {}}') == [
         AskObserver(0, 0, '{"sample": {}}'),
         AskObserver(2, 0, '{"sample": {}}'),
     ]
@@ -448,7 +450,7 @@ def launched(one: HangDetector, at: float, *inner_ranks: tuple[int, int]) -> lis
     """A digest of the first node: the pulses of two ranks of a world of four, and what is below whom."""
     pulses = (pulse(0, size=0, begun=-1, seconds=at), pulse(1, size=0, begun=-1, seconds=at))
     body = json.dumps({"digest": encode(Digest(pulses, 0, inner_ranks))})
-    return one.said(at, WALL + at, 0, 0, body)
+    return one.on_answer(at, WALL + at, 0, 0, body)
 
 
 def test_a_launcher_below_every_rank_is_reported_once_and_is_not_taken_back() -> None:
@@ -531,7 +533,7 @@ def test_a_collective_that_was_begun_since_the_last_digest_is_movement() -> None
 
 def of_server(one: HangDetector, at: float, **changes: Any) -> dict[str, Diagnosis]:
     """Somebody asks: rank 0 receives from any rank, the others pause; of neither there are records."""
-    one.asked(at, WALL + at, "diagnose-1", "{}")
+    one.on_request(at, WALL + at, "diagnose-1", "{}")
     seen = [rank(0, begun=0, stack=RECV), *(rank(number, begun=0, stack=LOOP) for number in (1, 2, 3))]
     seen = [replace(one, node=f"n{one.rank // 2 * 2}", **changes) for one in seen]
     answer(one, at + 1, 0, 1, *seen[:2])
@@ -607,7 +609,7 @@ def test_ranks_that_have_all_ended_below_a_launcher_that_has_not_are_no_hang_for
 def test_who_works_or_sleeps_before_it_has_joined_any_group_is_not_blamed_in_the_first_minute() -> None:
     for quiet, named in ((20.0, []), (70.0, [1])):
         one = detector()
-        one.asked(quiet, WALL + quiet, "diagnose-1", "{}")
+        one.on_request(quiet, WALL + quiet, "diagnose-1", "{}")
         fresh = {"groups": (), "records": (), "stack": LOOP, "quiet": quiet}
         meets = {"groups": (), "records": (), "stack": MEETING, "quiet": quiet}
         at, actions = quiet, list[Any]()
@@ -631,7 +633,7 @@ def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang
     while at < 30.0:
         all_same(one, at, answered=answers, torch=False, size=0, begun=-1, seconds=1.0 + 0.2 * at)
         at += 2.0
-    one.asked(30.0, WALL + 30.0, "diagnose-1", "{}")
+    one.on_request(30.0, WALL + 30.0, "diagnose-1", "{}")
     mute = {"groups": (), "records": (), "answered": False, "quiet": 30.0}
     seen = [rank(n, node="n0" if n < 2 else "n2", stack=MEETING, **mute) for n in range(4)]
     actions = []
