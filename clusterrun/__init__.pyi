@@ -86,8 +86,8 @@ def submit(
     Options:
         nodes: Nodes that train; MIN-MAX: what is free. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
-        gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
-            knows of none. One of "slurm", "node". (default: slurm)
+        gpus_from: Source of the GPUs: slurm (requested from it), or node (whole nodes, unknown to
+            Slurm). One of "slurm", "node". (default: slurm)
         ranks_per_node: Ranks per node without GPUs. (default: 1)
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
@@ -109,7 +109,7 @@ def submit(
         cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
-        env: Variable for the ranks; KEY alone: as it is here.
+        env: Variable for the ranks; KEY alone: its value in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
@@ -141,7 +141,7 @@ def submit(
             one starts. One of "requeue", "chain". (default: requeue)
         max_preemptions: With --requeue: how many preemptions are survived. (default: 20)
         max_time_limits: With --requeue: how many time limits are survived. (default: 20)
-        notice: With --requeue: how long before its end the job is told. (default: 120s)
+        notice: With --requeue: time from the notice to the end of the job. (default: 120s)
         kill_wait: At the end of the run: time from SIGTERM to SIGKILL, in which ranks can save.
             (default: Slurm's KillWait, less a margin; 30s in local runs)
         no_progress: End after K failed attempts in a row that got no further; 0: never. (default: 3)
@@ -200,8 +200,8 @@ def check(
     Options:
         nodes: Nodes that train; MIN-MAX: what is free. (default: 1)
         gpus: GPUs per node, one rank each: 8, or h100:8.
-        gpus_from: Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm
-            knows of none. One of "slurm", "node". (default: slurm)
+        gpus_from: Source of the GPUs: slurm (requested from it), or node (whole nodes, unknown to
+            Slurm). One of "slurm", "node". (default: slurm)
         ranks_per_node: Ranks per node without GPUs. (default: 1)
         cpus_per_rank: CPU cores per rank. (default: the GPU's share, else 1)
         mem: Memory per node: 64G. (default: the partition's)
@@ -223,7 +223,7 @@ def check(
         cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
-        env: Variable for the ranks; KEY alone: as it is here.
+        env: Variable for the ranks; KEY alone: its value in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         container: Container image that ranks run in. (default: none)

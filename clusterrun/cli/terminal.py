@@ -50,9 +50,9 @@ def size_words(nodes: int, each: int, gpu_type: str, gpus: int, least: int = 0) 
     ``least`` are the fewest nodes that will do (0: exactly ``nodes``).
     """
     kind = (f"{visible(gpu_type)} GPU" if gpu_type else "GPU") if gpus else "CPU rank"
-    size = f"{node_range.said(nodes, least)} node{'s' if nodes > 1 else ''}"
+    size = f"{node_range.as_text(nodes, least)} node{'s' if nodes > 1 else ''}"
     size += f" × {each} {kind}{'s' if each > 1 else ''}"
-    ranks = node_range.said(nodes * each, least * each)
+    ranks = node_range.as_text(nodes * each, least * each)
     return size + (f" = {ranks} ranks" if nodes * each > 1 else "")
 
 

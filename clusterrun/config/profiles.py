@@ -25,15 +25,13 @@ KEYS = (*TEXTS, "options")
 
 @frozen
 class HostEntry:
-    """A cluster that `--host` names: the address for ssh, the client's Python and folder on it, ``ssh
-    -o`` options.
-    """
+    """A cluster that `--host` names."""
 
     name: str
-    host: str
-    python: str = ""
-    folder: str = ""
-    options: tuple[str, ...] = ()
+    host: str  # address for ssh
+    python: str = ""  # Python of the client on that cluster
+    folder: str = ""  # folder of the client on that cluster
+    options: tuple[str, ...] = ()  # for ``ssh -o``
 
 
 def _host(table: Mapping[str, Any], name: str, origin: str) -> HostEntry:
@@ -66,7 +64,7 @@ class Configuration:
 
     path: str
     defaults: Source
-    profiles: tuple[tuple[str, Source], ...]
+    profiles: tuple[tuple[str, Source], ...]  # by name
     hosts: tuple[HostEntry, ...] = ()
 
 

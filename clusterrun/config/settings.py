@@ -27,8 +27,8 @@ class Setting:
 class Source:
     """One source of values: its name for messages, and its values by option name."""
 
-    origin: str
-    values: tuple[tuple[str, Value], ...]
+    origin: str  # name for messages
+    values: tuple[tuple[str, Value], ...]  # by option name
 
 
 def settle(sources: Iterable[Source]) -> dict[str, Setting]:
@@ -82,7 +82,7 @@ def read_value(option: Option, raw_value: Any, where: str) -> Value:
     if value is not None and option.kind in ("gpus", "nodes"):
         kind = gpu_request if option.kind == "gpus" else node_range
         count, more = kind.read(value, where)
-        value = kind.said(count, more) if more else count
+        value = kind.as_text(count, more) if more else count
     if value is None or (option.choices and value not in option.choices):
         expected = {
             "list": "a list of strings",

@@ -127,7 +127,7 @@ def _pair(item: Any, name: str, form: str, read: Callable[[str, Any], tuple[str,
 def _variable(environ: Mapping[str, str], name: str, value: Any) -> tuple[str, str]:
     if value is None:
         if name not in environ:
-            problem = f"--env {name}: there is no variable {name} here"
+            problem = f"--env {name}: the variable {name} is not set"
             raise BadInput(problem, f"give its value: --env {name}=VALUE")
         return name, environ[name]
     if isinstance(value, bool) or not isinstance(value, (str, os.PathLike, int, float)):

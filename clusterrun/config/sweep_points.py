@@ -131,7 +131,7 @@ def _axis(text: str) -> tuple[str, list[str]]:
         raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
     if _SPAN.fullmatch(listed.strip()):
         remedy = "add --optuna 20 --by loss"
-        raise BadInput(f"--set {text!r} is a span, of which points are asked for", remedy)
+        raise BadInput(f"--set {text!r} is a span without a number of points", remedy)
     if match := _RANGE.fullmatch(listed.strip()):
         first, second, step = (int(part) if part else None for part in match.groups())
         if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):

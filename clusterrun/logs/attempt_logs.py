@@ -18,13 +18,11 @@ STREAMS = ("out", "err")
 
 @frozen
 class LogSelection:
-    """The requested logs. ``ranks`` None: all. ``streams`` are from ``STREAMS``, ``begin`` is seconds
-    since the epoch.
-    """
+    """The requested logs."""
 
-    ranks: frozenset[int] | None = None
-    streams: tuple[str, ...] = STREAMS
-    begin: float = 0.0
+    ranks: frozenset[int] | None = None  # None: all
+    streams: tuple[str, ...] = STREAMS  # from ``STREAMS``
+    begin: float = 0.0  # seconds since the epoch; 0: all
 
     def wants(self, rank: int, stream: str) -> bool:
         return stream in self.streams and (self.ranks is None or rank in self.ranks)
@@ -103,7 +101,7 @@ class LogReading:
     __slots__ = ("end", "exact", "file", "looked", "position", "rest")
 
     def __init__(self, file: LogFile, start: int, end: int, exact: bool = False) -> None:
-        """With ``exact`` no byte is dropped, not even older states of a progress bar."""
+        """``exact`` keeps every byte, also older states of a progress bar."""
         self.file, self.position, self.end, self.exact = file, start, end, exact
         self.rest = b""
         self.looked: float | None = None

@@ -26,7 +26,7 @@ class Growing:
     """One growing file: the offset that was shown, and the unfinished line."""
 
     def __init__(self, file: LogFile, offset: int, exact: bool = False) -> None:
-        """With ``exact`` every byte is shown as it arrives, else whole lines."""
+        """``exact`` shows every byte as it arrives, otherwise whole lines."""
         self.file, self._exact, self._offset = file, exact, offset
         self._inode = 0
         self._rest = self._early = b""

@@ -1,6 +1,6 @@
 """Frozen value classes without the cost of ``dataclasses``.
 
-``dataclasses`` imports ``inspect`` and compiles methods for every class. That takes about 20 ms at each
+``dataclasses`` imports ``inspect`` and compiles methods for every class. It takes about 20 ms at each
 start of an agent, and 1,250 agents start at once. A type checker sees ``frozen`` as the standard decorator.
 ``Any`` is that of ``typing``, without its import.
 """

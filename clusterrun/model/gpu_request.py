@@ -20,7 +20,7 @@ def read(text: str, where: str = "--gpus") -> tuple[int, str]:
     return count, (match["kind"] or "") if count else ""
 
 
-def said(count: int, kind: str) -> str:
+def as_text(count: int, kind: str) -> str:
     return f"{kind}:{count}" if count and kind else str(count or "")
 
 

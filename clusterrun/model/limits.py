@@ -9,11 +9,11 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Limit:
-    """One limit. ``unit`` is the unit of ``default``; a ``share`` is a fraction (0.1 is 10 %)."""
+    """One limit of the pre-flight check."""
 
     name: str
     default: float
-    unit: str
+    unit: str  # unit of ``default``; a ``share`` is a fraction (0.1 is 10 %)
     meaning: str
 
 

@@ -21,5 +21,5 @@ def read(text: str, where: str = "--nodes") -> tuple[int, int]:
     return most, least if least < most else 0
 
 
-def said(most: int, least: int) -> str:
+def as_text(most: int, least: int) -> str:
     return f"{least}-{most}" if least else str(most)

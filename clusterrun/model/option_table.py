@@ -126,7 +126,7 @@ _SIZE = (
     ),
     _choice(
         "gpus-from",
-        "Who gives the GPUs: slurm is asked for them, or node: whole nodes, where Slurm knows of none.",
+        "Source of the GPUs: slurm (requested from it), or node (whole nodes, unknown to Slurm).",
         ("slurm", "node"),
         "slurm",
         here=IGNORED,
@@ -194,7 +194,7 @@ _SLURM = _of(
 _ENVIRONMENT = _of(
     "environment",
     _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
-    _list("env", "Variable for the ranks; KEY alone: as it is here.", "KEY[=VALUE]", common=True),
+    _list("env", "Variable for the ranks; KEY alone: its value in this shell.", "KEY[=VALUE]", common=True),
     _text(
         "python",
         "The ranks' interpreter.",
@@ -297,7 +297,7 @@ _RESTARTS = _of(
     _number("max-preemptions", "With --requeue: how many preemptions are survived.", "N", 20, queued=True),
     _number("max-time-limits", "With --requeue: how many time limits are survived.", "N", 20, queued=True),
     _seconds(
-        "notice", "With --requeue: how long before its end the job is told.", "120s", least=30, queued=True
+        "notice", "With --requeue: time from the notice to the end of the job.", "120s", least=30, queued=True
     ),
     _seconds(
         "kill-wait",

@@ -183,7 +183,7 @@ class JobSpec:
         return tuple(word for word, _ in shapes.read(self.shapes))
 
     @property
-    def said_by_shapes(self) -> tuple[str, ...]:
+    def shape_fields(self) -> tuple[str, ...]:
         return tuple({name: "" for _, fields in shapes.read(self.shapes) for name, _ in fields})
 
     def shaped(self, shape: int) -> JobSpec:
@@ -196,7 +196,7 @@ class JobSpec:
     @property
     def nodes_asked(self) -> str:
         """The nodes that train, ``4`` or ``1-4``."""
-        return node_range.said(self.nodes, self.min_nodes)
+        return node_range.as_text(self.nodes, self.min_nodes)
 
     @property
     def least_allocated(self) -> int:
@@ -210,7 +210,7 @@ class JobSpec:
 
     @property
     def gpus_asked(self) -> str:
-        return gpu_request.said(self.gpus, self.gpu_type)
+        return gpu_request.as_text(self.gpus, self.gpu_type)
 
     @property
     def gpus_from_node(self) -> bool:

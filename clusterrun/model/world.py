@@ -15,7 +15,7 @@ from clusterrun.model.hostlist import fold
 class World:
     """The nodes that train, in rank order, and how many ranks each one runs."""
 
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # in rank order
     ranks_per_node: int
 
     def __post_init__(self) -> None:
@@ -46,17 +46,15 @@ class Meeting:
 
 @frozen
 class Lineage:
-    """A run and one start of its ranks.
-
-    ``epoch`` is the number of the attempt, from 0. Every start of the ranks has its own, and processes obey
-    only the highest one. ``last_epoch`` is the number of the last attempt, if all fail.
+    """A run and one start of its ranks. Every start has its own epoch, and processes obey only the
+    highest one.
     """
 
     run_id: str
     run_name: str
     run_dir: str
-    epoch: int
-    last_epoch: int
+    epoch: int  # number of the attempt, from 0
+    last_epoch: int  # number of the last attempt, if all fail
 
     @property
     def marker(self) -> str:

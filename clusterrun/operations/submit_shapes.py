@@ -53,7 +53,7 @@ def send(spec: JobSpec, context: Context, tell: Tell, files: Files = ()) -> tupl
     for notice in dict.fromkeys(notice for submission in submissions for notice in submission.notices):
         tell(notice)
     first, *others = jobs.values()
-    requested = {name: getattr(spec, name) for name in spec.said_by_shapes}
+    requested = {name: getattr(spec, name) for name in spec.shape_fields}
     record = replace(record, job_id=first, others=tuple(others), spec=replace(record.spec, **requested))
     try:
         context.store.save(record)

@@ -82,7 +82,9 @@ def _python_line(text: str) -> LaunchCommand | None:
 
 def refuse(spec: JobSpec, script: BatchScript, verb: str = "submit") -> BadInput:
     """Return the refusal of a batch script as COMMAND, with the line to type instead."""
-    problem = f"{script.path!r} is a batch script: each rank would run it, and nobody reads its #SBATCH lines"
+    problem = (
+        f"{script.path!r} is a batch script: each rank would run it, and its #SBATCH lines have no effect"
+    )
     line, notes = instead(spec, script, verb)
     remedy = f"clusterrun writes the batch script itself; give it the program and the options:\n  {line}\n"
     remedy += "other lines of the script (module load, source, export) go into --setup 'LINE'"

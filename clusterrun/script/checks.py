@@ -41,7 +41,9 @@ def check(
     script = script_of(plan)
     changes_directory = any(re.search(r"(?:^|[\s;&|(])(?:cd|pushd)\s", text) for text in plan.spec.setup)
     if script and not os.path.exists(script) and changes_directory:
-        return (f"{plan.spec.command[0]} is not here: it is expected where the --setup lines lead",)
+        return (
+            f"{plan.spec.command[0]} is not in this directory: it must be where the --setup lines change to",
+        )
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
     notices = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
@@ -172,7 +174,7 @@ def _on_path(program: str, cwd: str, stays_here: bool) -> tuple[str, ...]:
         meant = f"did you mean {near[0]}? " if near else "give its path, "
         problem = f"there is no program {program!r} on PATH"
         raise BadInput(problem, f"{meant}or add a --setup line that puts it on PATH")
-    return (f"{program!r} is not on PATH here: will it be on the nodes?",)
+    return (f"{program!r} is not on PATH on this machine: is it on the nodes?",)
 
 
 def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
@@ -185,7 +187,7 @@ def check_python(python: str, torch: bool, run: Run) -> tuple[str, ...]:
         problem = f"there is no Python {python!r} here ({error})"
         raise BadInput(problem, "name it by its whole path with --python") from error
     except system.ProgramTimeout as error:
-        return (f"the Python {python!r} could not be tried: {error.seen}",)
+        return (f"the Python {python!r} could not be run: {error.seen}",)
     version, has_torch = answered(completed)
     if not version:
         message = completed.err.strip()[-200:] or "it gives no version"

@@ -233,7 +233,7 @@ def _check_first_line(path: str, name: str, is_shell_argument: bool) -> tuple[st
     interpreter = os.fsdecode(first[2:].split()[0]) if first[2:].split() else ""
     if interpreter and not os.path.exists(interpreter):
         named = f"{interpreter!r}, which the first line of {name} names"
-        return (f"{named}, is not here: will it be on the nodes?",)
+        return (f"{named}, does not exist on this machine: is it on the nodes?",)
     return ()
 
 

@@ -128,7 +128,7 @@ def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) ->
     except (system.ProgramMissing, PermissionError):
         return [f"{container.runtime} is not on this machine: it must be on the nodes"]
     except system.ProgramTimeout as error:
-        return [f"the image {container.image!r} could not be tried: {error.seen}"]
+        return [f"the image {container.image!r} could not be run: {error.seen}"]
     version, has_torch = answered(completed)
     if not version:
         return _not_answered(container, python, completed)
@@ -154,4 +154,6 @@ def _not_answered(container: Container, python: str, completed: system.Completed
     if _NO_PROGRAM.search(message):
         remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
         raise BadInput(f"the image {container.image!r} has no {python!r}: {message}", remedy)
-    return [f"the image {container.image!r} could not be tried here: {message or 'it printed nothing'}"]
+    return [
+        f"the image {container.image!r} could not be run on this machine: {message or 'it printed nothing'}"
+    ]

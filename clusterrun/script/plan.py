@@ -356,7 +356,9 @@ def _short_kill_wait(spec: JobSpec, site: MachineFacts) -> tuple[str, ...]:
 
 def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     if spec.after:
-        raise BadInput("--after needs Slurm; this run stays here", "wait for it first: clusterrun wait RUN")
+        raise BadInput(
+            "--after needs Slurm; this run stays on this machine", "wait for it first: clusterrun wait RUN"
+        )
     if spec.allocated + spec.world_size > MOST_PROCESSES_HERE:
         many = f"{spec.allocated} simulated nodes with {spec.world_size} ranks in all"
         remedy = f"stay below {MOST_PROCESSES_HERE} processes, or submit to Slurm"
@@ -367,7 +369,7 @@ def _local(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
         notices.append(_no_gpus(spec, site.gpus))
         spec = replace(spec, gpus=0, gpu_type="", ranks_per_node=spec.ranks_per_node or spec.gpus)
     idle = [f"the type in --gpus {spec.gpus_asked}"] if spec.gpu_type else []
-    idle += sbatch_options.said_in_vain(spec, IGNORED, REFUSED)
+    idle += sbatch_options.affected_options(spec, IGNORED, REFUSED)
     notices += requeue_options.ignored(idle, "in local runs")
     spec = replace(spec, requeue=False, requeue_by="", min_nodes=0)
     planned = _started_here(spec, run_id, token, run_dir, _orders(spec, run_id, site))
@@ -379,7 +381,7 @@ def _refuse_to_stay(spec: JobSpec, site: MachineFacts) -> None:
     if not site.why:
         return
     remedy = "submit where Slurm is (on a login node: module load slurm, SLURM_CONF); or say --cluster local"
-    if options := sbatch_options.said_in_vain(spec, REFUSED):
+    if options := sbatch_options.affected_options(spec, REFUSED):
         raise BadInput(f"{', '.join(options)} needs Slurm, which cannot be used here: {site.why}", remedy)
     if spec.gpus * spec.allocated > site.gpus:
         problem = f"{_short_of(spec, site.gpus)}, and Slurm cannot be used here: {site.why}"
@@ -393,7 +395,7 @@ def _short_of(spec: JobSpec, available: int) -> str:
     needed = spec.allocated * spec.gpus
     have = {0: "none", 1: "only 1"}.get(available, f"only {available}")
     gpus = f"{needed} GPUs" if needed > 1 else f"{needed} GPU"
-    return f"{gpus} asked for, and this machine has {have}"
+    return f"{gpus} requested, and this machine has {have}"
 
 
 def _no_gpus(spec: JobSpec, available: int) -> str:

@@ -70,7 +70,7 @@ def sbatch(value: Value) -> str:
 def carries(option: str) -> bool:
     """Return whether an ``#SBATCH`` line can carry ``option`` unchanged; otherwise the command line must.
 
-    Such a line always ends at a line break, and sbatch erases the words "packjob" and "hetjob" in it.
+    The line ends at the first line break, and sbatch erases the words "packjob" and "hetjob" in it.
     """
     return not (_CONTROL.search(option) or _BLANKED.search(option) or len(option) > LONGEST)
 

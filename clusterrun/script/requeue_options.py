@@ -113,7 +113,7 @@ def notices(submitted: JobSpec, spec: JobSpec) -> tuple[str, ...]:
         messages += ignored(["--no-progress"], "without --max-restarts")
     if spec.goes_on and spec.notice < submitted.notice and not _users_signal(spec):
         half = "--time-min" if spec.time_min else "--time"
-        messages.append(f"the job is told {spec.notice} s before its end (half of {half})")
+        messages.append(f"the job gets a notice {spec.notice} s before its end (half of {half})")
     if spec.goes_on and not _excluding(spec):
         messages += [
             "the next job does not exclude unfit nodes: --exclude names a file or was given by --sbatch"
@@ -131,7 +131,7 @@ def described(spec: JobSpec) -> tuple[str, ...]:
         again, chain = "Slurm queues the job again", "the next job is queued when this one starts"
         after = f"continues after {spec.max_time_limits} time limits and {spec.max_preemptions} preemptions"
         way = again if spec.goes_on == "requeue" else chain
-        lines.append(f"{after}: {way}; the job is told {spec.notice} s before its end")
+        lines.append(f"{after}: {way}; the job gets a notice {spec.notice} s before its end")
     if spec.min_nodes and spec.goes_on:
         world = "asks for all of them again" if spec.elastic else "has as many nodes as the first"
         lines.append(f"starts on {spec.nodes_asked} nodes; each job that continues the run {world}")

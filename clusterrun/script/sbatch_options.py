@@ -89,13 +89,13 @@ def job_options(
         ("output", output_pattern(paths.job_output)),
         ("open-mode", "append"),
         # Training nodes and their spares, ``4`` or ``2-5``.
-        ("nodes", node_range.said(spec.allocated, spec.least_allocated if spec.min_nodes else 0)),
+        ("nodes", node_range.as_text(spec.allocated, spec.least_allocated if spec.min_nodes else 0)),
         *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),  # with it a range gets its least alone
         ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
     ]
     ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
-    ours += asked_by_name(spec)
+    ours += options_by_name(spec)
     ours += [("exclusive", "")] if spec.gpus_from_node else []  # nobody else keeps others off its GPUs
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
@@ -109,7 +109,7 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     ours = {"job-name", "cpus-per-task"}
     ours |= {"signal"} if spec.goes_on else set()
     ours |= {"exclusive"} if spec.gpus_from_node else set()
-    ours |= {key for key, _ in asked_by_name(spec)}
+    ours |= {key for key, _ in options_by_name(spec)}
     return tuple(
         f"--sbatch {key} takes the place of --{ours_key}, which clusterrun sets"
         for key, value in passed(spec.sbatch, "--sbatch")
@@ -118,7 +118,7 @@ def replaced(spec: JobSpec) -> tuple[str, ...]:
     )
 
 
-def asked_by_name(spec: JobSpec) -> list[Option]:
+def options_by_name(spec: JobSpec) -> list[Option]:
     """Return the options that sbatch knows by the same name, and the GPUs."""
     table = [option for option in CONFIGURABLE.values() if option.sbatch]
     options = [(o.name, _as_sbatch_writes(o, value)) for o in table if (value := getattr(spec, o.field))]
@@ -186,13 +186,13 @@ def least_cpus(spec: JobSpec) -> int:
 def shares_cpus(spec: JobSpec) -> bool:
     """Return whether a rank gets its GPU's share of the node's CPUs, because no option sets the number.
 
-    A check asks for the same share as a run. With one CPU per rank it would measure something else.
+    A check asks for the same share as a run. The result would differ with one CPU per rank.
     """
     has_whole_node = spec.gpus_from_node
     return bool(spec.gpus) and not (has_whole_node or spec.cpus_per_rank or asks_for_cpus(spec))
 
 
-def said_in_vain(spec: JobSpec, *effects: str) -> list[str]:
+def affected_options(spec: JobSpec, *effects: str) -> list[str]:
     """Return the options that the user set and that have one of ``effects`` without a scheduler."""
     plain = JobSpec(spec.command, spec.cwd)
     options = [option for option in CONFIGURABLE.values() if option.here in effects]

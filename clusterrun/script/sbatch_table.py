@@ -37,7 +37,7 @@ def _passed_on(names: str, takes: str) -> Iterator[SbatchOption]:
 _ONE_TASK = "each node has one task, which starts the ranks"
 _LOGS = "use clusterrun logs: the ranks' output is kept in the run directory (clusterrun logs RUN > FILE)"
 _OTHER_CLUSTER = "the job would be queued where `clusterrun status` does not look"
-_OTHER_USER = "the run directory belongs to whoever submits: submit as that user"
+_OTHER_USER = "the run directory belongs to the submitting user: submit as that user"
 _MANUAL = "see man sbatch"
 _OWN_CONTAINER = "use --container: the job's own processes need the host"
 
@@ -129,7 +129,7 @@ SRUN_REFUSED = {
     "export": "use --env KEY=VALUE: all other variables are exported anyway",
     "label": "clusterrun logs heads each line with its rank",
     "multi-prog": "every node starts the same agent",
-    "pty": "nobody is at the terminal of a batch job: use clusterrun shell",
+    "pty": "a batch job has no terminal: use clusterrun shell",
     "wait": "the end of ranks is the coordinator's to judge: leave it out",
 }
 _SRUN_ALONE = (

@@ -53,13 +53,11 @@ ProgramRunner = Callable[..., system.Completed]
 
 @frozen
 class SubmitAnswer:
-    """The result of one ``sbatch``: what is certain about the job, Slurm's message, and the job's id
-    or ''.
-    """
+    """The result of one ``sbatch``."""
 
     kind: SbatchAnswer
-    said: str
-    job_id: str = ""
+    said: str  # Slurm's message
+    job_id: str = ""  # empty if Slurm gave none
 
 
 class SlurmClient:
@@ -222,7 +220,7 @@ class SlurmClient:
         text = self._configuration
         seconds = _setting(text, "KillWait")
         if not seconds and re.search(r"(?im)^\s*include\s", text):
-            seconds = _setting(self._asked_configuration(), "KillWait")
+            seconds = _setting(self._live_configuration(), "KillWait")
         return float(seconds) if seconds.isdecimal() else KILL_WAIT_SECONDS
 
     def shares_gpus(self) -> bool:
@@ -242,9 +240,9 @@ class SlurmClient:
         for path in (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS, *FETCHED):
             if _setting(text := system.text_of(path), "ClusterName"):
                 return text
-        return self._asked_configuration()
+        return self._live_configuration()
 
-    def _asked_configuration(self) -> str:
+    def _live_configuration(self) -> str:
         try:
             return self._run(("scontrol", "show", "config"), NAME_SECONDS, env=self._environment).out
         except (system.ProgramMissing, system.ProgramTimeout):
@@ -257,7 +255,7 @@ class SlurmClient:
         paths = (self._environment.get("SLURM_CONF", ""), *CONFIGURATIONS)
         text = next(filter(None, map(system.text_of, paths)), "")
         if not text or re.search(r"(?im)^\s*include\s", text):
-            text = self._asked_configuration()
+            text = self._live_configuration()
         most = re.search(r"(?im)^[^#\n]*\bmax_array_tasks=(\d+)", text)
         size = _setting(text, "MaxArraySize")
         return min(int(size) if size.isdecimal() else LARGEST_ARRAY, int(most[1]) if most else LARGEST_INDEX)

@@ -31,16 +31,13 @@ SKEW_SECONDS = 2.0
 
 @frozen
 class JobsAnswer:
-    """This user's jobs, and the failure of a later query.
+    """This user's jobs, and the failure of a later query. Times are seconds since the epoch."""
 
-    ``at`` is the time of the answer, 0 if there is none yet.
-    """
-
-    at: float
+    at: float  # time of the answer; 0 if there is none yet
     rows: tuple[JobRow, ...] = ()
-    failed_at: float = 0.0
-    failures: int = 0
-    failure: str = ""
+    failed_at: float = 0.0  # time of the last failed query
+    failures: int = 0  # failed queries in a row
+    failure: str = ""  # the problem of the last one; '' if it succeeded
     remedy: str = ""
     format: int = contract.FORMAT
 

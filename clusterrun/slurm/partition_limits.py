@@ -20,7 +20,7 @@ def target_partition(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> Par
 
 
 def check(spec: JobSpec, partitions: Sequence[PartitionOffer]) -> None:
-    """Refuse more nodes, GPUs or CPUs than the partition is known to have. Such a job might wait forever."""
+    """Refuse more nodes, GPUs or CPUs than the partition is known to have. The job might wait forever."""
     offer = target_partition(spec, partitions)
     if offer is None:
         return

@@ -1,7 +1,7 @@
 """Defines the queries to Slurm, each with the parser of its answer.
 
 A field holds the column and its parser. The argument list is derived from the fields, so query and parser
-always agree. A random word per query separates the cells. Nobody can know it in advance, so a job's name or
+always agree. A random word per query separates the cells. It is unknown in advance, so a job's name or
 comment cannot forge a cell or a row.
 """
 
@@ -34,32 +34,27 @@ def unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
 
 @frozen
 class Field:
-    """One column: the name in the row, Slurm's name of it, and the parser of a cell."""
+    """One column of a query."""
 
-    name: str
-    column: str
-    read: Callable[[str], Any]
+    name: str  # name in the row
+    column: str  # Slurm's name
+    read: Callable[[str], Any]  # parser of a cell
 
 
 @frozen
 class JobRow:
-    """One job as Slurm reports it. Times are in seconds since the epoch, None if unknown.
-
-    ``word`` and ``reason`` are Slurm's words; ``explained`` is their meaning for users, or ''. ``start`` is
-    an estimate while the job waits. ``end`` is the time limit while it runs. ``exit_code`` is None if the
-    query does not report it.
-    """
+    """One job as Slurm reports it. Times are in seconds since the epoch, None if unknown."""
 
     job_id: str
-    word: str
-    reason: str
+    word: str  # Slurm's state word
+    reason: str  # Slurm's reason word
     nodelist: str
-    start: float | None
-    end: float | None
+    start: float | None  # an estimate while the job waits
+    end: float | None  # the time limit while it runs
     name: str
     comment: str
     nodes: int = 0
-    exit_code: int | None = None
+    exit_code: int | None = None  # None if the query does not report it
 
     @property
     def state(self) -> State:
@@ -67,45 +62,44 @@ class JobRow:
 
     @property
     def explained(self) -> str:
+        """The meaning of ``reason`` or ``word`` for users; '' if they need no explanation."""
         return reasons.explain(self.reason).said or job_states.read(self.word).said
 
 
 @frozen
 class PartitionOffer:
-    """A partition: ``gpus`` and ``cpus`` of its largest node, both for all ``kinds``, and ``memory`` in
-    MiB.
-    """
+    """A partition, with the sizes of its nodes."""
 
     name: str
     available: str
     default: bool
     time_limit: str
     nodes: int
-    cpus: int
-    memory: int
-    gpus: int
-    kinds: tuple[tuple[int, int], ...] = ()
+    cpus: int  # of its largest node
+    memory: int  # miB of its largest node
+    gpus: int  # of its largest node
+    kinds: tuple[tuple[int, int], ...] = ()  # (GPUs, CPUs) of each kind of node
 
 
 @frozen
 class QueueRow:
-    """A running or waiting job of any user, with its nodes and times, or those that Slurm has planned."""
+    """A running or waiting job of any user."""
 
-    word: str
+    word: str  # Slurm's state word
     partition: str
-    nodelist: str
-    planned_nodes: str
-    start: float | None
+    nodelist: str  # nodes of a running job
+    planned_nodes: str  # nodes that Slurm has planned for a waiting job
+    start: float | None  # of a waiting job: the planned start, if there is one
     end: float | None
 
 
 @frozen
 class NodeRow:
-    """A node in a partition: its state in Slurm's long form, and its GPUs."""
+    """A node in a partition."""
 
     name: str
     partition: str
-    state: str
+    state: str  # in Slurm's long form
     gpus: int
 
 
@@ -314,7 +308,7 @@ def _counted_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict
 
 def _cells(fields: Sequence[Field], cells: Sequence[str], row: str) -> dict[str, Any]:
     if len(cells) != len(fields):
-        raise _unreadable(row, f"{len(cells)} cells where {len(fields)} were asked for")
+        raise _unreadable(row, f"{len(cells)} cells instead of {len(fields)}")
     return {field.name: field.read(cell) for field, cell in zip(fields, cells)}
 
 

@@ -19,15 +19,12 @@ class SbatchAnswer(enum.Enum):
 
 @frozen
 class Refusal:
-    """A refusal recognized by its text.
+    """A refusal recognized by its text."""
 
-    ``offer``: list the partition's limits with it. ``sure``: no job is queued.
-    """
-
-    words: str
+    words: str  # part of Slurm's message, in lower case
     remedy: str
-    offer: bool = False
-    sure: bool = True
+    offer: bool = False  # list the partition's limits with it
+    sure: bool = True  # no job is queued
 
 
 # Messages of a program that could not send anything.

@@ -1,6 +1,6 @@
 """Recognizes that a launcher could not reach Slurm's controller, and decides when to launch again.
 
-Such a failed launch counts against no budget, and no node is blamed for it.
+The failed launch counts against no budget, and no node is blamed for it.
 """
 
 from __future__ import annotations

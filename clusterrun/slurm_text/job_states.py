@@ -8,12 +8,12 @@ from clusterrun.model.states import State
 
 @frozen
 class JobState:
-    """One job state: Slurm's long and short word, the state of the run, and a sentence for users."""
+    """One job state of Slurm."""
 
-    full: str
-    short: str
-    state: State
-    said: str = ""
+    full: str  # Slurm's long word
+    short: str  # Slurm's short code
+    state: State  # state of the run
+    said: str = ""  # sentence for users
 
 
 _KEEPS_NODES = "it keeps its nodes, and continues when it is resumed"

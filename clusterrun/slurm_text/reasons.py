@@ -9,11 +9,11 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class JobReason:
-    """The meaning of a reason for users, and the remedy ('': only waiting helps)."""
+    """One reason of Slurm."""
 
     word: str
-    said: str
-    remedy: str = ""
+    said: str  # meaning for users
+    remedy: str = ""  # empty if only waiting helps
     # The job can never start as it is, whatever happens to other jobs and nodes.
     never: bool = False
 

@@ -104,7 +104,7 @@ class Checkpoints:
             if not self._written and error.errno in LASTING:
                 return WriteOutcome.REFUSED, why, None
             last = f"the last good one is of step {self._written[-1].step}" if self._written else "none yet"
-            say(f"{why}; {last}, training goes on")
+            say(f"{why}; {last}, training continues")
             return WriteOutcome.MISSED, why, None
         except BaseException as error:  # noqa: BLE001 - raised by the caller, once the others know
             return WriteOutcome.REFUSED, "", error
@@ -151,7 +151,7 @@ class Checkpoints:
             if not objection:
                 return path
             self._damaged.add(checkpoint)
-            say(f"checkpoint {path} {objection} and is passed over")
+            say(f"checkpoint {path} {objection} and is skipped")
         return ""
 
     def _load(self, path: str) -> Any:

@@ -129,8 +129,8 @@ def main() -> None:
     size = paths.result_pickle.stat().st_size
     if size > MUCH:
         print(
-            f"clusterrun: the result has {size / MUCH:.1f} GiB, and whoever asks for it reads all of it:"
-            " better save it and return its path",
+            f"clusterrun: the result has {size / MUCH:.1f} GiB, and every reader loads all of it:"
+            " save it to a file and return its path",
             file=sys.stderr,
         )
 

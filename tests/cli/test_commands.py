@@ -347,7 +347,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
             "--name 41 names a run that no",
         ),
         (["submit", "--python", "/no/python", "train.py"], 2, "there is no Python '/no/python'"),
-        (["submit", "--env", "NOT_SET", "train.py"], 2, "there is no variable NOT_SET here"),
+        (["submit", "--env", "NOT_SET", "train.py"], 2, "the variable NOT_SET is not set"),
         (["submit", "--cluster", "cloud", "train.py"], 2, "'cloud' is not one of"),
         (["submit", "--profile", "big", "train.py"], 2, "there is no profile 'big'"),
         (["submit", "--json", "-f", "train.py"], 2, "--json and --follow do not go together"),
@@ -506,7 +506,7 @@ def test_following_ends_soon_after_the_run(clusterrun: CommandLine) -> None:
 @pytest.mark.parametrize(
     "words, environment, code, seen",
     [
-        (("--gpus", "8"), {}, 2, "8 GPUs asked for, and this machine has none, and Slurm cannot be used"),
+        (("--gpus", "8"), {}, 2, "8 GPUs requested, and this machine has none, and Slurm cannot be used"),
         (("--partition", "gpu"), {}, 2, "--partition needs Slurm, which cannot be used here: "),
         (("--nodes", "2"), {"SLURM_CONF": "/gone.conf"}, 4, "looks like a login node (SLURM_CONF is set)"),
     ],

@@ -72,7 +72,7 @@ def test_gpus_with_their_type_are_asked_for_in_any_of_the_usual_ways(
     command = ["train.py"] if where == "submit" else []
     done = clusterrun(where, *words, "--dry-run", *command)
     assert done.code == 0
-    assert "2 GPUs asked for, and this machine has none: 2 CPU ranks on each simulated node" in done.err
+    assert "2 GPUs requested, and this machine has none: 2 CPU ranks on each simulated node" in done.err
 
 
 def test_a_configuration_names_the_type_too(clusterrun: CommandLine) -> None:

@@ -163,7 +163,7 @@ def test_a_span_that_is_none_is_refused_with_one_that_is(text: str) -> None:
 
 
 def test_a_span_without_anybody_who_asks_is_refused() -> None:
-    with pytest.raises(BadInput, match="is a span, of which points are asked for"):
+    with pytest.raises(BadInput, match="is a span without a number of points"):
         points(["lr=log(1e-5,0.1)"])
     with pytest.raises(BadInput, match="given twice"):
         search_space(["a=1,2", "a=int(1,2)"])

@@ -36,7 +36,7 @@ def refused(person: Person, code: int, *words: str) -> str:
     (["--env", "A B=x", "x.py"], "not the name of a variable"),
     (["--env", "1A=x", "x.py"], "not the name of a variable"),
     (["x.py --epochs 1"], "this is one word"),
-    (["--env", "SURELY_NOT_SET", "x.py"], "there is no variable SURELY_NOT_SET"),
+    (["--env", "SURELY_NOT_SET", "x.py"], "the variable SURELY_NOT_SET is not set"),
     (["--python", "/nowhere/python", "x.py"], "there is no Python '/nowhere/python'"),
     (["--python", "/bin/true", "x.py"], "is not a Python"),
     (["-m"], "-m needs a module"),

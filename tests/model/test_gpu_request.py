@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.gpu_request import from_gres, read, said
+from clusterrun.model.gpu_request import as_text, from_gres, read
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from clusterrun.model.gpu_request import from_gres, read, said
 )
 def test_a_number_or_a_type_and_a_number(text: str, count: int, kind: str) -> None:
     assert read(text) == (count, kind)
-    assert said(count, kind) == (text.strip() if count else "")
+    assert as_text(count, kind) == (text.strip() if count else "")
 
 
 @pytest.mark.parametrize(

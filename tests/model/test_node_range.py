@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.node_range import read, said
+from clusterrun.model.node_range import as_text, read
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from clusterrun.model.node_range import read, said
 )
 def test_a_number_or_the_least_and_the_most(text: str, most: int, least: int, again: str) -> None:
     assert read(text) == (most, least)
-    assert said(most, least) == again
+    assert as_text(most, least) == again
 
 
 @pytest.mark.parametrize("text", ["", "many", "--1", "1-", "4-1", "0-4", "1-4-8", "1.5", "1:4", "1-4\n5"])

@@ -88,7 +88,7 @@ def test_setup_lines_that_are_complete_together_are_taken(tmp_path: Path, setup:
 
 
 def test_a_script_where_the_setup_lines_lead_is_not_looked_for_here(tmp_path: Path) -> None:
-    said = "train.py is not here: it is expected where the --setup lines lead"
+    said = "train.py is not in this directory: it must be where the --setup lines change to"
     assert checks.check(of(tmp_path, "train.py", setup=("cd sub",))) == (said,)
     with pytest.raises(BadInput, match="there is no script"):
         checks.check(of(tmp_path, "train.py", setup=("export A=cdrom",)))
@@ -110,7 +110,7 @@ def test_a_script_that_imports_torch_where_there_is_none_gets_a_notice_only(tmp_
 
 
 def test_a_program_that_is_nowhere_here_may_be_on_the_nodes(tmp_path: Path) -> None:
-    said = "'elsewhere' is not on PATH here: will it be on the nodes?"
+    said = "'elsewhere' is not on PATH on this machine: is it on the nodes?"
     assert checks.check(of(tmp_path, "elsewhere")) == (said,)
 
 

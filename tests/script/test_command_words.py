@@ -127,7 +127,11 @@ def test_what_may_work_is_not_remarked_on(folder: Path, typed: str) -> None:
         ("wrong.py", {"setup": ("module load python",)}, "wrong.py, line 2: invalid syntax: can the Python"),
         ("wrong.py", {"python": "/no/python"}, "can /no/python compile it?"),
         ("-m pkg.trian", {}, "did you mean pkg.train?"),
-        ("./nowhere", {}, "'/no/such/shell', which the first line of ./nowhere names, is not here"),
+        (
+            "./nowhere",
+            {},
+            "'/no/such/shell', which the first line of ./nowhere names, does not exist on this machine",
+        ),
     ],
 )
 def test_what_another_machine_may_have_is_warned_of(

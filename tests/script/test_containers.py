@@ -195,7 +195,7 @@ def test_an_image_that_cannot_start_ranks_is_refused(tmp_path: Path, out: str, e
 
 def test_an_image_that_could_not_be_tried_is_only_told_of(tmp_path: Path) -> None:
     (said,) = checked(tmp_path, "", "no user namespaces here", 1)
-    assert said == f"the image '{tmp_path}' could not be tried here: no user namespaces here"
+    assert said == f"the image '{tmp_path}' could not be run on this machine: no user namespaces here"
 
 
 def test_an_image_that_is_not_there(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_without_enough_gpus_the_run_gets_cpu_ranks_and_a_notice() -> None:
     found = plan(JobSpec(("train.py",), cwd="/", nodes=2, gpus=4), "r", "t", RUN_DIR, replace(HERE, why=""))
     assert (found.orders.gpus_per_node, found.orders.ranks_per_node) == (0, 4)
     share = "--gpus 0 --ranks-per-node 4 --env CUDA_VISIBLE_DEVICES=0,1 shares the GPUs that are here"
-    lacks = "8 GPUs asked for, and this machine has only 2: 4 CPU ranks on each simulated node"
+    lacks = "8 GPUs requested, and this machine has only 2: 4 CPU ranks on each simulated node"
     assert found.notices == (f"{lacks}; {share}",)
 
 
@@ -552,7 +552,7 @@ def test_what_only_slurm_knows_never_starts_ranks_on_this_machine_instead(wish: 
 def test_more_gpus_than_are_here_are_not_replaced_by_cpu_ranks_where_slurm_was_meant() -> None:
     spec = JobSpec(("train.py",), cwd="/w", nodes=2, gpus=8)
     with pytest.raises(
-        BadInput, match="16 GPUs asked for, and this machine has only 2, and Slurm cannot be used here: no p"
+        BadInput, match="16 GPUs requested, and this machine has only 2, and Slurm cannot be used here: no p"
     ):
         plan(spec, "r", "t", RUN_DIR, HERE)
     assert plan(replace(spec, nodes=1, gpus=2), "r", "t", RUN_DIR, HERE).orders.gpus_per_node == 2

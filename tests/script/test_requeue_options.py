@@ -146,7 +146,7 @@ def test_a_run_that_ends_with_its_job_is_told_only_what_holds_anyway() -> None:
             ("--max-preemptions, --notice are ignored without --requeue",),
         ),
         ({"no_progress": 5}, ("--no-progress is ignored without --max-restarts",)),
-        ({"requeue": True, "time": "2m"}, ("the job is told 60 s before its end (half of --time)",)),
+        ({"requeue": True, "time": "2m"}, ("the job gets a notice 60 s before its end (half of --time)",)),
         (
             {"requeue": True, "sbatch": ("signal=USR1@60",)},
             ("--sbatch signal takes the place of --signal, which clusterrun sets",),
@@ -235,7 +235,7 @@ def test_who_asks_before_submitting_is_told_all_of_it() -> None:
     assert described(spec) == (
         "restarts after failures: 3, no more than 3 in a row without progress",
         "continues after 20 time limits and 20 preemptions: the next job is queued when this one starts;"
-        " the job is told 120 s before its end",
+        " the job gets a notice 120 s before its end",
         "at each event: /bin/sh -c \"notify 'me'\"",
     )
     assert described(JobSpec(("train.py",), cwd="/")) == ()

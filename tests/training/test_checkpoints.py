@@ -59,7 +59,7 @@ def test_a_damaged_newest_one_is_named_and_the_one_before_it_is_used(tmp_path, c
     damaged = only(tmp_path, 2)
     spoil(damaged)
     assert Checkpoints(tmp_path).latest() == 1
-    said = f"checkpoint {damaged} is damaged (its checksum differs) and is passed over\n"
+    said = f"checkpoint {damaged} is damaged (its checksum differs) and is skipped\n"
     assert capsys.readouterr().err == said
 
 
@@ -131,12 +131,12 @@ def test_a_disk_that_refuses_is_said_and_training_goes_on_from_the_first_checkpo
         failing(broken, code)
         assert kept.save(1, 1) is False
     why = f"cannot be written to {tmp_path}: {os.strerror(code)}"
-    assert capsys.readouterr().err == f"checkpoint of step 1 {why}; none yet, training goes on\n"
+    assert capsys.readouterr().err == f"checkpoint of step 1 {why}; none yet, training continues\n"
     assert kept.save(2, 2) is True
     with monkeypatch.context() as broken:
         failing(broken, code)
         assert kept.save(3, 3) is False
-    last = "the last good one is of step 2, training goes on\n"
+    last = "the last good one is of step 2, training continues\n"
     assert capsys.readouterr().err == f"checkpoint of step 3 {why}; {last}"
     assert kept.save(4, 4) is True
     assert names(tmp_path) == ["step-000000002.a0", "step-000000004.a0"]
