@@ -3,8 +3,8 @@
 A configuration file can name a program that its reader runs. It is searched upwards from the working
 directory, so another user's file in a shared folder must not count.
 
-The folders above the one with the file do not matter. Whoever may write to them can replace that folder,
-but cannot put a file of this user into the new one.
+The folders above the one with the file do not matter. A user with write access to them can replace that
+folder, but cannot put a file of this user into the new one.
 """
 
 from __future__ import annotations

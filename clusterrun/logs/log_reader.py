@@ -47,24 +47,21 @@ class Growing:
         self._rest = attempt_logs.standing(rest)
         if data:
             self._changed_at = now
-        return whole + (self._bar(now) if b"\r" in self._rest else self._half_line(now))
+        if b"\r" in self._rest:
+            # A progress bar: show its current state, and keep it, since the next state replaces it.
+            if self._rest == self._early or now - self._early_at < PARTIAL_SECONDS:
+                return whole
+            self._early, self._early_at = self._rest, now
+            return whole + self._rest
+        if len(self._rest) <= LINE_LIMIT and now - self._changed_at < PARTIAL_SECONDS:
+            return whole
+        unfinished, self._rest = self._rest, b""
+        return whole + unfinished
 
     def last(self) -> bytes:
         """Return the unfinished line that remains at the end."""
         rest, self._rest = self._rest, b""
         return rest if rest != self._early else b""
-
-    def _half_line(self, now: float) -> bytes:
-        if not self._rest or (len(self._rest) <= LINE_LIMIT and now - self._changed_at < PARTIAL_SECONDS):
-            return b""
-        line, self._rest = self._rest, b""
-        return line
-
-    def _bar(self, now: float) -> bytes:
-        if self._rest == self._early or now - self._early_at < PARTIAL_SECONDS:
-            return b""
-        self._early, self._early_at = self._rest, now
-        return self._rest
 
     def _read(self) -> bytes:
         if (handle := attempt_logs.opened(self.file.path)) is None:

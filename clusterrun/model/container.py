@@ -23,7 +23,7 @@ class Mount:
 
 @frozen
 class Container:
-    """The container of the ranks. ``mounts`` includes those that clusterrun adds."""
+    """The container of the ranks. ``mounts`` includes the mounts of clusterrun."""
 
     image: str = ""  # empty if ranks run on the host itself
     runtime: str = ""

@@ -123,7 +123,7 @@ class Orders:
 
     @property
     def allocated(self) -> int:
-        """The number of nodes in all: those that train and the spares."""
+        """The number of nodes in all: training nodes and spares."""
         return self.nodes + self.spares
 
     def using(self, python: Interpreter, cwd: str = "") -> Orders:

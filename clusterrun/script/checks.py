@@ -202,7 +202,7 @@ def ranks_python(environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Return the Python that ranks use by default, the reason, and a notice ('' if none).
 
     It is the Python of the active virtual or conda environment, else clusterrun's own. It is also
-    clusterrun's own if only that one has torch, because a base environment may be active by default.
+    clusterrun's own if no other has torch, because a base environment may be active by default.
     """
     python = shutil.which("python", path=environ.get("PATH", os.defpath)) or ""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):

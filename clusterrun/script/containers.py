@@ -43,7 +43,10 @@ def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_d
     """
     if not spec.container:
         return Container()
-    image = _whole(spec.container, spec.cwd)
+    image = os.path.expanduser(spec.container) if spec.container.startswith("~") else spec.container
+    path = os.path.normpath(os.path.join(spec.cwd, image))
+    if image.startswith(("/", "./", "../")) or os.path.exists(path):
+        image = path
     form = container_runtimes.form(image, os.path.isdir(image))
     runtime = spec.container_runtime or next((name for name in runtimes if form in TABLE[name].forms), "")
     if not runtime:
@@ -69,13 +72,6 @@ def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_d
     mounts = (*(Mount(path, path) for path in outermost if path not in targets), *own)
     _check_mounts(runtime, mounts)
     return Container(image, runtime, mounts)
-
-
-def _whole(image: str, cwd: str) -> str:
-    """Return the absolute path of an image that is a file or folder; any other name unchanged."""
-    expanded = os.path.expanduser(image) if image.startswith("~") else image
-    path = os.path.normpath(os.path.join(cwd, expanded))
-    return path if expanded.startswith(("/", "./", "../")) or os.path.exists(path) else image
 
 
 def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:

@@ -115,17 +115,13 @@ def _of_call(call: ast.Call) -> Iterator[str]:
     if last in STARTERS and (last != "spawn" or is_multiprocessing):
         calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
         yield f"{calls}: call what it starts, or start the script once per node with --per-node"
-    strings = _first_strings(call.args[:1]) if name.startswith(("subprocess.", "os.")) else []
-    program = next((os.path.basename(word.split()[0]) for word in strings if word.strip()), "")
+    first = call.args[0] if call.args and name.startswith(("subprocess.", "os.")) else None
+    if isinstance(first, (ast.List, ast.Tuple)) and first.elts:
+        first = first.elts[0]
+    text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+    program = os.path.basename(text.split()[0]) if text.strip() else ""
     if program in PROGRAMS:
         yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
-
-
-def _first_strings(items: list[ast.expr]) -> list[str]:
-    """Return the first argument, or its first item, if it is a string."""
-    if items and isinstance(items[0], (ast.List, ast.Tuple)):
-        items = items[0].elts[:1]
-    return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
 
 
 def _leaves_without_gpus(node: ast.If) -> bool:

@@ -53,7 +53,11 @@ def agent_program(cache: str) -> Path:
     Its name contains a hash of its content, so it never changes.
     """
     sources = dict(_sources(Path(__file__).resolve().parents[1]))
-    path = Path(cache) / f"agent-{_digest(sources)}.pyz"
+    digest = hashlib.sha256(contract.BYTECODE_TAG)
+    for name, source in sources.items():
+        digest.update(f"{name} {len(source)}\n".encode())
+        digest.update(source)
+    path = Path(cache) / f"agent-{digest.hexdigest()[:16]}.pyz"
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(str(path), packed(sources))
@@ -67,14 +71,6 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
     for part in _PACKAGES:
         for path in [package / part] if part.endswith(".py") else sorted((package / part).rglob("*.py")):
             yield f"clusterrun/{path.relative_to(package).as_posix()}", path.read_bytes()
-
-
-def _digest(sources: dict[str, bytes]) -> str:
-    digest = hashlib.sha256(contract.BYTECODE_TAG)
-    for name, source in sources.items():
-        digest.update(f"{name} {len(source)}\n".encode())
-        digest.update(source)
-    return digest.hexdigest()[:16]
 
 
 def packed(sources: dict[str, bytes]) -> bytes:

@@ -74,15 +74,22 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     off = spec.level is Level.OFF
     submitted = spec
     inside = containers.container_of(spec, cluster, site.runtimes, run_dir)
+    python, input_file = spec.python, spec.input
+    if "/" in python:  # a name without a slash is searched on PATH
+        python = os.path.normpath(os.path.join(spec.cwd, python))
+    if input_file == "-":
+        input_file = RunPaths(run_dir).input
+    elif input_file:
+        input_file = os.path.join(spec.cwd, os.path.expanduser(input_file))
     spec = requeue_options.settled(
         replace(
             spec,
             cluster=cluster,
             name=spec.name or default_name(spec.command),
-            python=site.python if inside.image else _whole_path(spec.python, spec.cwd) or site.python,
+            python=site.python if inside.image else python or site.python,
             container=inside.image,
             container_runtime=inside.runtime,
-            input=_input(spec, run_dir),
+            input=input_file,
             preflight=spec.level.value,
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
@@ -111,19 +118,6 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
     idle += ["--check-command"] if spec.check_command else []
     condition = "with --preflight off and no restarts" if spares else "with --preflight off"
     return requeue_options.ignored(idle, condition)
-
-
-def _whole_path(program: str, cwd: str) -> str:
-    """Return the absolute path of a program named by a path; a plain name unchanged, to be searched
-    on PATH.
-    """
-    return os.path.normpath(os.path.join(cwd, program)) if "/" in program else program
-
-
-def _input(spec: JobSpec, run_dir: str) -> str:
-    if spec.input == "-":
-        return str(RunPaths(run_dir).input)
-    return os.path.join(spec.cwd, os.path.expanduser(spec.input)) if spec.input else ""
 
 
 def default_name(command: tuple[str, ...]) -> str:

@@ -58,7 +58,10 @@ class SharedJobs:
         floor: float,
     ) -> None:
         self._folder = folder
-        self._path = os.path.join(folder, f"squeue-{_cluster(environment)}.json")
+        # Another configuration means another cluster, with a file of its own.
+        parts = [environment.get(name, "") for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")]
+        identity = chr(0).join([*parts, str(os.getuid())]).encode("utf-8", "surrogateescape")
+        self._path = os.path.join(folder, f"squeue-{zlib.crc32(identity):08x}.json")
         self._ask = ask
         self._clock = clock
         self._floor = floor
@@ -130,9 +133,3 @@ def turn(path: str, clock: Clock) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _cluster(environment: Mapping[str, str]) -> str:
-    """Return a name for this configuration and user. Another configuration means another cluster."""
-    parts = [environment.get(name, "") for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")]
-    return f"{zlib.crc32(chr(0).join([*parts, str(os.getuid())]).encode('utf-8', 'surrogateescape')):08x}"
