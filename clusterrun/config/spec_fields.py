@@ -52,7 +52,7 @@ def command(arguments: Iterable[Any]) -> tuple[str, ...]:
 
 def _plain(name: str, value: Any) -> Any:
     option = CONFIGURABLE.get(name.replace("_", "-"))
-    if option is None:  # after, and what commands say for themselves
+    if option is None:  # ``after``, and options that are not in the table
         return _texts(name, value) if name == "after" else value
     if option.kind == "list":
         return _texts(name, value)

@@ -192,7 +192,7 @@ def _table(content: str, path: str) -> list[dict[str, Any]]:
 
 
 def _tables(content: str, path: str) -> list[dict[str, Any]]:
-    from clusterrun.config.profiles import toml  # for such a file alone
+    from clusterrun.config.profiles import toml  # slow to import, so only for TOML files
 
     tables = toml(content.encode(), f"--points {path}")
     listed = tables.get("point")

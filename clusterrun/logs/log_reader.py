@@ -69,7 +69,7 @@ class Growing:
         try:
             status = os.fstat(handle)
             if status.st_size < self._offset or self._inode not in (0, status.st_ino):
-                self._offset, self._rest = 0, b""  # truncated or replaced: another file from its start
+                self._offset, self._rest = 0, b""  # truncated or replaced: read the new file from its start
             self._inode = status.st_ino
             data = os.pread(handle, CHUNK_BYTES, self._offset) if status.st_size > self._offset else b""
         finally:
@@ -175,7 +175,7 @@ def following(
     epoch: int | None = None
     follower: Follower | None = None
     while True:
-        finished = over()  # asked before reading, so that nothing written before the end is missed
+        finished = over()  # checked before reading, so that all output before the end is read
         numbers = attempts(paths.attempts)
         further = numbers[-1:] if epoch is None else [number for number in numbers if number > epoch]
         if further:

@@ -162,7 +162,7 @@ def _list(data: Any) -> list[Any]:
 def _items(read: Reader, data: list[Any]) -> list[Any]:
     items: list[Any] = []
     try:
-        items.extend(map(read, data))  # keeps what was read before one that is wrong
+        items.extend(map(read, data))  # keeps the items before a wrong one
     except _Wrong as wrong:
         wrong.place = f"[{len(items)}]{wrong.place}"
         raise

@@ -9,7 +9,7 @@ def nearest(word: str, names: Iterable[str], most: int = 1, alike: float = 0.6) 
     """Return at most ``most`` of ``names``, the most similar to ``word`` first; none if no name is
     similar.
     """
-    import difflib  # for a wrong word alone: every TAB is a start
+    import difflib  # slow to import, and every TAB starts a process
 
     return difflib.get_close_matches(word, list(names), most, alike)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 # Compiled at first use, because that takes 4 ms and most text needs no check.
 _HARMFUL = (
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1 (NEL among them)
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of text
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that change the direction of text
     "\u2028\u2029"  # line and paragraph separators
     "\ud800-\udfff"  # undecodable bytes, and halves of pairs
     "\ufff9-\ufffb\U000e0000-\U000e007f]"  # invisible annotations and tags

@@ -31,7 +31,7 @@ def check(
         raise BadInput(f"{cwd!r} is not a directory", "ranks run in the directory where submit is called")
     check_setup(plan.spec.setup)
     check_input(plan)
-    contained = bool(plan.orders.container.image)  # then the host's programs are not those of the ranks
+    contained = bool(plan.orders.container.image)  # ranks do not use the host's programs
     if plan.spec.alone:
         if contained:
             return check_image(plan.spec, plan.orders, False, environ, run)
@@ -50,7 +50,7 @@ def check(
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
-    if plan.spec.setup:  # its lines may bring the Python and the program, on the nodes
+    if plan.spec.setup:  # its lines may provide the Python and the program on the nodes
         return notices
     if script or plan.spec.command[0] == "-m":
         return (*notices, *check_python(plan.spec.python, torch, run))
@@ -95,7 +95,7 @@ def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
     """Return a sentence for each launcher in a Python script; none for a lone rank or with ``--per-node``."""
     if not script or spec.per_node or spec.world_size == 1:
         return ()
-    from clusterrun.script.nested_launchers import in_python  # it parses Python: not for every command
+    from clusterrun.script.nested_launchers import in_python  # slow to import, so only for this check
 
     return tuple(in_python(os.path.basename(script), system.text_of(script)))
 
@@ -117,7 +117,7 @@ def check_word(command: tuple[str, ...], cwd: str) -> None:
         line = shlex.join(["clusterrun", "submit", *parts, *command[1:]])
         raise BadInput(f"there is no program {first!r}: this is one word", f"without the quotes: {line}")
     if first.endswith(".py"):
-        return  # what is wrong with a script is said below
+        return  # check_script reports problems of scripts
     if os.path.isdir(path) and ("/" in first or first in (".", "..") or not shutil.which(first)):
         raise BadInput(f"{first!r} is a folder", "name a Python script, a program, or -m and a module")
     if first.endswith(".ipynb"):

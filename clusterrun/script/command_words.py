@@ -266,6 +266,6 @@ def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) ->
         return (f"{name}, {mistake}: can {python} compile it?",)
     kind, _, mistake = completed.out.strip().partition(": ")
     if not kind.endswith("Error"):
-        return ()  # the ranks' Python knows more than ours
+        return ()  # the ranks' Python is newer than clusterrun's
     problem = f"{name} cannot be compiled by {python}: {mistake}"
     raise BadInput(problem, f"correct {name}, or name another --python")

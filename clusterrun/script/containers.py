@@ -146,7 +146,7 @@ def _not_answered(container: Container, python: str, completed: system.Completed
     message = completed.err.strip()[-300:]
     mounted = tuple(bind.target.rstrip("/") + "/" for bind in container.mounts)
     if python.startswith("/") and python.startswith(mounted):
-        return []  # it comes with a mount
+        return []  # a mount provides it
     if _NO_PROGRAM.search(message):
         remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
         raise BadInput(f"the image {container.image!r} has no {python!r}: {message}", remedy)

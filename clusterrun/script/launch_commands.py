@@ -115,7 +115,7 @@ def _launch(program: str, arguments: Sequence[str]) -> LaunchCommand:
     options = arguments[:place]
     nodes = per_node = total = max_restarts = 0
     has_gpus = program not in _OF_CPUS
-    counts_per_node = program in ("mpirun", "mpiexec", "orterun")  # their -N
+    counts_per_node = program in ("mpirun", "mpiexec", "orterun")  # -N is per node for them
     for key, value in _options(options):
         number = int(match[1]) if (match := re.search(r"(?:^|:)(\d+)$", value)) else 0
         if key == "gres" and not value.startswith("gpu"):
@@ -234,7 +234,7 @@ def _commands(line: str) -> Iterator[list[str]]:
     lexer.commenters = "#"
     try:
         tokens = list(lexer)
-    except ValueError:  # a quote that another line closes
+    except ValueError:  # another line closes the quote
         tokens = line.split()
     command: list[str] = []
     for word in tokens:
@@ -250,7 +250,7 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     """Return the line to type for ``launch`` as the command of ``spec``; '' if its program is unknown."""
     if not launch.command:
         return ""
-    if spec.shapes:  # they say how many nodes and GPUs
+    if spec.shapes:  # scheduler commands contain the numbers of nodes and GPUs
         spec = replace(spec, nodes=1, gpus=0, gpu_type="")
         launch = replace(launch, nodes=0, per_node=0, total=0)
     nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes

@@ -75,7 +75,7 @@ def _sources(package: Path) -> Iterator[tuple[str, bytes]]:
 
 def packed(sources: dict[str, bytes]) -> bytes:
     """Return the program file. The same sources and interpreter produce the same bytes."""
-    import zipfile  # slow to load, and the program is packed once for each version
+    import zipfile  # slow to import, and needed once per version
 
     content = io.BytesIO()
     content.write(_front(sources))

@@ -157,7 +157,7 @@ def ranks_python(spec: JobSpec, site: MachineFacts) -> Interpreter:
     ours = path == spec.python
     why = site.why_python if ours else "as the command says"
     set_up = bool(spec.setup or spec.template) and ours and site.why_python != NAMED
-    set_up = set_up and not site.inside.image  # what setup brings is the host's
+    set_up = set_up and not site.inside.image  # setup lines run on the host, outside the container
     return Interpreter(path, why, set_up) if path else Interpreter()
 
 
@@ -200,7 +200,7 @@ def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFa
     arguments = sbatch_arguments(spec, run_id, token, run_dir, site, shape)
     own = paths.shape(shape) if shape >= 0 else paths
     values = _values(spec, run_id, paths, [word for word in arguments if quoting.carries(word)])
-    values["run_dir"] = own.run_dir  # what the job begins as tells its shape
+    values["run_dir"] = own.run_dir  # the folder of the script identifies the shape
     argv = ("sbatch", "--parsable", *(word for word in arguments if not quoting.carries(word)), own.script)
     script = _rendered(spec, values, token)
     orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
@@ -265,7 +265,7 @@ def _rendered(spec: JobSpec, values: Mapping[str, quoting.Value], token: str) ->
     Raises ``BadInput`` if the script of the user's template lacks the token or does not start the
     coordinator.
     """
-    from clusterrun.script.render import render  # commands that submit nothing do without the template engine
+    from clusterrun.script.render import render  # slow to import, so only for submissions
 
     if not spec.template:
         return render(values)

@@ -74,5 +74,5 @@ def _environment(places: list[str]) -> jinja2.Environment:
 
 def _apply(rule: str, value: Any) -> _Done:
     if isinstance(value, jinja2.Undefined):
-        str(value)  # raises, naming the variable
+        str(value)  # raises an error with the variable's name
     return _Done(quoting.RULES[rule](value))

@@ -78,7 +78,7 @@ def orders(spec: JobSpec, argv: Sequence[str]) -> Survival:
     if not argv or not spec.goes_on:
         return survival
     if own and own[0] == NOTICE_SIGNAL and "B" in _value_of_signal(spec).partition(":")[0].upper():
-        survival = replace(survival, signal=0)  # the same as ours, which waits for its time if Slurm is early
+        survival = replace(survival, signal=0)  # clusterrun handles this signal itself, also if it is early
     resubmit = (*argv[:-1], *_excluding(spec), "--dependency=", DEPENDENCY_PLACE, argv[-1])
     most = {name: getattr(spec, name) for name in ("max_preemptions", "max_time_limits")}
     return replace(survival, requeue=spec.goes_on, resubmit=resubmit, notice=float(spec.notice), **most)

@@ -90,13 +90,14 @@ def job_options(
         ("open-mode", "append"),
         # Training nodes and their spares, ``4`` or ``2-5``.
         ("nodes", node_range.as_text(spec.allocated, spec.least_allocated if spec.min_nodes else 0)),
-        *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),  # with it a range gets its least alone
+        # Slurm gives only the least of a range with this option.
+        *(() if spec.min_nodes else (("ntasks-per-node", "1"),)),
         ("cpus-per-task", str(shared or least_cpus(spec))),
         *ending,
     ]
-    ours += [("no-kill", "")] if spec.allocated > 1 else []  # a lost node is the coordinator's to judge
+    ours += [("no-kill", "")] if spec.allocated > 1 else []  # the coordinator handles a lost node
     ours += options_by_name(spec)
-    ours += [("exclusive", "")] if spec.gpus_from_node else []  # nobody else keeps others off its GPUs
+    ours += [("exclusive", "")] if spec.gpus_from_node else []  # otherwise other jobs could use its GPUs
     after = [f"afterok:{':'.join(spec.after)}"] if spec.after else []
     waits = after + ([own.pop("dependency")] if "dependency" in own else [])
     ours += [("dependency", ",".join(waits)), ("kill-on-invalid-dep", "yes")] if waits else []

@@ -121,7 +121,7 @@ class SlurmClient:
 
         Raises ``BadInput`` if it does not run, and ``SchedulerError`` as ``jobs`` does.
         """
-        from clusterrun.slurm import allocation  # `status` needs none of its patterns
+        from clusterrun.slurm import allocation  # slow to import, so not for `status`
 
         completed = self._tried(allocation.argv(job_id))
         if completed.code != 0 and "invalid job id" not in completed.err.lower():
@@ -130,7 +130,7 @@ class SlurmClient:
 
     def foreign_job(self, job_id: str) -> ForeignJob | None:
         """Return a job of any user that Slurm or its accounting remembers. Raises ``SchedulerError``."""
-        from clusterrun.slurm import foreign_job  # only a word that means no run needs it
+        from clusterrun.slurm import foreign_job  # slow to import, so only for jobs of others
 
         job_record = self._tried(foreign_job.show_argv(job_id))
         if job_record.code == 0 and (job := foreign_job.read_shown(job_id, job_record.out)):
@@ -172,7 +172,7 @@ class SlurmClient:
         try:
             return _found(self._account(queries.since_argv(self._user, "now-7days", mark), mark), token)
         except SchedulerError:
-            return ""  # the queue has spoken, and it remembers what was submitted just now
+            return ""  # the queue has answered, and it knows recent jobs
 
     def partitions(self) -> tuple[PartitionOffer, ...]:
         mark = _mark()

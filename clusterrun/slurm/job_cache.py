@@ -76,7 +76,7 @@ class SharedJobs:
         if self._new(cached, max_age, since):
             return cached
         with turn(self._path, self._clock):
-            cached = self._read()  # whoever had the turn before may have asked for us
+            cached = self._read()  # the previous holder of the lock may have updated it
             waited = self._clock.now() - began
             return cached if self._new(cached, max(max_age, waited), since) else self._asked(cached)
 
@@ -104,7 +104,7 @@ class SharedJobs:
             return JobsAnswer(0.0)
 
     def _write(self, news: JobsAnswer) -> None:
-        with suppress(DiskRefused):  # it is a convenience: a full disk must not keep anybody from an answer
+        with suppress(DiskRefused):  # the cache is optional, also on a full disk
             private_folder(self._folder)
             write_whole(self._path, json.dumps(encode(news), separators=(",", ":")), sync=False)
 

@@ -284,7 +284,7 @@ def _format(fields: Sequence[Field], mark: str) -> str:
 
 def _marked_rows(fields: Sequence[Field], out: str, mark: str) -> Iterable[dict[str, Any]]:
     before, *rows = out.split(f"[{mark}]")
-    if before.strip() and not rows:  # before rows it is what a site's wrapper of the program says
+    if before.strip() and not rows:  # output of a site's wrapper before the rows
         raise _unreadable(before, "text before the first row")
     for row in rows:
         yield _cells(fields, row.removesuffix("\n").split(mark), row)

@@ -183,7 +183,7 @@ def make_folder(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-    with contextlib.suppress(PermissionError):  # what may be written to need not be readable
+    with contextlib.suppress(PermissionError):  # a writable folder need not be readable
         sync_folder(above)
 
 

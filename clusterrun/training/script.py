@@ -147,7 +147,7 @@ class Script:
     def _listen(self) -> None:
         """Install the handler of the notice, once. A handler that was installed before is called too."""
         if self._listens or threading.current_thread() is not threading.main_thread():
-            return  # in another thread it cannot be caught; the file says the same
+            return  # only the main thread can handle signals; the file has the same notice
         self._listens = True
         self._before = signal.signal(NOTICE_SIGNAL, self._on_signal)
         # System calls of C libraries in this process continue after the signal.

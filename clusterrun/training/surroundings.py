@@ -51,7 +51,7 @@ class Surroundings:
             return self.attempt
         try:
             names = os.listdir(os.path.dirname(self.folder))
-        except OSError:  # a run directory that is away for a while proves nothing
+        except OSError:  # an unreachable run directory proves nothing
             return self.attempt
         return max([self.attempt, *(int(name) for name in names if name.isdigit())])
 
