@@ -1,4 +1,4 @@
-"""The first rounds: local checks, control round and torch worker of every node, all at once; pure."""
+"""Run the first rounds: local checks, control round and torch worker of every node, all at once."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
 LISTEN_SECONDS = 20.0
+# After half of the answers, the other nodes get this long, or ``PATIENCE`` times the time of that half.
 LEAST_PATIENCE = {ListenTask: 10.0, LocalTask: 20.0, StartTorch: 20.0}
-"""When more than half have answered, the others get this long, or ``PATIENCE`` times what those took."""
+# Replaces these limits on nodes with GPUs. A node without persistence mode loads its driver for each program.
 DRIVER_PATIENCE = 40.0
-"""With GPUs instead: one node may be without persistence mode, and load its driver with each program."""
+# The first rounds may extend the budget by this, if all nodes load their drivers slowly.
 DRIVER_SECONDS = 45.0
-"""What the first rounds may add to the budget where all nodes load their drivers for so long."""
 USUAL_SECONDS = 15.0
 PATIENCE = 4.0
 LOCAL_SLACK_SECONDS = 6.0
 
 
 def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
-    """Everything that needs no collective.
+    """Run everything that needs no collective.
 
-    How long torch takes depends on the file system: nobody is blamed unless most others were faster. What
-    GPU drivers take beyond the usual is not taken from the time of the tests.
+    The time to import torch depends on the file system. A node is blamed only if most others were faster.
+    Slow GPU drivers do not shorten the time of the tests.
     """
     extra = DRIVER_SECONDS if state.asked.gpus else 0.0
     state.end_at += extra
-    for one in state.present():
-        state.ask(one.node, ListenTask(state.nonce), LISTEN_SECONDS)
-        look_at(state, one.node)
+    for node in state.present():
+        state.ask(node.node, ListenTask(state.nonce), LISTEN_SECONDS)
+        look_at(state, node.node)
         if state.orders.preflight.python:
-            warm_up(state, one.node)
+            warm_up(state, node.node)
     yield (ListenTask,)
     yield from network_phase.rounds(state)
     yield from absent_nodes.rounds(state)
@@ -60,33 +60,39 @@ def warm_up(state: SessionState, node: int) -> None:
 
 
 def hurry(state: SessionState, kind: type) -> None:
-    """Once half of them have answered, do not wait for the others as long as for all."""
-    left = state.questions.count(kind)
-    asked = state.questions.batch(kind)
-    if kind not in LEAST_PATIENCE or not asked // 2 - 1 <= left <= asked // 2:
+    """Shorten the limits of the other nodes after half of the nodes answered."""
+    open_count = state.questions.count(kind)
+    batch_size = state.questions.batch(kind)
+    if kind not in LEAST_PATIENCE or not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
     least = DRIVER_PATIENCE if state.asked.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
-    for question in state.questions.of_kind(kind):
-        patience = max(least, PATIENCE * (state.now - question.asked))
-        if isinstance(question.task, LocalTask):
-            if patience >= question.seconds - LOCAL_SLACK_SECONDS:
-                continue  # each check has a limit of its own
-            sooner = tasks.message_text(replace(question.task, limit=patience))
-            state.asks.append(AskWorker(question.node, question.number, sooner))
+    for request in state.questions.of_kind(kind):
+        patience = max(least, PATIENCE * (state.now - request.asked))
+        if isinstance(request.task, LocalTask):
+            if patience >= request.seconds - LOCAL_SLACK_SECONDS:
+                continue  # Each check has a limit of its own.
+            sooner = tasks.message_text(replace(request.task, limit=patience))
+            state.asks.append(AskWorker(request.node, request.number, sooner))
             patience += LOCAL_SLACK_SECONDS
-        state.questions.hurry(question, question.asked + patience)
+        state.questions.hurry(request, request.asked + patience)
 
 
 def write(state: SessionState) -> None:
-    known = {one.name: one for one in state.subjects.values()}
-    found = registry.findings(
-        state.asked,
-        {name: one.local for name, one in known.items() if one.local is not None},
-        {name: one.first_torch_worker for name, one in known.items() if one.first_torch_worker is not None},
-        {name: one.product for name, one in known.items() if one.product is not None},
-    )
-    said = ((state.numbers.get(name), finding) for name, findings in found.items() for finding in findings)
-    state.write("checks", [NodeFinding(node, finding) for node, finding in said])
+    local, workers, products = {}, {}, {}
+    for subject in state.subjects.values():
+        if subject.local is not None:
+            local[subject.name] = subject.local
+        if subject.first_torch_worker is not None:
+            workers[subject.name] = subject.first_torch_worker
+        if subject.product is not None:
+            products[subject.name] = subject.product
+    findings_by_name = registry.findings(state.asked, local, workers, products)
+    node_findings = [
+        NodeFinding(state.numbers.get(name), finding)
+        for name, findings in findings_by_name.items()
+        for finding in findings
+    ]
+    state.write("checks", node_findings)
 
 
 def choose_backend(state: SessionState) -> None:
@@ -94,21 +100,23 @@ def choose_backend(state: SessionState) -> None:
     if not orders.preflight.python:
         state.notice("no collective was tested: the ranks are no Python program")
         return
-    ready = {one.name: one.warm for one in state.present() if one.warm is not None and one.warm.up}
-    backends = [warm.backend for warm in ready.values()]
+    ready = {node.name: node.warm for node in state.present() if node.warm is not None and node.warm.up}
+    backends = [worker.backend for worker in ready.values()]
     if not backends:
-        whys = [one.first_torch_worker.why for one in state.present() if one.first_torch_worker is not None]
+        whys = [
+            node.first_torch_worker.why for node in state.present() if node.first_torch_worker is not None
+        ]
         why = whys[0] if whys else "no answer"
         state.notice(f"no collective was tested: no node can import torch ({why})")
         return
     state.backend = max(sorted(set(backends)), key=backends.count)
-    # NCCL takes one rank per GPU: where no number of GPUs was asked, fewer than ranks are no fault.
-    seen = {one.name: one.warm.devices for one in state.present() if one.warm is not None}
-    fewest = min(seen, key=lambda name: seen[name])
-    if state.backend == "nccl" and not orders.gpus_per_node and seen[fewest] < orders.ranks_per_node:
+    # NCCL takes one rank per GPU. Fewer GPUs than ranks are no fault if the user requested no number.
+    device_counts = {node.name: node.warm.devices for node in state.present() if node.warm is not None}
+    fewest = min(device_counts, key=lambda name: device_counts[name])
+    if state.backend == "nccl" and not orders.gpus_per_node and device_counts[fewest] < orders.ranks_per_node:
         state.backend = "gloo"
-        gpus = f"{fewest} has {seen[fewest]} GPUs for {orders.ranks_per_node} ranks"
+        gpus = f"{fewest} has {device_counts[fewest]} GPUs for {orders.ranks_per_node} ranks"
         state.notice(f"collectives were tested with gloo: {gpus}")
-    why = next((warm.why for warm in ready.values() if warm.why), "")
+    why = next((worker.why for worker in ready.values() if worker.why), "")
     if state.backend == "gloo" and orders.gpus_per_node and why:
         state.notice(f"collectives were tested with gloo: {why}")

@@ -1,4 +1,4 @@
-"""The loss round: nodes exchange messages during the whole check, and segments that were sent again count."""
+"""Run the loss round: nodes exchange messages during the whole check and count retransmitted segments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clusterrun.preflight.session.state import NodeFinding, SessionState
 from clusterrun.preflight.tasks import ExchangeTask, Target
 from clusterrun.preflight.thresholds import limit
 
-# Among so many nodes every pair exchanges messages: ten a second on each of at most 15 connections of a node.
+# Every pair of up to 16 nodes exchanges ten messages per second, on at most 15 connections per node.
 MESH = 16
-# Above that: with the next node, with one on the other side, and where a dial needed a second attempt.
+# Larger sets test ring neighbours, opposite nodes, and at most this many slow dials per node.
 _MOST_HINTS = 8
-# The exchange is watched so much longer if something was lost, but too little to blame anything.
+# The exchange lasts this much longer if some packets were lost, but too few to report.
 MORE_SECONDS = 6.0
-# With half of the segments that a warning needs, a longer look is worth its time.
+# Half of the segments that a warning requires justify a longer exchange.
 _FEW_RESENT = 4
 _ANSWER_SECONDS = 10.0
 _REMEDY = "look at cable, switch port and duplex of {}: ethtool -S, ip -s link, nstat -az TcpRetransSegs"
@@ -54,7 +54,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def read(state: SessionState) -> Iterator[tuple[type, ...]]:
-    """Read the counts; once more some seconds later if they hint at loss but prove none."""
+    """Read the counts. Read them again some seconds later if they hint at loss without proof."""
     yield from _ask(state, 0.0)
     least = limit(state.asked.limits, "loss_warn")
     is_odd = any(way.stalls or (way.share >= least and way.resent >= _FEW_RESENT) for way in _ways(state))

@@ -1,4 +1,4 @@
-"""Who trains: spares take the places of unfit nodes, and no bad link stays inside; pure."""
+"""Choose the nodes that train: spares replace unfit nodes, and no bad link remains."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Choice:
-    """``world`` is in rank order, with None if nobody could be found.
+    """The nodes that train, and the changes to the plan."""
 
-    ``parted`` are fit nodes left out because their link to another one is bad.
-    ``swaps`` are (who left, who came).
-    """
-
-    world: tuple[int | None, ...]
-    parted: tuple[int, ...]
-    swaps: tuple[tuple[int, int], ...]
+    world: tuple[int | None, ...]  # in rank order; None is a place without a node
+    parted: tuple[int, ...]  # fit nodes that are excluded because of a bad link
+    swaps: tuple[tuple[int, int], ...]  # (replaced node, its replacement)
 
     @property
     def whole(self) -> bool:
@@ -36,10 +32,10 @@ def choose(
     reluctant: Collection[int] = (),
     elsewhere: Collection[int] = (),
 ) -> Choice:
-    """``places`` are the nodes in rank order as they would train, ``links`` the bad ones.
+    """Choose the nodes for ``places``, the planned nodes in rank order. ``links`` are the bad links.
 
-    ``reluctant`` nodes work, but a spare without a flaw is preferred. Those ``elsewhere`` are fit, in
-    another part of a network that is partitioned.
+    ``reluctant`` nodes work, but a spare without a flaw is preferred. Nodes ``elsewhere`` are fit, but in
+    another part of a partitioned network.
     """
     world: list[int | None] = [None if node in unfit or node in elsewhere else node for node in places]
     parted = [node for node in places if node in elsewhere] + _part(world, links)
@@ -50,7 +46,7 @@ def choose(
             world[place] = _take(free, world, links)
     for place, node in enumerate(world):
         if node is not None and node in reluctant:
-            better = _take([one for one in free if one not in reluctant], world, links, but=node)
+            better = _take([spare for spare in free if spare not in reluctant], world, links, but=node)
             if better is not None:
                 world[place] = better
                 free.remove(better)
@@ -59,7 +55,7 @@ def choose(
 
 
 def _part(world: list[int | None], links: Collection[tuple[int, int]]) -> list[int]:
-    """Empty places until no bad link is left: first whoever has most of them, then the later place."""
+    """Empty places until no bad link remains, starting with the node that has most bad links."""
     parted: list[int] = []
     while True:
         inside = [link for link in links if link[0] in world and link[1] in world]
@@ -74,7 +70,7 @@ def _part(world: list[int | None], links: Collection[tuple[int, int]]) -> list[i
 def _take(
     free: list[int], world: list[int | None], links: Collection[tuple[int, int]], but: int | None = None
 ) -> int | None:
-    """The first free node whose links to all of ``world`` (but one) are good."""
+    """Take the first free node whose links to all of ``world`` except ``but`` are good."""
     others = {node for node in world if node is not None and node != but}
     for node in free:
         if not any(node in link and others.intersection(link) - {node} for link in links):

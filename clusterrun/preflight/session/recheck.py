@@ -1,4 +1,4 @@
-"""The short check between two attempts: suspects against the others, which are taken as fit; pure."""
+"""Run the short check between two attempts: test suspects with other nodes, which count as fit."""
 
 from __future__ import annotations
 
@@ -12,97 +12,101 @@ from clusterrun.preflight.session.collective_phase import PairTests, WholeSet
 from clusterrun.preflight.session.state import NodeState, SessionState
 from clusterrun.preflight.tasks import ListenTask, LocalTask, StartTorch
 
+# Reasons of a loss. A shared cause is searched if several nodes are lost.
 _LOST = (contract.AGENT_LOST, contract.NOT_BACK)
-"""Of several that were lost it is asked whether what they share is to blame."""
+# Additional spares to test, since a spare may be unfit itself.
 SPARES_MORE = 1
-"""So many spares more are looked at than may be needed: one of them may be unfit itself."""
 
 
-def in_order(known: Mapping[int, NodeState], after: Report | None) -> list[NodeState]:
-    """By number; those that trained by the last report before the others, as they trained."""
+def in_order(nodes: Mapping[int, NodeState], after: Report | None) -> list[NodeState]:
+    """Return the nodes that trained by the last report, in rank order, then the others by number."""
     places = {name: place for place, name in enumerate(after.world)} if after is not None else {}
-    return sorted(known.values(), key=lambda one: (places.get(one.name, len(places)), one.node))
+    return sorted(nodes.values(), key=lambda node: (places.get(node.name, len(places)), node.node))
 
 
 def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None:
-    """What the last check found still holds: who stays out, and which links are bad."""
-    for one in report.nodes:
-        node = state.numbers.get(one.node)
-        if node is not None and one.role == "excluded" and node not in suspects:
-            state.subjects[node].exclude_as_known_unfit(one.findings)
-    bad = (one for one in report.links if one.verdict is Grade.FAIL)
-    state.write("before", (), [one for one in bad if {one.a, one.b} <= state.numbers.keys()])
+    """Take over the excluded nodes and the bad links of the last check."""
+    for node_report in report.nodes:
+        node = state.numbers.get(node_report.node)
+        if node is not None and node_report.role == "excluded" and node not in suspects:
+            state.subjects[node].exclude_as_known_unfit(node_report.findings)
+    bad_links = (link for link in report.links if link.verdict is Grade.FAIL)
+    state.write("before", (), [link for link in bad_links if {link.a, link.b} <= state.numbers.keys()])
 
 
 def rounds(
     pairs: PairTests, suspects: Sequence[int], network: bool
 ) -> Generator[tuple[type, ...], None, None]:
-    """Local checks and dialling; tests of pairs where they may show something that can be mended.
+    """Run local checks and dials, and tests of pairs if their result can help.
 
-    ``network``: what went wrong may be the network's, so the whole set is tested as well.
+    ``network`` means that the network may be at fault, so that the whole set is tested as well.
     """
-    case = pairs.case
-    case.set_wanted = network
-    suspects = [one.node for one in case.present() if one.node in suspects]
-    looked = [*suspects, *_spares(case, suspects)]
-    several_lost = sum(one.absent in _LOST for one in case.subjects.values()) > 1
+    state = pairs.case
+    state.set_wanted = network
+    suspects = [member.node for member in state.present() if member.node in suspects]
+    looked = [*suspects, *_spares(state, suspects)]
+    several_lost = sum(member.absent in _LOST for member in state.subjects.values()) > 1
     if not looked and not several_lost:
         return
     if looked:
-        case.notice(f"a short check: of {case.names(looked)} alone")
-    for one in case.present():
-        case.ask(one.node, ListenTask(case.nonce), local_phase.LISTEN_SECONDS)
+        state.notice(f"a short check: of {state.names(looked)} alone")
+    for member in state.present():
+        state.ask(member.node, ListenTask(state.nonce), local_phase.LISTEN_SECONDS)
     for node in looked:
-        local_phase.look_at(case, node)
+        local_phase.look_at(state, node)
     yield (ListenTask,)
     if several_lost:
-        yield from absent_nodes.rounds(case)  # those that are lost dial ports that listen
+        yield from absent_nodes.rounds(state)  # Lost nodes dial ports that listen.
     if not looked:
         return
-    yield from network_phase.around(case, looked)
-    case.label = "local round"
+    yield from network_phase.around(state, looked)
+    state.label = "local round"
     yield (LocalTask,)
-    local_phase.write(case)
-    if not _tests_wanted(case, suspects, network):
+    local_phase.write(state)
+    if not _tests_wanted(state, suspects, network):
         return
-    for node in [one.node for one in case.present()] if network else _members(case, suspects, looked):
-        local_phase.warm_up(case, node)
-    case.label = "torch is being imported"
+    for node in [member.node for member in state.present()] if network else _members(state, suspects, looked):
+        local_phase.warm_up(state, node)
+    state.label = "torch is being imported"
     yield (StartTorch,)
-    local_phase.write(case)
-    local_phase.choose_backend(case)
-    if case.backend:
+    local_phase.write(state)
+    local_phase.choose_backend(state)
+    if state.backend:
         yield from pairs.rounds()
-    if case.backend and network:
+    if state.backend and network:
         yield from WholeSet(pairs).rounds()
 
 
-def _spares(case: SessionState, suspects: Sequence[int]) -> list[int]:
-    """Those that may take the place of a suspect or of a node that is lost, as they come."""
-    nodes = list(case.subjects)
-    places, idle = nodes[: case.orders.nodes], nodes[case.orders.nodes :]
-    wanted = sum(node in suspects or bool(case.subjects[node].gone) for node in places)
-    free = [node for node in idle if not case.subjects[node].gone and node not in suspects]
-    return free[: wanted + SPARES_MORE] if wanted else []
+def _spares(state: SessionState, suspects: Sequence[int]) -> list[int]:
+    """Return the spares that may replace a suspect or a lost node, in their order."""
+    nodes = list(state.subjects)
+    places, idle = nodes[: state.orders.nodes], nodes[state.orders.nodes :]
+    needed = sum(node in suspects or bool(state.subjects[node].gone) for node in places)
+    free = [node for node in idle if not state.subjects[node].gone and node not in suspects]
+    return free[: needed + SPARES_MORE] if needed else []
 
 
-def _tests_wanted(case: SessionState, suspects: Sequence[int], network: bool) -> bool:
-    """Whether torch is worth its import: only where somebody can take a suspect's place."""
-    asked = case.orders.preflight
-    if not asked.python or network:
-        return bool(asked.python)
-    left = any(not case.subjects[node].unfit for node in suspects)
-    helps = asked.resubmit or any(not case.subjects[node].unfit for node in _spares(case, suspects))
-    return bool(left and helps and asked.level is Level.FULL)
+def _tests_wanted(state: SessionState, suspects: Sequence[int], network: bool) -> bool:
+    """Return whether tests are worth an import of torch: a spare can replace a fit suspect."""
+    options = state.orders.preflight
+    if not options.python or network:
+        return bool(options.python)
+    has_fit_suspects = any(not state.subjects[node].unfit for node in suspects)
+    helps = options.resubmit or any(not state.subjects[node].unfit for node in _spares(state, suspects))
+    return bool(has_fit_suspects and helps and options.level is Level.FULL)
 
 
-def _members(case: SessionState, suspects: Sequence[int], looked: Sequence[int]) -> list[int]:
-    """Who is looked at, and as partners their neighbours in the ring, near ones first."""
-    ring = [node for node in case.choice().nodes if not case.subjects[node].unfit]
-    wanted = max(case.orders.preflight.confirm, 2 * len(suspects))
+def _members(state: SessionState, suspects: Sequence[int], looked: Sequence[int]) -> list[int]:
+    """Return the tested nodes, and as partners their neighbours in the ring, near ones first."""
+    ring = [node for node in state.choice().nodes if not state.subjects[node].unfit]
+    needed = max(state.orders.preflight.confirm, 2 * len(suspects))
     at = [place for place, node in enumerate(ring) if node in suspects]
     steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
     near = [ring[(place + step) % len(ring)] for step in steps for place in at]
     partners = [node for node in dict.fromkeys(near) if node not in looked]
-    members = {*looked, *partners[:wanted]}
-    return [one.node for one in case.present() if one.node in members and not one.unfit]
+    members = {*looked, *partners[:needed]}
+    return [
+        node_state.node
+        for node_state in state.present()
+        if node_state.node in members and not node_state.unfit
+    ]

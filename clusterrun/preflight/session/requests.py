@@ -1,4 +1,4 @@
-"""The questions that are open: who was asked what, until when; knows no meaning of any answer."""
+"""Track the open requests to nodes and their limits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class AskWorker:
 
 @frozen
 class Request:
-    """An open one; ``asked`` and ``until`` are on the steady clock, ``seconds`` is what was allowed."""
+    """An open request. ``seconds`` is its limit."""
 
     number: int
     node: int
     task: Task
-    asked: float
-    until: float
+    asked: float  # steady clock
+    until: float  # steady clock
 
     @property
     def seconds(self) -> float:
@@ -36,7 +36,7 @@ class Request:
 
 
 class Requests:
-    """Numbers are used once; the order of closing is that of answers, limits and losses."""
+    """All open requests. Each number is used once."""
 
     def __init__(self) -> None:
         self._open: dict[int, Request] = {}
@@ -49,7 +49,7 @@ class Requests:
         return len(self._open)
 
     def ask(self, now: float, node: int, task: Task, seconds: float, body: str = "") -> AskWorker:
-        """Open one; ``body`` is the task's text where it is known already."""
+        """Open a request. ``body`` is the task's text, if the caller has it already."""
         self._last += 1
         self._put(Request(self._last, node, task, now, now + seconds))
         kind = type(task)
@@ -64,40 +64,40 @@ class Requests:
         return self._counts[kind]
 
     def batch(self, kind: type) -> int:
-        """How many of a kind were asked since none of it was open."""
+        """Return how many requests of a kind were opened since none of it was open."""
         return self._batches[kind]
 
     def of_kind(self, kind: type) -> list[Request]:
-        return [question for question in self._open.values() if isinstance(question.task, kind)]
+        return [request for request in self._open.values() if isinstance(request.task, kind)]
 
     def close(self, node: int, number: int) -> Request | None:
-        question = self._open.get(number)
-        return self._close(question) if question is not None and question.node == node else None
+        request = self._open.get(number)
+        return self._close(request) if request is not None and request.node == node else None
 
     def close_all_of(self, node: int) -> list[Request]:
-        return [self._close(one) for one in list(self._open.values()) if one.node == node]
+        return [self._close(request) for request in list(self._open.values()) if request.node == node]
 
     def close_overdue(self, now: float) -> list[Request]:
-        found = []
+        closed = []
         while self.due_at() is not None and self._times[0][0] <= now:
-            found.append(self._close(self._open[heapq.heappop(self._times)[1]]))
-        return found
+            closed.append(self._close(self._open[heapq.heappop(self._times)[1]]))
+        return closed
 
-    def prolong(self, question: Request, until: float) -> None:
-        self._put(replace(question, until=until))
-        self._counts[type(question.task)] += 1
+    def prolong(self, request: Request, until: float) -> None:
+        self._put(replace(request, until=until))
+        self._counts[type(request.task)] += 1
 
-    def hurry(self, question: Request, until: float) -> None:
-        if until < question.until:
-            self._put(replace(question, until=until))
+    def hurry(self, request: Request, until: float) -> None:
+        if until < request.until:
+            self._put(replace(request, until=until))
 
-    def _put(self, question: Request) -> None:
-        self._open[question.number] = question
-        heapq.heappush(self._times, (question.until, question.number))
+    def _put(self, request: Request) -> None:
+        self._open[request.number] = request
+        heapq.heappush(self._times, (request.until, request.number))
 
-    def _close(self, question: Request) -> Request:
-        self._counts[type(question.task)] -= 1
-        return self._open.pop(question.number)
+    def _close(self, request: Request) -> Request:
+        self._counts[type(request.task)] -= 1
+        return self._open.pop(request.number)
 
     def due_at(self) -> float | None:
         while self._times:
