@@ -46,7 +46,8 @@ def main(environment: Mapping[str, str], gpus: bool = True) -> int:
         started = _start_torch(began, gpus, environment.get("CUDA_VISIBLE_DEVICES", ""))
     except BaseException as error:  # noqa: BLE001 (any failure of the import is the answer)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"[:300]
+        reason = lines[-1] if lines else "no reason given"
+        why = f"{type(error).__name__}: {reason}"[:300]
         _write(out, TorchStarted(up=False, seconds=time.monotonic() - began, why=why))
         return 1
     ports = ListeningPorts()
