@@ -1,4 +1,4 @@
-"""What an agent is given on its standard input: where the coordinator listens, the secret, every timeout."""
+"""The bootstrap that an agent reads from its standard input: addresses, secret and timeouts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MANY = 500
 
 
 class NoBootstrap(ClusterrunError):
-    """What stood on the standard input is no bootstrap."""
+    """The standard input holds no bootstrap."""
 
 
 @frozen
 class Timeouts:
-    """Every timeout of the nodes' side, in seconds, as in ``contract``; others are for tests."""
+    """The timeouts of agents, in seconds. The defaults are those of ``contract``. Tests use others."""
 
     heartbeat: float = contract.HEARTBEAT_SECONDS
     lease: float = contract.LEASE_SECONDS
@@ -30,33 +30,28 @@ class Timeouts:
 
 
 def timeouts_for(nodes: int) -> Timeouts:
-    """What a run over ``nodes`` nodes uses.
+    """Return the timeouts for a run over ``nodes`` nodes.
 
-    Where very many start their ranks at once, on a slow file system or on one shared machine, a
-    healthy node may be silent for long. The longer lease still ends before Slurm starts a job again
-    elsewhere: its credentials alone keep that back for 120 s.
+    A healthy node may be silent for long if very many nodes start ranks at once, on a slow file system or
+    on one shared machine. The longer lease still ends before Slurm starts a job again on other nodes, since
+    Slurm waits 120 s for its credentials to expire.
     """
     return Timeouts() if nodes <= _MANY else Timeouts(lease=75.0, lost=60.0, join=2 * contract.JOIN_SECONDS)
 
 
 @frozen
 class Bootstrap:
-    """One JSON line. It travels by pipe only: no argument, variable, file or log ever holds the secret.
+    """One JSON line. It travels by pipe only: no argument, variable, file or log ever holds the secret."""
 
-    ``secret`` is in hexadecimal; ``epoch`` is the attempt with which this coordinator began;
-    ``agents`` is how many are invited, ``python`` the ranks' interpreter, ``cwd`` their directory
-    ('': as the orders say).
-    """
-
-    secret: str
+    secret: str  # hexadecimal
     run_id: str
-    epoch: int
+    epoch: int  # the first attempt of this coordinator
     addresses: tuple[str, ...]
     port: int
-    agents: int
+    agents: int  # number of expected agents
     timeouts: Timeouts = Timeouts()
-    python: Interpreter = Interpreter()
-    cwd: str = ""
+    python: Interpreter = Interpreter()  # of the ranks
+    cwd: str = ""  # directory of the ranks; empty: that of the orders
 
     def __post_init__(self) -> None:
         if not self.addresses or not 0 < self.port < 65536 or len(bytes.fromhex(self.secret)) < 32:
@@ -68,7 +63,7 @@ def written(bootstrap: Bootstrap) -> bytes:
 
 
 def read_bootstrap(line: bytes) -> Bootstrap:
-    """The bootstrap in a line. Raises ``NoBootstrap``, which does not repeat what was there."""
+    """Return the bootstrap in a line. Raise ``NoBootstrap``, without the line's content, if there is none."""
     try:
         return decode(Bootstrap, json.loads(line))
     except (ValueError, BadDocument) as error:

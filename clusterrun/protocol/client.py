@@ -19,8 +19,8 @@ from clusterrun.runtime.overload import PatientLimit
 _CONNECT_SECONDS = 4.0
 _PROOF_SECONDS = 8.0
 _LONGEST_PAUSE = 2.0
+# The rate at which a coordinator accepts agents. The first attempts are spread over that time.
 _AGENTS_PER_SECOND = 2500
-"""How fast a coordinator lets agents in; the first tries are spread over that time."""
 
 
 class CannotJoin(ClusterrunError):
@@ -35,20 +35,19 @@ class OutOfReach(CannotJoin):
 
 @frozen
 class Joined:
-    """A proven connection; ``early`` are messages that came together with the welcome."""
+    """A proven connection."""
 
     connection: socket.socket
     end: ClientEnd
-    early: tuple[ToAgent, ...]
+    early: tuple[ToAgent, ...]  # messages that came together with the welcome
 
 
 def join(bootstrap: Bootstrap, hello: Callable[[str], Hello]) -> Joined:
-    """A connection on which both sides have proved themselves.
+    """Return a connection on which both sides have proved themselves. Raise ``CannotJoin`` if there is none.
 
-    ``hello`` makes the hello from the own address of the connection. A coordinator that is slow,
-    full or out of reach is tried again until ``timeouts.join``, and longer while this machine is overloaded.
-    One that refuses with a proof, or strangers at all addresses, end the search at once. Raises
-    ``CannotJoin``.
+    ``hello`` makes the hello from this side's address of the connection. A slow, full or unreachable
+    coordinator is retried until ``timeouts.join``, and longer while this machine is overloaded. A refusal
+    with a proof, or strangers at all addresses, end the search at once.
     """
     limit = PatientLimit(bootstrap.timeouts.join)
     time.sleep(_random_fraction() * min(bootstrap.agents / _AGENTS_PER_SECOND, 5.0))

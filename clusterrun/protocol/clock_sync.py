@@ -1,4 +1,4 @@
-"""The coordinator's time, as an agent estimates it from its heartbeats; pure."""
+"""Estimates the coordinator's time from an agent's heartbeats; pure."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class RemoteClock:
         del self._samples[:-_SAMPLES]
 
     def wall(self, steady: float) -> float:
-        """What the coordinator's clock says now, in seconds since the epoch."""
+        """Return the coordinator's time now, in seconds since the epoch."""
         return steady + min(self._samples)[1]

@@ -1,7 +1,7 @@
-"""One message as the body of one frame and back; knows the kinds of each direction, no key and no socket.
+"""Encodes a message as the body of a frame and decodes it; knows no key and no socket.
 
-Everything is JSON with the name of its kind, but for the heartbeat and its acknowledgement: at
-1,250 nodes nine in ten frames are of these two, so they have a fixed binary form.
+Messages are JSON with the name of their kind. Heartbeats and acknowledgements have a fixed binary form,
+because nine in ten frames are of these two kinds at 1,250 nodes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _KINDS_TO_COORDINATOR = {kind.__name__: kind for kind in ToCoordinator.__subclas
 
 
 class WireError(ClusterrunError):
-    """What came is not what the protocol allows: the connection is to be closed, nothing else."""
+    """The peer broke the protocol. The connection must be closed, with no other effect."""
 
 
 class Encoder:
-    """Messages to bodies. Remembers the text of the last world: 1,250 agents are sent the same one."""
+    """Encodes messages. It caches the text of the last world, since 1,250 agents get the same world."""
 
     def __init__(self) -> None:
         self._world: World | None = None
@@ -50,13 +50,13 @@ class Encoder:
 
 
 def read_to_agent(body: bytes) -> ToAgent:
-    """The message in a body that came from the coordinator. Raises ``WireError``."""
+    """Return the message in a body from the coordinator. Raise ``WireError`` if it is invalid."""
     is_ack = body[:1] == b"a"
     return Ack(*_unpacked(_ACK, body, "an acknowledgement")) if is_ack else _read(body, _KINDS_TO_AGENT)
 
 
 def read_to_coordinator(body: bytes) -> ToCoordinator:
-    """The message in a body that came from an agent. Raises ``WireError``."""
+    """Return the message in a body from an agent. Raise ``WireError`` if it is invalid."""
     is_beat = body[:1] == b"b"
     return Beat(*_unpacked(_BEAT, body, "a heartbeat")) if is_beat else _read(body, _KINDS_TO_COORDINATOR)
 
@@ -71,7 +71,7 @@ def _unpacked(form: struct.Struct, body: bytes, what: str) -> tuple[Any, ...]:
 
 
 def read_document(cls: type[Any], data: bytes) -> Any:
-    """A frozen value from JSON bytes that may be anything. Raises ``WireError``, whatever they are."""
+    """Return the frozen value in untrusted bytes. Raise only ``WireError``, whatever the bytes are."""
     return _decoded(cls, _json_object(data))
 
 

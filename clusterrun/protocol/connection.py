@@ -1,4 +1,4 @@
-"""One non-blocking connection, with a bounded buffer of what is unsent."""
+"""One non-blocking connection, with a bounded buffer of unsent data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tuned(connection: socket.socket) -> None:
 
 
 class Connection:
-    """A connected socket; ``received`` is called with bytes, ``ended`` once with the reason of its end."""
+    """A connected socket. ``received`` is called with bytes, ``ended`` once with the reason of the end."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
         self._loop, self._connection = loop, connection
@@ -35,7 +35,7 @@ class Connection:
         self._loop.watch(self._connection.fileno(), self._ready)
 
     def send(self, data: bytes) -> bool:
-        """Send now what the kernel takes and the rest when it can; False if the peer does not keep up."""
+        """Send now as much as the kernel takes, and the rest later. Return False if the peer is too slow."""
         if not self._open or not data:
             return True
         if not self._unsent:

@@ -1,9 +1,9 @@
 """The mutual handshake and the frames between coordinator and agents: bytes in, bytes out; pure.
 
-Both ends prove that they know the secret of this start of the coordinator, over the whole hello and
-a fresh nonce of each side; each proof names its role, so none can be mirrored. Afterwards every
-frame carries its number and a MAC under a key of its direction: nothing can be injected, replayed,
-reordered or cut unseen. There is no secrecy: no secret may travel in a message.
+Both ends prove that they know the secret of this start of the coordinator, over the whole hello and a fresh
+nonce of each side. Each proof names its role, so no proof can be mirrored. Afterwards every frame carries its
+number and a MAC under a key of its direction. An attacker cannot inject, replay, reorder or drop a frame
+unseen. Frames are not encrypted, so no secret may travel in a message.
 
     agent        length, hello (JSON, at most 512 bytes: versions, run, epoch, who, nonce)
     coordinator  length, "S", nonce, proof        or   length, "R", proof, reason in words
@@ -26,8 +26,8 @@ from clusterrun.protocol.codec import WireError, read_document, read_to_agent, r
 from clusterrun.protocol.messages import Hello, ToAgent, ToCoordinator
 
 MOST_BEFORE_PROOF = 512
+# Bytes in one piece. The last output of a rank and a world of 10,000 nodes fit in.
 MOST_AFTER_PROOF = 1024 * 1024
-"""Bytes in one piece; the last words of a rank and a world of 10,000 nodes fit in."""
 NONCE = 32
 MAC = 32
 _LENGTH = struct.Struct(">I")
@@ -36,7 +36,7 @@ _CLOCK = struct.Struct(">d")
 
 
 class Refused(WireError):
-    """The coordinator proved that it knows the secret and refuses us: trying again changes nothing."""
+    """The coordinator proved that it knows the secret, and refuses the agent. A retry is pointless."""
 
 
 class Stranger(WireError):
@@ -45,14 +45,14 @@ class Stranger(WireError):
 
 @frozen
 class Greeting:
-    """The first words of an agent: all that both sides must agree on, under both proofs."""
+    """The first message of an agent. Both proofs cover it, so both sides agree on it."""
 
-    wire: tuple[int, ...]
+    wire: tuple[int, ...]  # protocol versions that the agent speaks
     version: str
     run_id: str
     epoch: int
     role: str
-    nonce: str
+    nonce: str  # hexadecimal
     hello: Hello
 
 
@@ -61,7 +61,7 @@ def _piece(data: bytes) -> bytes:
 
 
 def _framed(*parts: bytes) -> bytes:
-    """Parts in a form that no other parts have."""
+    """Return the parts in an unambiguous encoding."""
     return b"".join(map(_piece, parts))
 
 
@@ -74,7 +74,7 @@ def _is_mac(key: bytes, mac: bytes, message: bytes) -> bool:
 
 
 class _End:
-    """What both ends of a connection share; ``proven`` once the proofs are exchanged."""
+    """The common part of both ends of a connection. ``proven`` is set when the proofs are exchanged."""
 
     def __init__(self, secret: bytes) -> None:
         self.proven = False
@@ -85,7 +85,7 @@ class _End:
         self._output = b""
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that ``data`` completes. Raises ``WireError`` if a length is beyond ``_most``."""
+        """Yield the pieces that ``data`` completes. Raise ``WireError`` if a length is beyond ``_most``."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -109,7 +109,7 @@ class _End:
         self.proven = True
 
     def seal(self, body: bytes) -> bytes:
-        """One frame around ``body``, to be sent next. Raises ``WireError`` if it is too large to be read."""
+        """Return the next frame, with ``body``. Raise ``WireError`` if it is too large for the reader."""
         number = _NUMBER.pack(self._sent)
         length = len(number) + len(body) + MAC
         if length > MOST_AFTER_PROOF:
@@ -133,19 +133,22 @@ class _End:
 class ServerEnd(_End):
     """The coordinator's end of one connection.
 
-    ``receive`` takes bytes and gives messages; ``greeting`` is set once the agent has proved itself
-    (``proven``). What is to be sent during the handshake is in ``take_output``.
+    ``receive`` takes bytes and returns messages. ``hello`` is set when the agent has proved itself
+    (``proven``). ``take_output`` returns the data to send during the handshake.
     """
 
     def __init__(self, secret: bytes, run_id: str, epoch: int, nonce: bytes) -> None:
         super().__init__(secret)
         self.hello: Hello | None = None
         self._run_id, self._epoch, self._nonce = run_id, epoch, nonce
-        self._words = b""
+        self._hello_bytes = b""
         self._greeting: Greeting | None = None
 
     def receive(self, data: bytes, wall: float) -> list[ToCoordinator]:
-        """Messages in ``data``; ``wall`` goes into the welcome. Raises ``WireError`` for all else."""
+        """Return the messages in ``data``.
+
+        Raise ``WireError`` for invalid data. ``wall`` is for the welcome.
+        """
         messages: list[ToCoordinator] = []
         for piece in self._pieces(data):
             if self.proven:
@@ -156,15 +159,15 @@ class ServerEnd(_End):
                 self._prove(piece, wall)
         return messages
 
-    def _greet(self, words: bytes) -> None:
-        greeting: Greeting = read_document(Greeting, words)
+    def _greet(self, hello: bytes) -> None:
+        greeting: Greeting = read_document(Greeting, hello)
         reason = self._objection(greeting)
         if reason:
-            proof = _mac(self._secret, _framed(b"cr1|refusal", words, reason.encode()))
+            proof = _mac(self._secret, _framed(b"cr1|refusal", hello, reason.encode()))
             self._output = _piece(b"R" + proof + reason.encode())
             raise WireError(reason)
-        self._words, self._greeting = words, greeting
-        proof = _mac(self._secret, _framed(b"cr1|coordinator", words, self._nonce))
+        self._hello_bytes, self._greeting = hello, greeting
+        proof = _mac(self._secret, _framed(b"cr1|coordinator", hello, self._nonce))
         self._output = _piece(b"S" + self._nonce + proof)
 
     def _objection(self, greeting: Greeting) -> str:
@@ -179,12 +182,12 @@ class ServerEnd(_End):
         return ""
 
     def _prove(self, proof: bytes, wall: float) -> None:
-        if not _is_mac(self._secret, proof, _framed(b"cr1|agent", self._words, self._nonce)):
+        if not _is_mac(self._secret, proof, _framed(b"cr1|agent", self._hello_bytes, self._nonce)):
             raise WireError("an agent without the secret")
         clock = _CLOCK.pack(wall)
-        welcome = _mac(self._secret, _framed(b"cr1|welcome", self._words, self._nonce, clock))
+        welcome = _mac(self._secret, _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock))
         self._output = _piece(welcome + clock)
-        self._begin(b"coordinator", b"agent", self._words, self._nonce)
+        self._begin(b"coordinator", b"agent", self._hello_bytes, self._nonce)
         self.hello = self._greeting.hello if self._greeting else None
 
 
@@ -193,17 +196,17 @@ class ClientEnd(_End):
 
     def __init__(self, secret: bytes, run_id: str, epoch: int, hello: Hello, nonce: bytes) -> None:
         super().__init__(secret)
+        # The coordinator's clock, in seconds, when it sent its welcome.
         self.wall = 0.0
-        """The coordinator's clock, in seconds, when it sent its welcome."""
         greeting = Greeting((contract.WIRE,), contract.VERSION, run_id, epoch, "agent", nonce.hex(), hello)
-        self._words = json.dumps(encode(greeting), separators=(",", ":")).encode()
-        if len(self._words) > MOST_BEFORE_PROOF:
-            raise WireError(f"the hello has {len(self._words)} bytes; {MOST_BEFORE_PROOF} are allowed")
+        self._hello_bytes = json.dumps(encode(greeting), separators=(",", ":")).encode()
+        if len(self._hello_bytes) > MOST_BEFORE_PROOF:
+            raise WireError(f"the hello has {len(self._hello_bytes)} bytes; {MOST_BEFORE_PROOF} are allowed")
         self._nonce = b""
-        self._output = _piece(self._words)
+        self._output = _piece(self._hello_bytes)
 
     def receive(self, data: bytes) -> list[ToAgent]:
-        """Messages in ``data``. Raises ``Refused``, ``Stranger`` and ``WireError``."""
+        """Return the messages in ``data``. Raise ``Refused``, ``Stranger`` or ``WireError``."""
         messages: list[ToAgent] = []
         for piece in self._pieces(data):
             if self.proven:
@@ -218,21 +221,21 @@ class ClientEnd(_End):
         kind, proof = piece[:1], piece[-MAC:]
         if kind == b"R" and len(piece) > MAC:
             proof, reason = piece[1 : 1 + MAC], piece[1 + MAC :]
-            if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._words, reason)):
+            if _is_mac(self._secret, proof, _framed(b"cr1|refusal", self._hello_bytes, reason)):
                 raise Refused(reason.decode("utf-8", "replace"))
             raise Stranger("a refusal by somebody who does not know the secret")
         nonce = piece[1:-MAC]
         if kind != b"S" or len(nonce) != NONCE:
             raise Stranger("an answer that is not of this protocol")
-        if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._words, nonce)):
+        if not _is_mac(self._secret, proof, _framed(b"cr1|coordinator", self._hello_bytes, nonce)):
             raise Stranger("an answer by somebody who does not know the secret")
         self._nonce = nonce
-        self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._words, nonce)))
+        self._output = _piece(_mac(self._secret, _framed(b"cr1|agent", self._hello_bytes, nonce)))
 
     def _welcomed(self, piece: bytes) -> None:
         proof, clock = piece[:MAC], piece[MAC:]
-        welcome = _framed(b"cr1|welcome", self._words, self._nonce, clock)
+        welcome = _framed(b"cr1|welcome", self._hello_bytes, self._nonce, clock)
         if len(clock) != _CLOCK.size or not _is_mac(self._secret, proof, welcome):
             raise Stranger("a welcome by somebody who does not know the secret")
         (self.wall,) = _CLOCK.unpack(clock)
-        self._begin(b"agent", b"coordinator", self._words, self._nonce)
+        self._begin(b"agent", b"coordinator", self._hello_bytes, self._nonce)

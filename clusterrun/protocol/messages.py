@@ -1,4 +1,4 @@
-"""What coordinator and agents tell each other over the network, as JSON; values only."""
+"""The messages between coordinator and agents, sent as JSON; values only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from clusterrun.model.world import Meeting, World
 
 
 class ToAgent:
-    """What the coordinator sends to an agent."""
+    """A message of the coordinator to an agent."""
 
 
 class ToCoordinator:
-    """What an agent sends to the coordinator."""
+    """A message of an agent to the coordinator."""
 
 
 @frozen
@@ -23,30 +23,24 @@ class ReservePort(ToAgent):
 
 @frozen
 class StartRanks(ToAgent):
-    """Start the ranks of this node; an epoch that is not above every epoch seen is refused.
-
-    ``node`` is this node's index in ``world``. ``environment`` is what was found best for all nodes,
-    for names that are set nowhere else. ``last_epoch`` is the last one that may follow, if all fail.
-    """
+    """Start the ranks of this node. The agent refuses an epoch that is not above all earlier ones."""
 
     epoch: int
     world: World
-    node: int
+    node: int  # index of this node in ``world``
     meeting: Meeting
+    # The best settings for all nodes. They apply to variables that are set nowhere else.
     environment: tuple[tuple[str, str], ...] = ()
-    last_epoch: int = 0
+    last_epoch: int = 0  # the last epoch that may follow if all fail
 
 
 @frozen
 class StopRanks(ToAgent):
-    """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``.
-
-    ``sooner``: a user wants the KILL after ``grace`` seconds even if a longer time was granted before.
-    """
+    """End the ranks of ``epoch``: TERM and CONT now, KILL after ``grace`` seconds, then ``RanksGone``."""
 
     epoch: int
     grace: float
-    sooner: bool = False
+    sooner: bool = False  # kill after ``grace`` seconds even if ranks had a longer time before
 
 
 @frozen
@@ -59,28 +53,25 @@ class SignalRanks(ToAgent):
 
 @frozen
 class Ack(ToAgent):
-    """Heartbeat number ``beat`` arrived; ``wall`` is the coordinator's clock, for log times."""
+    """The acknowledgement of a heartbeat."""
 
-    beat: int
-    wall: float
+    beat: int  # number of the heartbeat
+    wall: float  # the coordinator's clock, for log times
 
 
 @frozen
 class AskSidecar(ToAgent):
-    """Pass ``body`` on to the sidecar process of that name, which is started where it does not run.
-
-    ``number`` comes back with the answer; what ``body`` says is between its collaborators.
-    """
+    """Pass ``body`` on to a sidecar process. Start the sidecar if it does not run."""
 
     epoch: int
     sidecar: str
-    number: int
-    body: str
+    number: int  # the answer repeats it
+    body: str  # only the sender and the sidecar know its format
 
 
 @frozen
 class EndSidecar(ToAgent):
-    """Kill the sidecar process of that name and all below it."""
+    """Kill the sidecar process of that name and all its descendants."""
 
     epoch: int
     sidecar: str
@@ -88,39 +79,35 @@ class EndSidecar(ToAgent):
 
 @frozen
 class Farewell(ToAgent):
-    """The run is over: end what still lives here, then exit 0."""
+    """The run is over. End all processes that are left on the node, then exit 0."""
 
 
 @frozen
 class Hello:
-    """Who joins: sent inside the handshake, so all of it is authenticated.
+    """The agent that joins. It is sent inside the handshake, so all of it is authenticated."""
 
-    ``node`` is this node's number within the allocation, ``name`` its name, ``address`` the
-    address from which it reaches the coordinator, ``epoch`` the highest epoch it has seen (-1).
-    """
-
-    node: int
+    node: int  # number of the node in the allocation
     name: str
-    address: str
+    address: str  # the agent's address on the connection to the coordinator
     pid: int
     python: str
-    epoch: int = -1
+    epoch: int = -1  # the highest epoch that the agent knows; -1: none
 
 
 @frozen
 class Beat(ToCoordinator):
-    """A heartbeat; numbered, so that the acknowledged one's sending time is known."""
+    """A heartbeat."""
 
-    number: int
+    number: int  # the acknowledgement repeats it, which gives the round-trip time
 
 
 @frozen
 class PortReserved(ToCoordinator):
-    """Port ``port`` is held for rank 0 of ``epoch``; 0 if none could be had, and ``why``."""
+    """The answer to ``ReservePort``."""
 
     epoch: int
-    port: int
-    why: str = ""
+    port: int  # held for rank 0; 0: no port could be reserved
+    why: str = ""  # why no port could be reserved
 
 
 @frozen
@@ -132,45 +119,36 @@ class RanksStarted(ToCoordinator):
 
 @frozen
 class RankExited(ToCoordinator):
-    """A rank ended. ``code`` is the exit code, negative for a signal; ``at`` is on the coordinator's clock.
-
-    ``last_lines`` is the end of what it printed (at most ``contract.TAIL_LINES``), ``traceback``
-    what its program left in ``TORCHELASTIC_ERROR_FILE``, both only for a failure; ``collision``
-    says that its words are those of a port already in use. ``stopped``: this node had been told to
-    end its ranks before (by the coordinator or a signal of its own), so the end is a consequence.
-    The agent's machine fills in ``at`` and ``stopped``.
-    ``noticed``: its words are those of a rank that only noticed that another one had gone.
-    ``lost_connection``: it ended of a broken connection, which may be another rank's failure.
-    ``saving``: it was killed while its handler of TERM was still running.
-    """
+    """A rank ended. The agent's state machine fills in ``at`` and ``stopped``."""
 
     epoch: int
     rank: int
-    code: int
-    at: float = 0.0
-    last_lines: tuple[str, ...] = ()
-    traceback: str = ""
-    collision: bool = False
+    code: int  # exit code; negative: the signal that killed the rank
+    at: float = 0.0  # on the coordinator's clock
+    last_lines: tuple[str, ...] = ()  # end of the output, at most ``contract.TAIL_LINES``; only for a failure
+    traceback: str = ""  # content of ``TORCHELASTIC_ERROR_FILE``; only for a failure
+    collision: bool = False  # the output reports a port that is already in use
+    # The coordinator or a signal had ordered this node to end its ranks, so the end is a consequence.
     stopped: bool = False
-    noticed: bool = False
-    lost_connection: bool = False
-    saving: bool = False
+    noticed: bool = False  # the rank only noticed the end of another rank, according to its output
+    lost_connection: bool = False  # a connection broke, which may be another rank's failure
+    saving: bool = False  # the rank was killed while its TERM handler was running
 
 
 @frozen
 class StartFailed(ToCoordinator):
-    """The ranks of this node could not be started (``why``: no such program, no such directory, …)."""
+    """The ranks of this node could not be started."""
 
     epoch: int
-    why: str
+    why: str  # no such program, no such directory, …
 
 
 @frozen
 class RanksGone(ToCoordinator):
-    """Checked: no process of ``epoch`` is left on this node but ``stuck`` (pid and what it waits in)."""
+    """No process of ``epoch`` is left on this node, except those in ``stuck``. The agent has checked that."""
 
     epoch: int
-    stuck: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()  # process id, and the kernel function that the process waits in
 
 
 @frozen
@@ -182,7 +160,7 @@ class SignalSeen(ToCoordinator):
 
 @frozen
 class SignalTaken(ToCoordinator):
-    """A signal was passed on to ``ranks`` rank processes of this node: those that catch it."""
+    """A signal was passed on to ``ranks`` rank processes of this node, which catch it."""
 
     epoch: int
     number: int
@@ -191,17 +169,17 @@ class SignalTaken(ToCoordinator):
 
 @frozen
 class SidecarSaid(ToCoordinator):
-    """A sidecar's answer to question ``number``; 0 is what it says unasked."""
+    """A message of a sidecar."""
 
     epoch: int
     sidecar: str
-    number: int
+    number: int  # of the question that it answers; 0: none
     body: str
 
 
 @frozen
 class SidecarEnded(ToCoordinator):
-    """A sidecar ended, or could not be started (``why``), without having been told to."""
+    """A sidecar ended without an order to end, or could not be started."""
 
     epoch: int
     sidecar: str

@@ -1,8 +1,8 @@
-"""The coordinator's side of the control port: who may connect, for how long, how many.
+"""The coordinator's side of the control port. It limits number and duration of connections.
 
-Unauthenticated peers are expected: each gets 5 s in all, 512 bytes, one of few slots per source address,
-and no line in any log. A new connection evicts the oldest from the same address, first one that has sent
-nothing: so another process on an agent's host cannot keep the agent out.
+Unauthenticated peers are expected. Each gets 5 s in all, 512 bytes, one of few slots per source address, and
+no line in any log. A new connection evicts the oldest of the same address, silent ones first. Another process
+on an agent's host therefore cannot keep the agent out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class _Guest:
-    """One connection and what it has proved."""
+    """One connection and the state of its proof."""
 
     def __init__(self, link: Connection, end: ServerEnd, address: str) -> None:
         self.link, self.end, self.address = link, end, address
@@ -41,8 +41,8 @@ class _Guest:
 class Server:
     """Accepts, checks and serves the connections of agents that have ``bootstrap``.
 
-    ``joined(link, hello)``, ``heard(link, message)`` and ``left(link, why)`` are called for agents
-    that proved themselves, in this order; ``refused`` counts the others.
+    ``joined(link, hello)``, ``heard(link, message)`` and ``left(link, why)`` are called in this order for
+    agents that proved themselves. ``refused`` counts the others.
     """
 
     def __init__(self, loop: EventLoop, listener: socket.socket, bootstrap: Bootstrap) -> None:
@@ -63,7 +63,7 @@ class Server:
         loop.every(0.5, self._expire)
 
     def send(self, name: int, message: ToAgent) -> None:
-        """Send to an agent; nothing if it has left. One that does not read is dropped."""
+        """Send to an agent, unless it has left. Drop an agent that does not read."""
         guest = self._agents.get(name)
         if guest is None:
             return
@@ -73,7 +73,7 @@ class Server:
             self._leave(guest, error.seen)
             return
         if not guest.link.send(data):
-            self._leave(guest, "it reads nothing of what it is sent")
+            self._leave(guest, "it does not read its messages")
 
     def drop(self, name: int) -> None:
         """Close an agent's connection, without a call of ``left``."""
@@ -95,11 +95,11 @@ class Server:
                 break
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()  # instead of being woken at once and forever
+                    self._pause()  # else the loop would wake at once, again and again
                 return
             self._admit(connection, address[0])
         if len(self._agents) >= self._bootstrap.agents:
-            self._pause()  # everybody is here: who comes now may wait
+            self._pause()  # all agents have joined, so further connections may wait
 
     def _pause(self) -> None:
         self._loop.forget(self._listener.fileno())
@@ -124,13 +124,13 @@ class Server:
         link.open(lambda data: self._received(guest, data), lambda why: self._leave(guest, why))
 
     def _make_place(self, address: str) -> None:
-        here, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
-        if address in (*self._bootstrap.addresses, _LOOPBACK):  # of this machine: many come at once
+        guests, most = self._per_address.get(address, {}), _MOST_UNPROVEN_PER_ADDRESS
+        if address in (*self._bootstrap.addresses, _LOOPBACK):  # many agents of this machine come at once
             most = min(self._bootstrap.agents + 8, _MOST_UNPROVEN)
-        if len(here) < most:
+        if len(guests) < most:
             return
-        silent = (guest for guest in here.values() if not guest.greeted)
-        self._leave(next(silent, next(iter(here.values()))), "too many at once from there")
+        silent = (guest for guest in guests.values() if not guest.greeted)
+        self._leave(next(silent, next(iter(guests.values()))), "too many at once from there")
 
     def _received(self, guest: _Guest, data: bytes) -> None:
         try:
@@ -155,9 +155,9 @@ class Server:
 
     def _forget_unproven(self, guest: _Guest) -> None:
         if self._unproven.pop(id(guest), None):
-            here = self._per_address[guest.address]
-            del here[id(guest)]
-            if not here:
+            guests = self._per_address[guest.address]
+            del guests[id(guest)]
+            if not guests:
                 del self._per_address[guest.address]
 
     def _leave(self, guest: _Guest, why: str) -> None:
@@ -171,7 +171,7 @@ class Server:
 
     def _expire(self) -> None:
         now = steady()
-        # In order of arrival, and all have the same time: the first that may stay ends the search.
+        # They are in order of arrival and have the same time limit, so the first that may stay ends the loop.
         for guest in list(self._unproven.values()):
             if guest.until > now:
                 return
@@ -183,7 +183,7 @@ class Server:
 
 
 def listening(address: str, backlog: int) -> socket.socket:
-    """A socket that listens on a free port of ``address`` ('' for all of them). Raises ``OSError``."""
+    """Return a socket that listens on a free port of ``address`` ('': all addresses). Raise ``OSError``."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind((address, 0))

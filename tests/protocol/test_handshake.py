@@ -284,5 +284,5 @@ def piece(data: bytes) -> bytes:
 
 
 def proof_of(client: ClientEnd) -> bytes:
-    parts = (b"cr1|agent", client._words, client._nonce)
+    parts = (b"cr1|agent", client._hello_bytes, client._nonce)
     return hmac.digest(SECRET, b"".join(map(piece, parts)), "sha256")

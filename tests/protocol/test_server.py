@@ -194,7 +194,7 @@ def test_an_agent_that_reads_nothing_is_dropped_before_it_fills_the_memory(entry
             break
         for _ in range(100):
             entry.server.send(1, m.ReservePort(10**200))
-    assert entry.said == [("joined", 1, 2), ("left", 1, "it reads nothing of what it is sent")]
+    assert entry.said == [("joined", 1, 2), ("left", 1, "it does not read its messages")]
     joined.connection.close()
 
 
