@@ -1,6 +1,6 @@
-"""Runs small programs for the coordinator, each in a child and within a limit.
+"""Runs small programs for the coordinator, each in a child with a time limit.
 
-Nothing waits for them: beats are acknowledged while a scheduler does not answer.
+The coordinator does not wait for them. It acknowledges heartbeats while a scheduler does not answer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_SHOWN = 500
 
 @frozen
 class CommandDone:
-    """How a program ended; ``why`` is empty if it succeeded, ``lines`` are its output."""
+    """The end of a program."""
 
     code: int
-    lines: tuple[str, ...]
-    why: str
+    lines: tuple[str, ...]  # of its output
+    why: str  # why it failed; empty if it succeeded
 
 
 class CommandRunner:
@@ -49,35 +49,37 @@ class CommandRunner:
         self,
         argv: tuple[str, ...],
         seconds: float,
-        done: Callable[[CommandDone], None],
+        on_end: Callable[[CommandDone], None],
         more: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """Start a program; ``done`` is called once, when it has ended or was killed after ``seconds``."""
-        words, said = os.pipe2(os.O_CLOEXEC)
+        """Start a program. Call ``on_end`` once, when it has ended or was killed after ``seconds``."""
+        output, output_writer = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         own = (*self._environment.items(), *more)
         try:
-            # Asked why a job is ended, it must not be ended as a part of the job.
-            program = Program(argv, own, "/", null, said, said, signal.SIGKILL, ignores_term=True)
-            self.start(program, seconds, lambda code, late: done(_done(code, late, _all_of(words))))
+            # A program that asks why the job is being ended must not be ended as a part of the job.
+            program = Program(
+                argv, own, "/", null, output_writer, output_writer, signal.SIGKILL, ignores_term=True
+            )
+            self.start(program, seconds, lambda code, late: on_end(_done(code, late, _all_of(output))))
         except NotStarted as error:
-            os.close(words)
-            done(CommandDone(127, (), error.seen))
+            os.close(output)
+            on_end(CommandDone(127, (), error.seen))
         finally:
             os.close(null)
-            os.close(said)
+            os.close(output_writer)
 
     def start(self, program: Program, seconds: float, ended: Callable[[int, bool], None]) -> None:
-        """Start ``program`` as it is; ``ended`` is told its code, and whether its time was over.
+        """Start ``program`` as it is. Call ``ended`` with its exit code, and whether it exceeded its time.
 
-        Raises ``NotStarted``.
+        Raise ``NotStarted`` if it cannot be started.
         """
         (pid,) = start_all([program])
         self._out[pid] = ended
         self._loop.after(seconds, lambda: self._give_up(pid, ended))
 
     def later(self, seconds: float, what: Callable[[], None]) -> None:
-        """``what`` runs something in so many seconds; until then that is under way too."""
+        """Call ``what`` after ``seconds``. ``finish`` waits for it like for a running program."""
 
         def now() -> None:
             self._put_off -= 1
@@ -109,20 +111,20 @@ class CommandRunner:
 def _kill(pid: int) -> None:
     for process in below(pid):
         send(process, signal.SIGKILL)
-    os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own; it leads its session
+    os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still valid; it leads its session
 
 
 def _done(code: int, late: bool, lines: tuple[str, ...]) -> CommandDone:
-    said = " / ".join(line for line in lines if line)[-_MOST_SHOWN:]
-    failed = f"the program {code_in_words(code)}" + (f": {said}" if said else "") if code else ""
+    output = " / ".join(line for line in lines if line)[-_MOST_SHOWN:]
+    failed = f"the program {code_in_words(code)}" + (f": {output}" if output else "") if code else ""
     return CommandDone(code, lines, NO_ANSWER if late else failed)
 
 
-def _all_of(words: int) -> tuple[str, ...]:
-    os.set_blocking(words, False)
+def _all_of(descriptor: int) -> tuple[str, ...]:
+    os.set_blocking(descriptor, False)
     try:
-        return tuple(os.read(words, _MOST_SAID).decode("utf-8", "backslashreplace").split("\n"))
+        return tuple(os.read(descriptor, _MOST_SAID).decode("utf-8", "backslashreplace").split("\n"))
     except BlockingIOError:
         return ()
     finally:
-        os.close(words)
+        os.close(descriptor)

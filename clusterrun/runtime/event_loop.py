@@ -1,7 +1,7 @@
-"""One wait for everything a process waits for: descriptors, signals, times; knows no message and no policy.
+"""One event loop for descriptors, signals and times; knows no message and no policy.
 
-Signal handlers do nothing: the interpreter writes the number into a pipe, so no signal can come
-between two steps of something that must be whole.
+Signal handlers do nothing. The interpreter writes the signal's number into a pipe, so that no signal
+interrupts a callback.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady() -> float:
-    """Seconds that never jump and go on while the machine sleeps; the same for all processes on it."""
+    """Return seconds of a clock that never jumps and counts sleep; it is common to all processes."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 
@@ -33,7 +33,7 @@ class EventLoop:
         self._order = 0
 
     def watch(self, fd: int, callback: Callable[[int], None], mask: int = READABLE) -> None:
-        """Call ``callback`` with the ready mask whenever ``fd`` is ready; again for a new mask."""
+        """Call ``callback`` with the ready mask whenever ``fd`` is ready. A second call changes the mask."""
         if fd in self._callbacks:
             self._epoll.modify(fd, mask)
         else:
@@ -61,7 +61,7 @@ class EventLoop:
     def catch(self, numbers: Iterable[int], callback: Callable[[int], None]) -> None:
         """Call ``callback`` with the number of each of these signals, between two other callbacks.
 
-        Those that were blocked until now, and came meanwhile, come now.
+        Signals that were blocked until now and are pending are delivered now.
         """
         numbers = tuple(numbers)
         readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,18 +69,18 @@ class EventLoop:
         for number in numbers:
             signal.signal(number, lambda *_: None)
 
-        def came(mask: int) -> None:
+        def on_signals(mask: int) -> None:
             for number in os.read(readable, 4096):
                 callback(number)
 
-        self.watch(readable, came)
+        self.watch(readable, on_signals)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def wait(self, until: float | None) -> None:
-        """One wait, not beyond ``until``, and all callbacks that are due."""
+        """Wait once, until ``until`` at most, and call all callbacks that are due."""
         whens = [when for when in (until, self._times[0][0] if self._times else None) if when is not None]
         limit = max(0.0, min(whens) - steady()) if whens else -1
-        # The kernel counts milliseconds; a wait that ends too early would turn into a busy one.
+        # The kernel counts milliseconds. A wait that ends too early would become a busy loop.
         for fd, mask in self._epoll.poll(limit if limit < 0 else limit + 0.001):
             callback = self._callbacks.get(fd)
             if callback:

@@ -1,11 +1,11 @@
-"""How a process ended, in words; knows no rank, no node and no run."""
+"""Describes the end of a process in words; knows no rank, no node and no run."""
 
 from __future__ import annotations
 
 import signal
 
+# Added to the last lines of a rank if the kernel's count of out-of-memory kills has risen.
 STARVED = "clusterrun: out of memory: the kernel ended a process of this job on this node"
-"""Among the last lines of a rank where the kernel's own count of such kills has risen."""
 
 
 def code_in_words(code: int) -> str:

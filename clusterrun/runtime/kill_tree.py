@@ -1,8 +1,8 @@
-"""Ends every process of a run on this node and says what could not be ended; knows no machine and no network.
+"""Ends every process of a run on this node and names those that cannot be ended; knows no network.
 
-Freeze all, look again until nothing new appears, kill all, look until they are gone: a program that
-forks while it is being killed does not escape. A process in an uninterruptible wait cannot be
-killed; it is named after a bounded wait.
+The steps are: stop all, search again until no new process appears, kill all, and wait until they end. A
+program that forks while it is being killed does not escape. A process in an uninterruptible wait cannot be
+killed. It is named after a bounded wait.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ _LOOK_SECONDS = 0.005
 
 @frozen
 class KillTarget:
-    """Which processes are to go: those of ``run_id`` up to ``epoch`` that were started on node ``node``."""
+    """The processes to end."""
 
     run_id: str
-    epoch: int
-    node: str
+    epoch: int  # of this epoch and earlier ones
+    node: str  # started on this node
 
 
 def below(root: int) -> list[proc.Process]:
-    """What descends from ``root`` and lives. A subreaper's descendants cannot leave it."""
+    """Return the live descendants of ``root``. A subreaper's descendants cannot leave it."""
     return [process for process in proc.descendants(root) if process.state not in proc.GONE_STATES]
 
 
 def marked(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
-    """What carries the mark of ``target`` or belongs to one of ``sessions``, whoever its parent is."""
+    """Return the processes with the mark of ``target`` or in one of ``sessions``, whatever their parent."""
     spared = {os.getpid(), *proc.ancestors(os.getpid())}
-    found = []
+    matching = []
     for process in proc.processes():
         if process.pid in spared or process.state in proc.GONE_STATES:
             continue
         if process.session in sessions or _is_marked(process.pid, target):
-            found.append(process)
-    return found
+            matching.append(process)
+    return matching
 
 
 def everywhere(target: KillTarget, sessions: frozenset[int] = frozenset()) -> list[proc.Process]:
-    found = below(os.getpid())
-    known = {process.pid for process in found}
-    return found + [process for process in marked(target, sessions) if process.pid not in known]
+    descendants = below(os.getpid())
+    pids = {process.pid for process in descendants}
+    return descendants + [process for process in marked(target, sessions) if process.pid not in pids]
 
 
 def _is_marked(pid: int, target: KillTarget) -> bool:
@@ -63,9 +63,9 @@ def _is_marked(pid: int, target: KillTarget) -> bool:
 def sweep(
     find: Callable[[], list[proc.Process]], reap: Callable[[], None], seconds: float
 ) -> tuple[str, ...]:
-    """End everything that ``find`` finds, within ``seconds``; what is left over is named.
+    """End all processes that ``find`` returns, within ``seconds``. Return descriptions of the remaining ones.
 
-    ``reap`` is called again and again to take the ended children of this process.
+    ``reap`` is called repeatedly to reap the ended children of this process.
     """
     until = time.monotonic() + seconds
     for process in _frozen(find, until):
@@ -73,29 +73,29 @@ def sweep(
     pause = _LOOK_SECONDS
     while True:
         reap()
-        left = find()
-        if not left or time.monotonic() > until:
-            return tuple(_described(process) for process in left)
-        for process in left:
+        remaining = find()
+        if not remaining or time.monotonic() > until:
+            return tuple(_described(process) for process in remaining)
+        for process in remaining:
             send(process, signal.SIGKILL)
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
 
 
 def _frozen(find: Callable[[], list[proc.Process]], until: float) -> list[proc.Process]:
-    frozen_ones: dict[int, proc.Process] = {}
+    frozen_processes: dict[int, proc.Process] = {}
     for _ in range(_FREEZE_ROUNDS):
-        fresh = [process for process in find() if process.pid not in frozen_ones]
+        fresh = [process for process in find() if process.pid not in frozen_processes]
         if not fresh or time.monotonic() > until:
             break
         for process in fresh:
             send(process, signal.SIGSTOP)
-            frozen_ones[process.pid] = process
-    return list(frozen_ones.values())
+            frozen_processes[process.pid] = process
+    return list(frozen_processes.values())
 
 
 def send(process: proc.Process, number: int) -> None:
-    """Signal exactly this process: never another one that got its number since."""
+    """Signal exactly this process, and never a later process with the same number."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

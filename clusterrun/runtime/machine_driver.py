@@ -1,4 +1,4 @@
-"""Feeds a state machine with events, one after the other, and hands its actions out."""
+"""Feeds a state machine with events, one after the other, and yields its actions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from clusterrun.runtime.machine_events import Standstill
 
 
 class MachineDriver:
-    """``now`` reads the clocks; ``exit_code`` is what the process ends with, once somebody said ``end``.
+    """Drives one state machine. ``now`` reads the clocks. ``exit_code`` is set by ``end``.
 
-    ``woke`` is called when this process stood still, before the machine is shown anything.
+    ``woke`` is called after this process was suspended, before the machine gets any event.
     """
 
     def __init__(self, loop: EventLoop, machine: Any, now: Callable[[], machine_events.Now]) -> None:
@@ -31,7 +31,7 @@ class MachineDriver:
         self._waiting.appendleft(event)
 
     def end(self, code: int) -> None:
-        """No event is shown any more after the one whose actions are being carried out."""
+        """End the loop with ``code``. The machine gets no further event."""
         self.exit_code = code
 
     def actions(self) -> Iterator[Any]:

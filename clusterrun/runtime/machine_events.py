@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusterrun.model.frozen import frozen
 
+# An event that is later than the due time by more than this shows that the process was suspended.
 OVERSLEPT_SECONDS = 1.0
-"""An event that much later than something was due says that the process stood still."""
 
 
 @frozen
@@ -21,18 +21,18 @@ def earliest(*times: float | None) -> float | None:
 
 
 class Event:
-    """What can happen to a machine."""
+    """An event for a state machine."""
 
 
 class Action:
-    """What a machine wants done; actions are carried out in order."""
+    """An order of a state machine. Actions are carried out in order."""
 
 
 @frozen
 class StoodStill(Event):
-    """This process did nothing for so long, be it alone or with its whole job (``scontrol suspend``).
+    """This process was suspended for ``seconds``, alone or with its whole job (``scontrol suspend``).
 
-    Comes before all else that happened meanwhile.
+    This event precedes all others that arrived meanwhile.
     """
 
     seconds: float
@@ -47,20 +47,20 @@ class SignalCame(Event):
 
 @frozen
 class Tick(Event):
-    """Time passed; sent whenever ``wakes_at`` of a machine is reached, and at start."""
+    """Time passed. The event is sent at start and whenever ``wakes_at`` of a machine is reached."""
 
 
 @frozen
 class Note(Action):
-    """A line for the log of whoever says it."""
+    """A line for the machine's log."""
 
     text: str
 
 
 class Standstill:
-    """Finds out that a process did nothing for a while: it was stopped, or its machine slept.
+    """Detects that this process was stopped, or that its machine slept.
 
-    ``due`` is when something must be shown to it (steady clock), None if nothing needs to be.
+    ``due`` is when the next event is due (steady clock), None if none is.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Standstill:
         self._seen: float | None = None
 
     def seconds(self, now: float) -> float:
-        """How long the process was suspended before this event, 0 if it was not."""
-        seen, self._seen = self._seen, now
-        if seen is None or self.due is None or now - max(self.due, seen) <= OVERSLEPT_SECONDS:
+        """Return how long the process was suspended before this event, 0 if it was not."""
+        last, self._seen = self._seen, now
+        if last is None or self.due is None or now - max(self.due, last) <= OVERSLEPT_SECONDS:
             return 0.0
-        return now - seen
+        return now - last

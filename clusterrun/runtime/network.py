@@ -1,4 +1,4 @@
-"""The address and interface by which others reach this machine, and a port kept free for rank 0."""
+"""Finds the address and interface by which other machines reach this one, and reserves a port for rank 0."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import struct
 
 _SIOCGIFADDR = 0x8915
 _LOOPBACK = "127.0.0.1"
+# An address that exists nowhere (RFC 5737). A query for its route sends no packet.
 _ELSEWHERE = "192.0.2.1"
-"""An address that exists nowhere (RFC 5737): asking for the way there sends nothing."""
 
 
 def reachable(names: tuple[str, ...]) -> str:
-    """The address by which other machines reach this one: that of its name, else that of its way out.
+    """Return the address by which other machines reach this one: that of its name, else of its default route.
 
-    A name that resolves to a loopback address, or to another machine, is passed over.
+    A name that resolves to a loopback address, or to another machine, is skipped.
     """
     for name in names:
         for address in addresses(name):
@@ -25,14 +25,14 @@ def reachable(names: tuple[str, ...]) -> str:
 
 
 def addresses(name: str) -> list[str]:
-    """To what ``name`` resolves; nothing if it does not."""
+    """Return the addresses of ``name``; empty if it does not resolve."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    # IPv4 first: every tool that ranks use can take it.
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return [str(entry[4][0]) for entry in found]
+    # IPv4 first, because every tool of the ranks supports it.
+    entries.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return [str(entry[4][0]) for entry in entries]
 
 
 def _is_mine(address: str) -> bool:
@@ -67,30 +67,30 @@ def _has(probe: socket.socket, name: str, address: str) -> bool:
 
 
 def held_port() -> socket.socket:
-    """A socket bound to a free port on every address, not listening; close it to give the port back.
+    """Return a socket that is bound to a free port on every address and does not listen.
 
-    While it is bound, nobody gets the port by chance, and only a program that sets SO_REUSEADDR,
-    as rank 0's store does, can bind and listen on it. Raises ``OSError``.
+    No other process gets the port by chance while it is bound. Only a program that sets SO_REUSEADDR, as
+    rank 0's store does, can listen on it. Close the socket to release the port. Raise ``OSError``.
     """
     return bound(0, reuse=True)
 
 
 def bound(port: int, kind: int = socket.SOCK_STREAM, reuse: bool = False) -> socket.socket:
-    """A socket on every address, of IPv6 too where there is such a thing. Raises ``OSError``."""
+    """Return a socket on every address, of IPv6 too if it is available. Raise ``OSError``."""
     try:
         return _bound(socket.AF_INET6, "::", port, kind, reuse)
-    except OSError:  # IPv6 is not there or switched off, or the port is taken
+    except OSError:  # IPv6 is missing or disabled, or the port is in use
         return _bound(socket.AF_INET, "0.0.0.0", port, kind, reuse)
 
 
 def _bound(family: int, address: str, port: int, kind: int, reuse: bool) -> socket.socket:
-    one = socket.socket(family, kind)
+    bound_socket = socket.socket(family, kind)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         if family == socket.AF_INET6:
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        one.bind((address, port))
+            bound_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound_socket.bind((address, port))
     except OSError:
-        one.close()
+        bound_socket.close()
         raise
-    return one
+    return bound_socket

@@ -1,6 +1,6 @@
-"""Starts and reaps programs and forked children: the only place on nodes that forks and executes.
+"""Starts and reaps programs and forked children; the only module on nodes that forks and executes.
 
-Must run in a process with one thread: the parent-death signal is tied to the thread that forks.
+The process must have one thread, because the parent-death signal is tied to the thread that forks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _NOT_EXECUTED = 127
 _PASSED_ON = (*contract.TERMINATE_SIGNALS, contract.NOTICE_SIGNAL, *contract.USERS_SIGNALS)
 _CAUGHT = (*_PASSED_ON, signal.SIGCHLD)
 _ALL_SIGNALS = signal.valid_signals()
+# Signals that Python changed when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught). The search is
+# slow, so it is made once.
 _CHANGED_BY_PYTHON = [number for number in _ALL_SIGNALS if signal.getsignal(number) != signal.SIG_DFL]
-"""What Python set when it started (SIGPIPE and SIGXFSZ ignored, SIGINT caught); found once, it takes long."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,22 +38,17 @@ class NotStarted(ClusterrunError):
 
 @frozen
 class Program:
-    """What to execute: strings are exact bytes (surrogate escapes), descriptors are those of this process.
-
-    ``death_signal`` (0: none) reaches the program when the process that started it dies; ``open_files`` is
-    the soft limit it gets (0: as this process has it). ``ignores_term``: a TERM that a scheduler sends to all
-    below this process does not end it. It leads a session of its own.
-    """
+    """A program to execute in its own session. Strings are exact bytes (surrogate escapes)."""
 
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     cwd: str
-    stdin: int
+    stdin: int  # descriptors of this process
     stdout: int
     stderr: int
-    death_signal: int
-    open_files: int = 0
-    ignores_term: bool = False
+    death_signal: int  # sent to the program when this process dies; 0: none
+    open_files: int = 0  # soft limit; 0: that of this process
+    ignores_term: bool = False  # ignore a TERM that a scheduler sends to all descendants of this process
 
 
 @frozen
@@ -64,7 +60,7 @@ class ProcessEnd:
 
 
 def become_subreaper() -> bool:
-    """Make orphans below this process its children; False where the kernel refuses."""
+    """Make orphans below this process its children. Return False if the kernel refuses."""
     return bool(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
@@ -74,7 +70,7 @@ def set_process_name(name: bytes) -> None:
 
 
 def on_parents_death(parent: int, number: int) -> None:
-    """Get signal ``number`` when ``parent`` (which must be the parent) dies; exit if it already has."""
+    """Get signal ``number`` when ``parent``, which must be the parent, dies. Exit if it has died already."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(_NOT_EXECUTED)
@@ -83,9 +79,9 @@ def on_parents_death(parent: int, number: int) -> None:
 def start_all(programs: Sequence[Program]) -> list[int]:
     """Start every program and return their process ids, in order.
 
-    Raises ``NotStarted`` with the reason of the first that could not be executed; the others may
-    live then. An execution that takes longer than 5 s (a slow file system) counts as started: its
-    failure would show as exit code 127.
+    Raise ``NotStarted`` with the reason of the first program that could not be executed. The others may
+    run then. An execution that takes longer than 5 s (a slow file system) counts as started. Its failure
+    would show as exit code 127.
     """
     foreign = _foreign_descriptors()
     prepared = [_PreparedProgram(program, foreign) for program in programs]
@@ -93,8 +89,8 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     try:
         started = _fork_all(prepared, report)
     except OSError as error:
-        seen = f"no process could be started: {error.strerror}"
-        raise NotStarted(seen, "see ulimit -u on this node") from error
+        message = f"no process could be started: {error.strerror}"
+        raise NotStarted(message, "see ulimit -u on this node") from error
     else:
         _check(programs, reports)
     finally:
@@ -103,25 +99,25 @@ def start_all(programs: Sequence[Program]) -> list[int]:
 
 
 def _fork_all(prepared: Sequence[_PreparedProgram], report: int) -> list[int]:
-    """One fork right after the other: all memory that is touched between two of them is copied once more."""
+    """Fork once per program, without work in between: memory touched between two forks is copied again."""
     started = []
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
-        for number, one in enumerate(prepared):
+        for number, program in enumerate(prepared):
             pid = os.fork()
             if pid == 0:
-                _become(one, parent, report, number)
+                _become(program, parent, report, number)
             started.append(pid)
     finally:
-        # Only the parent gets here: a child has become its program, or ended.
+        # Only the parent reaches this line. A child has become its program, or has ended.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(report)
     return started
 
 
 class _PreparedProgram:
-    """A program with all that can be worked out before the fork: memory touched after it is copied."""
+    """A program, prepared as far as possible before the fork: memory touched after the fork is copied."""
 
     def __init__(self, program: Program, foreign: list[int]) -> None:
         self.program = program
@@ -133,19 +129,19 @@ class _PreparedProgram:
 
 
 def _foreign_descriptors() -> list[int]:
-    """Inherited descriptors that children would get; those that Python opens are closed on exec."""
-    found = []
+    """Return the descriptors that children would inherit. Python's own descriptors are closed on exec."""
+    descriptors = []
     for name in os.listdir("/proc/self/fd"):
         try:
             if int(name) > 2 and os.get_inheritable(int(name)):
-                found.append(int(name))
+                descriptors.append(int(name))
         except OSError:  # the descriptor of the listing itself
             pass
-    return found
+    return descriptors
 
 
 def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -> None:
-    """In the child: become the program, or report why not and end. Never returns."""
+    """Become the program in the child, or report the reason and end. Never return."""
     stage, program = b"c", prepared.program
     try:
         on_parents_death(parent, program.death_signal)
@@ -167,7 +163,7 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
 
 
 def _settle_descriptors(prepared: _PreparedProgram) -> None:
-    # Duplicate first: sources may themselves be descriptors 0, 1, 2.
+    # Duplicate first, since sources may themselves be descriptors 0, 1 and 2.
     program = prepared.program
     sources = [os.dup(fd) for fd in (program.stdin, program.stdout, program.stderr)]
     for target, source in enumerate(sources):
@@ -178,7 +174,7 @@ def _settle_descriptors(prepared: _PreparedProgram) -> None:
 
 def _settle_signals(ignores_term: bool) -> None:
     signal.set_wakeup_fd(-1)
-    # What is ignored would stay ignored in what is executed; a handler of ours must not run before.
+    # Ignored signals would stay ignored in the program. Handlers of this process must not run before it.
     for number in (*_CHANGED_BY_PYTHON, *_CAUGHT):
         signal.signal(number, signal.SIG_DFL)
     if ignores_term:
@@ -187,8 +183,8 @@ def _settle_signals(ignores_term: bool) -> None:
 
 
 def _check(programs: Sequence[Program], reports: int) -> None:
-    """Wait until every program is executed or has reported why not, within a limit."""
-    said = b""
+    """Wait, within a limit, until every program is executed. Raise ``NotStarted`` for the first failure."""
+    received = b""
     until = time.monotonic() + _EXEC_SECONDS
     poll = select.poll()
     poll.register(reports, select.POLLIN)
@@ -196,18 +192,18 @@ def _check(programs: Sequence[Program], reports: int) -> None:
         data = os.read(reports, 65536)
         if not data:
             break
-        said += data
-    if said:
-        reported = (line.split(b" ", 3) for line in said.split(b"\0")[:-1])
-        number, stage, code, detail = min(reported, key=lambda words: int(words[0]))
+        received += data
+    if received:
+        reported = (line.split(b" ", 3) for line in received.split(b"\0")[:-1])
+        number, stage, code, detail = min(reported, key=lambda fields: int(fields[0]))
         reason = os.strerror(int(code)) if int(code) else detail.decode("utf-8", "replace")
         raise _not_started(programs[int(number)], stage, int(code), reason)
 
 
 def _not_started(program: Program, stage: bytes, code: int, reason: str) -> NotStarted:
     if stage == b"c":
-        seen = f"the directory {program.cwd!r} cannot be entered: {reason}"
-        return NotStarted(seen, "submit from a directory that the compute nodes share")
+        message = f"the directory {program.cwd!r} cannot be entered: {reason}"
+        return NotStarted(message, "submit from a directory that the compute nodes share")
     return NotStarted(f"the program {program.argv[0]!r} cannot be executed: {reason}", _remedy(code))
 
 
@@ -227,20 +223,20 @@ def ended_children() -> Iterator[ProcessEnd]:
     while True:
         try:
             # Peek first, then reap exactly that process: never somebody else's exit code.
-            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if seen is None:
+            status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is None:
                 return
-            os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
+            os.waitid(os.P_PID, status.si_pid, os.WEXITED)
         except ChildProcessError:
             return
-        code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
-        yield ProcessEnd(seen.si_pid, code)
+        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        yield ProcessEnd(status.si_pid, code)
 
 
 def fork(body: Callable[[], None]) -> int:
-    """Run ``body`` in a child, and end it with that, without unwinding into the code of this process.
+    """Run ``body`` in a child and then end the child, without unwinding into the code of this process.
 
-    To be called from the main thread. Raises ``OSError`` if no process can be made.
+    Call it from the main thread. Raise ``OSError`` if no process can be created.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -260,13 +256,13 @@ def fork(body: Callable[[], None]) -> int:
 
 
 def exit_with(body: Callable[[], int]) -> None:
-    """End a forked child with what ``body`` returns, without unwinding into the code of its parent."""
+    """End a forked child with the code that ``body`` returns, without unwinding into its parent's code."""
     code = 1
     try:
         code = body()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 (a bug of ours: shown, and the parent takes it for a failure)
+    except BaseException:  # noqa: BLE001 (a bug of ours: it is shown, and the parent sees a failure)
         sys.excepthook(*sys.exc_info())
     finally:
         try:
@@ -276,10 +272,13 @@ def exit_with(body: Callable[[], int]) -> None:
             os._exit(code)
 
 
-def close_all_but(kept: Collection[int]) -> None:
-    """A child that lives on (in a D-state) must hold no port of ours, and no pipe of another child."""
+def close_all_but(spared: Collection[int]) -> None:
+    """Close all descriptors except ``spared``.
+
+    A child in a D-state must hold no port or pipe of this process.
+    """
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept:
+        if int(name) > 2 and int(name) not in spared:
             try:
                 os.close(int(name))
             except OSError:  # the descriptor of the listing itself

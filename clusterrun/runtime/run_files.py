@@ -1,7 +1,6 @@
-"""Files of a run directory, written whole and to one owner only; knows their forms, decides nothing.
+"""Reads and writes the files of a run directory, atomically and for their owner only; decides nothing.
 
-Every descriptor is opened without following a link; what is written is visible to its owner alone,
-whatever the umask.
+Every descriptor is opened without following a link. Only their owner sees the files, whatever the umask.
 """
 
 from __future__ import annotations
@@ -27,36 +26,36 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+# A starting process waits this long for a failing file system.
 OPENING_SECONDS = 60.0
-"""How long a process that begins waits for a file system in trouble."""
 RETRY_SECONDS = 0.5
+# Errors of a wrong path, not of a failing file system.
 _NO_PLACE = (NotADirectoryError, IsADirectoryError)
-"""Errors of a path that is wrong, not of a file system in trouble."""
+# The same, for a file that was not read before on this node.
 _NEVER_SEEN = (FileNotFoundError, PermissionError)
-"""The same, of a file that was not read before on this node."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_OF_A_DOCUMENT = 64 * 1024 * 1024
+# Bytes. A disk with less space has no block left for a line.
 _NO_ROOM = 4096
-"""Bytes: a disk with less has no block left for a line."""
 # Written once into a log that became shorter.
 _EMPTIED = (
     b"clusterrun: this log was emptied: a program opened /dev/stdout or /dev/stderr to write; "
     b"use >&2, or >> /dev/stderr\n"
 )
+# Growths of each log that are kept in memory: half a minute of a log that grows all the time.
 _MARKS = 32
-"""Growths of each log that are kept in memory: half a minute of one that grows all the time."""
 
 
 class BadRunDirectory(ClusterrunError):
-    """The run directory is not there, not ours alone, or does not hold what it should."""
+    """The run directory is missing, belongs to others, or lacks a file."""
 
 
 def patiently(look: Callable[[], T], seconds: float = OPENING_SECONDS) -> T:
-    """``look()``, tried again while a file system is in trouble. Raises what it raised last.
+    """Return ``look()``, retried while a file system fails. Raise the last error after ``seconds``.
 
-    NFS servers that restart, full quotas and failing disks answer EIO, ESTALE, EDQUOT … for some seconds.
+    NFS servers that restart, full quotas and failing disks return EIO, ESTALE, EDQUOT … for some seconds.
     """
-    until, told = steady() + seconds, False
+    until, is_noted = steady() + seconds, False
     while True:
         try:
             return look()
@@ -66,9 +65,9 @@ def patiently(look: Callable[[], T], seconds: float = OPENING_SECONDS) -> T:
                 raise
             if steady() >= until:
                 raise
-            if not told:
+            if not is_noted:
                 say(f"clusterrun: {in_words(cause)}; it is tried again for {seconds:g} s")
-            told = True
+            is_noted = True
         time.sleep(RETRY_SECONDS)
 
 
@@ -82,7 +81,7 @@ def in_words(error: OSError) -> str:
 
 
 def check_run_directory(path: str) -> None:
-    """Refuse a run directory that others could have prepared. Raises ``BadRunDirectory``."""
+    """Raise ``BadRunDirectory`` for a run directory that others could have prepared."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -98,7 +97,7 @@ def check_run_directory(path: str) -> None:
 
 
 def read_orders(paths: RunPaths) -> Orders:
-    """What the nodes are to do. Raises ``BadRunDirectory``."""
+    """Return the orders of the run. Raise ``BadRunDirectory`` if they cannot be read."""
     try:
         return decode(Orders, json.loads(_content(paths.orders)))
     except OSError as error:
@@ -107,13 +106,16 @@ def read_orders(paths: RunPaths) -> Orders:
             "CLUSTERRUN_HOME must lie on a file system that the compute nodes share",
         ) from error
     except (ValueError, BadDocument) as error:
-        seen = f"{paths.orders} is not what this program reads: {error}"
-        raise BadRunDirectory(seen, "submit again") from error
+        message = f"{paths.orders} is not what this program reads: {error}"
+        raise BadRunDirectory(message, "submit again") from error
 
 
 def read_state(paths: RunPaths) -> RunState | None:
-    """What an earlier coordinator left; None if there is nothing or it is damaged. Raises ``OSError``."""
-    from clusterrun.model.record import RunState  # by coordinators alone
+    """Return the state that an earlier coordinator wrote; None if it is missing or damaged.
+
+    Raise ``OSError`` if the file system fails.
+    """
+    from clusterrun.model.record import RunState  # only coordinators need it
 
     try:
         return decode(RunState, json.loads(_content(paths.state)))
@@ -127,10 +129,10 @@ def _content(path: str) -> bytes:
 
 
 def drop_drafts(path: str) -> None:
-    """Remove what writers of ``path`` have left that died over it: a node without power, a killed process."""
+    """Remove the drafts of writers of ``path`` that died: a node lost power, a process was killed."""
     folder, name = os.path.split(path)
     try:
-        drafts = [one for one in os.listdir(folder) if one.startswith(draft_prefix(name))]
+        drafts = [entry for entry in os.listdir(folder) if entry.startswith(draft_prefix(name))]
     except OSError:
         return
     for draft in drafts:
@@ -142,7 +144,7 @@ def write_state(paths: RunPaths, state: RunState) -> None:
 
 
 def highest_attempt(paths: RunPaths) -> int:
-    """The highest attempt number in the run directory, -1 where there is none. Raises ``OSError``."""
+    """Return the highest attempt number in the run directory, -1 if there is none. Raise ``OSError``."""
     try:
         names = os.listdir(paths.attempts)
     except FileNotFoundError:
@@ -151,9 +153,9 @@ def highest_attempt(paths: RunPaths) -> int:
 
 
 def claim_attempt(paths: RunPaths, epoch: int) -> bool:
-    """Take attempt ``epoch`` for this coordinator; False if somebody has it. Raises ``OSError``.
+    """Claim attempt ``epoch`` for this coordinator. Return False if another has it. Raise ``OSError``.
 
-    Once the folder is made the attempt is taken: what fails after that is no reason to try again.
+    The attempt is claimed when its folder exists. A later failure is no reason to retry.
     """
     try:
         os.mkdir(paths.attempts, 0o700)
@@ -171,10 +173,10 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
 
 
 def claim_shape(paths: RunPaths, shape: int) -> bool:
-    """Take the run for one of its shapes; False if another one has it. Raises ``OSError``.
+    """Claim the run for one of its shapes. Return False if another shape has it. Raise ``OSError``.
 
-    The claim is the link to the shape's orders, so there is nothing between the two that a crash could
-    leave undone. A file server may make the link and lose its answer: what it says counts.
+    The claim is the link to the shape's orders, so a crash cannot separate the two. A file server may make
+    the link and lose its answer. The target of the link decides.
     """
     ours = os.path.relpath(paths.shape(shape).orders, paths.run_dir)
     try:
@@ -186,12 +188,12 @@ def claim_shape(paths: RunPaths, shape: int) -> bool:
 
 
 def open_log(path: str) -> int:
-    """A descriptor that appends to ``path``, made if need be. Raises ``OSError``."""
+    """Return a descriptor that appends to ``path``, which is created if needed. Raise ``OSError``."""
     return os.open(path, _APPEND, 0o600)
 
 
 def log_or_nothing(path: str) -> int:
-    """As ``open_log``; /dev/null where the log cannot be opened, so that a full disk stops no process."""
+    """Like ``open_log``, but return /dev/null if the log cannot be opened: a full disk stops no process."""
     try:
         return open_log(path)
     except OSError:
@@ -199,22 +201,22 @@ def log_or_nothing(path: str) -> int:
 
 
 def no_room(folder: str) -> str:
-    """Why nothing more can be written where ``folder`` is, in words; '' where there is room."""
+    """Return why the disk of ``folder`` takes no more data; '' if there is room."""
     try:
         disk = os.statvfs(folder)
     except OSError as error:
         return error.strerror or str(error)
-    # Some file systems count no files: then there are none, and none are free.
+    # Some file systems do not count files. They report 0 files, and 0 free ones.
     full = disk.f_bavail * disk.f_frsize < _NO_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
     return "No space left on device" if full else ""
 
 
 class GrowthIndex:
-    """``node-KKKK.index``: which byte of which log was there when; a line for each growth of a file.
+    """Writes ``node-KKKK.index``: the sizes of all logs over time, with one line for each growth of a file.
 
-    ``watched`` maps (rank, ``"o"`` or ``"e"``) to the descriptor of that log; it may still grow.
-    ``grown`` holds the newest of these lines for each log: when it was seen, and its size then.
-    ``trouble`` is why the last line could not be written.
+    ``watched`` maps (rank, ``"o"`` or ``"e"``) to the descriptor of that log. More entries may be added.
+    ``grown`` holds the newest lines for each log: the time and the size. ``trouble`` is why the last line
+    could not be written.
     """
 
     def __init__(self, paths: AttemptPaths, node: int, watched: dict[tuple[int, str], int]) -> None:
@@ -226,7 +228,7 @@ class GrowthIndex:
         self.trouble = ""
 
     def note(self, wall: float) -> None:
-        """Write a line for every file that grew since the last time; what fails is written next time."""
+        """Write a line for every file that grew since the last call. Failed lines are written next time."""
         try:
             sizes = {key: os.fstat(fd).st_size for key, fd in self._watched.items()}
             for key, size in sizes.items():

@@ -1,4 +1,4 @@
-"""One line on standard error; a full disk or a closed pipe there ends nothing."""
+"""Writes lines to standard error. A full disk or a closed pipe ends no process."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Loads the program's modules from the bytecode in front of its own archive; knows no module's meaning.
 
-An import from a zip archive opens it once more for each module and looks through names that are
-not wanted: a quarter of an agent's start, and 1,250 agents start at once. A Python of another
-version than the one that packed the program passes all this over and reads the archive's sources.
+An import from a zip archive opens it again for each module and searches unrelated names. This takes a quarter
+of an agent's start, and 1,250 agents start at once. A Python of another version than the packing one skips
+the bytecode and reads the archive's sources.
 
-The file: the tag of that version (``BYTECODE_TAG``), the length of the index (4 bytes), the index, the code
-of every module, then the archive. The index has each module's name with where its code begins
-(from the first one), how long it is, and whether the module is a package.
+The file holds the tag of that version (``BYTECODE_TAG``), the length of the index (4 bytes), the index, the
+code of every module, and the archive. The index gives for each module its name, the offset of its code from
+the first module's, the code's length, and whether the module is a package.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HEAD = len(BYTECODE_TAG) + 4
 
 
 def use(archive: zipimporter) -> None:
-    """From now on modules come from the bytecode in front of ``archive``, where it is this version's."""
-    # It stays open: what is loaded late must not fail where the run directory was deleted since.
+    """Load modules from the bytecode in front of ``archive`` from now on, if it is of this version."""
+    # The file stays open, so that late imports work even if the run directory was deleted.
     fd = os.open(archive.archive, os.O_RDONLY | os.O_CLOEXEC)
     head = os.read(fd, HEAD)
     if head[: len(BYTECODE_TAG)] != BYTECODE_TAG:
