@@ -1,4 +1,7 @@
-"""Where ``python agent.pyz`` begins; so plain that an old Python can read it and say that it is too old."""
+"""The start of ``python agent.pyz``.
+
+Its syntax is so old that an old Python can report that it is too old.
+"""
 
 import os
 import sys
@@ -13,10 +16,10 @@ if sys.version_info < (3, 9):  # noqa: UP036 (this is the one place that meets a
 
 import gc
 
-gc.disable()  # nothing that is loaded now is garbage; looking for it takes a tenth of the start
+gc.disable()  # loaded modules are no garbage; the search for garbage takes a tenth of the start
 
 packed = globals()["__loader__"]
-if hasattr(packed, "archive"):  # not where it lies in a folder
+if hasattr(packed, "archive"):  # False if the program runs from a folder
     from clusterrun.runtime.zip_bytecode import use
 
     use(packed)
@@ -29,4 +32,4 @@ try:
     sys.stderr.flush()
 except OSError:  # a full disk behind them
     pass
-os._exit(code)  # nothing is left to do; taking the interpreter apart takes another tenth
+os._exit(code)  # a regular end of the interpreter takes another tenth

@@ -1,4 +1,4 @@
-"""The program that runs on nodes: one entry for each kind of process; only it reads os.environ."""
+"""The program that runs on nodes, with one entry for each kind of process. Only it reads os.environ."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
 
 
 def main(argv: list[str]) -> int:
-    """What the process exits with: an error is one line of what was seen and one of what to do."""
+    """Run the subcommand and return its exit code. Print errors with a remedy."""
     word, *others = argv or [""]
-    entry, wanted = _ENTRIES.get(word, (agent, -1))
-    open_ended = entry in (exec_beside_ranks, exec_in_container) and others[wanted : wanted + 1] == ["--"]
-    if len(others) != wanted and not open_ended:
+    entry, argument_count = _ENTRIES.get(word, (agent, -1))
+    open_ended = entry in (exec_beside_ranks, exec_in_container) and others[
+        argument_count : argument_count + 1
+    ] == ["--"]
+    if len(others) != argument_count and not open_ended:
         say(_USAGE)
         return contract.ExitCode.USAGE
     return _reported("", lambda: entry(*others))
 
 
 def _reported(name: str, work: Callable[[], int]) -> int:
-    """What ``work`` returns; an error of ``name`` is told."""
+    """Return the result of ``work``. Print an error, with ``name`` before it, and return FAILED."""
     try:
         return work()
     except ClusterrunError as error:
@@ -60,7 +62,7 @@ def coordinate_supervised(run_dir: str) -> int:
 def coordinate(
     run_dir: str, timeouts: Timeouts | None = None, supervisor: SupervisorNews | None = None
 ) -> int:
-    """Run the job of ``run_dir`` from this machine, in this process. Raises ``ClusterrunError``."""
+    """Run the job of ``run_dir`` from this machine, in this process. Raise ``ClusterrunError``."""
     from clusterrun.coordinator.io.start_coordinator import opened
     from clusterrun.node.rank_interpreter import settled
     from clusterrun.protocol.bootstrap import timeouts_for
@@ -84,8 +86,8 @@ def coordinate(
     if orders.min_nodes:
         from clusterrun.coordinator.job_size import orders_for
 
-        given = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-        orders = orders_for(orders, given, earlier)
+        allocated = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
+        orders = orders_for(orders, allocated, earlier)
     orders = settled(orders, os.environ)
     if orders.interpreter.path:
         say(f"clusterrun: ranks run in {orders.interpreter}")
@@ -95,7 +97,7 @@ def coordinate(
 
 
 def agent(run_dir: str) -> int:
-    """Be the agent of this node, under its shim. Raises ``ClusterrunError``."""
+    """Run the agent of this node under its shim. Raise ``ClusterrunError``."""
     from clusterrun.agent.shim import under_shim
 
     run_dir = os.path.abspath(run_dir)
@@ -104,7 +106,7 @@ def agent(run_dir: str) -> int:
     node = _number(name)
 
     def guarded(lease: int, shim: int) -> int:
-        # Only now, in the child: the shim stays small.
+        # Import it in the child only, so that the shim stays small.
         from clusterrun.agent.start import serve
 
         paths, environ = RunPaths(run_dir), dict(os.environ)
@@ -114,7 +116,7 @@ def agent(run_dir: str) -> int:
 
 
 def _number(name: str) -> int:
-    """Which node of the allocation this is."""
+    """Return the number of this node in the allocation."""
     whole = os.environ.get(contract.NODES_VARIABLE)
     if whole:
         from clusterrun.model.hostlist import expand
@@ -151,7 +153,7 @@ def serve_torch(gpus: str) -> int:
 
 
 def exec_beside_ranks(run_dir: str, node: str, rank: str, *command: str) -> int:
-    """Become a command beside the ranks of this node. Raises ``ClusterrunError``."""
+    """Execute a command beside the ranks of this node. Raise ``ClusterrunError``."""
     from clusterrun.agent.exec_in_job import become
 
     become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
@@ -166,7 +168,7 @@ def fork_ranks() -> int:
 
 
 def exec_in_container(folder: str, *command: str) -> int:
-    """Become a command in a container, with the variables that came for it. Raises ``ClusterrunError``."""
+    """Execute a command in a container, with its own variables. Raise ``ClusterrunError``."""
     from clusterrun import container_runtimes
 
     environment = container_runtimes.restored_environment(os.environ)
@@ -177,6 +179,7 @@ def exec_in_container(folder: str, *command: str) -> int:
         raise ClusterrunError(f"in the container, {command[1]!r} in {folder}: {error.strerror}") from error
 
 
+# Entry point and argument count of each subcommand.
 _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "coordinate": (coordinate_supervised, 1),
     "agent": (agent, 1),
@@ -188,4 +191,3 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "fork-ranks": (fork_ranks, 0),
     "within": (exec_in_container, 1),
 }
-"""Entry point and argument count of each subcommand."""

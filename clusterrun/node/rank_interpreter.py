@@ -1,4 +1,4 @@
-"""Finds what the job's setup lines left for the ranks: their directory, and the Python put first on PATH."""
+"""Finds the directory and the Python that the job's setup lines chose for the ranks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from clusterrun.model.orders import Interpreter, Orders
 
 NAMES = ("python", "python3")
 LEAST = (3, 9)
+# The first start of a Python from a network file system may take long.
 ANSWER_SECONDS = 60.0
-"""The first start of a Python from a network file system takes its time."""
 _QUESTION = "import sys; print(*sys.version_info[:2])"
 
 
 def settled(orders: Orders, environment: Mapping[str, str]) -> Orders:
-    """Return ``orders`` for the directory and the Python that the setup lines left.
+    """Return ``orders`` with the directory and the Python that the setup lines chose.
 
-    Raises ``ClusterrunError`` if ranks cannot run in that Python.
+    Raise ``ClusterrunError`` if ranks cannot run in that Python.
     """
     cwd = environment.get(contract.SETUP_CWD_VARIABLE) or orders.cwd
     orders = replace(orders, cwd=_copied(cwd, dict(orders.environment)))
     before = environment.get(contract.PATH_BEFORE_VARIABLE)
     if not orders.interpreter.by_setup or before is None:
         return orders
-    found = brought(before, environment.get("PATH", os.defpath))
-    if not found:
+    python = brought(before, environment.get("PATH", os.defpath))
+    if not python:
         why = f"{orders.interpreter.why}; the setup of the job puts no other one first on PATH"
         return orders.using(Interpreter(orders.interpreter.path, why))
-    why = f"Python {_version(found)}, which the setup of the job put first on PATH"
-    return orders.using(Interpreter(found, why))
+    why = f"Python {_version(python)}, which the setup of the job put first on PATH"
+    return orders.using(Interpreter(python, why))
 
 
 def _copied(cwd: str, environment: Mapping[str, str]) -> str:
@@ -45,10 +45,9 @@ def _copied(cwd: str, environment: Mapping[str, str]) -> str:
 
 
 def brought(before: str, after: str) -> str:
-    """The Python that stands first on the path ``after`` and was put there since ``before``; '' for none.
+    """Return the Python that is first on the path ``after`` and was added since ``before``; '' for none.
 
-    One that comes to the front because another was taken off (``module purge``, a fresh PATH) was
-    not put there.
+    A Python that is first only because another was removed (``module purge``, a fresh PATH) was not added.
     """
     folders_before, folders_after = before.split(os.pathsep), after.split(os.pathsep)
     for name in NAMES:
@@ -67,16 +66,16 @@ def _first(name: str, folders: list[str]) -> str:
 
 
 def _version(python: str) -> str:
-    """As ``3.12``. Raises ``ClusterrunError`` for one that does not start, or is too old."""
-    from clusterrun.preflight.probes.run_program import answer  # most jobs bring no Python
+    """Return the version, like ``3.12``. Raise ``ClusterrunError`` if it does not start, or is too old."""
+    from clusterrun.preflight.probes.run_program import answer  # most jobs need no such check
 
     named = f"the setup of the job puts {python} first on PATH"
     remedy = "name another one with --python"
-    said = answer(python, "-c", _QUESTION, seconds=ANSWER_SECONDS)
-    numbers = said.out.split()
-    if said.code or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
-        words = said.err.partition("\n")[0][:200] or f"exit code {said.code}"
-        raise ClusterrunError(f"{named}, which does not start as a Python: {words}; {remedy}")
+    result = answer(python, "-c", _QUESTION, seconds=ANSWER_SECONDS)
+    numbers = result.out.split()
+    if result.code or len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
+        message = result.err.partition("\n")[0][:200] or f"exit code {result.code}"
+        raise ClusterrunError(f"{named}, which does not start as a Python: {message}; {remedy}")
     if tuple(map(int, numbers)) < LEAST:
         least = ".".join(map(str, LEAST))
         raise ClusterrunError(f"{named}, Python {'.'.join(numbers)}: ranks need {least} or newer; {remedy}")
