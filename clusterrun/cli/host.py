@@ -194,9 +194,9 @@ def _forward(connection: SharedConnection, words: Sequence[str], command_of: Com
         return done.code
     reply = json.loads(done.out)
     if not reply["answers"]:
-        from clusterrun.remote.relayed_port import PortThere, forward_port
+        from clusterrun.remote.relayed_port import RemotePort, forward_port
 
-        wanted = PortThere(*(reply[name] for name in ("run_id", "node", "port", "local")))
+        wanted = RemotePort(*(reply[name] for name in ("run_id", "node", "port", "local")))
         node = (
             ("--rank", str(options["rank"])) if options["rank"] is not None else ("--node", options["node"])
         )

@@ -1,1 +1,1 @@
-"""Clusters that are reached over SSH: the connection, what is copied there, the commands that run there."""
+"""Clusters that are reached over SSH: the connection, the copied files, and the remote commands."""

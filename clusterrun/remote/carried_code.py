@@ -1,4 +1,4 @@
-"""The code as it stands here, sent to the cluster as a snapshot."""
+"""Sends a snapshot of the local code to the cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from clusterrun.remote.login_shell import HOME, command
 from clusterrun.runs.code_snapshot import CARRIED_NOTE, Snapshot, look, note
 
 SEND_SECONDS = 3600.0
+# A run has its own copy. The sent snapshot is kept only for the next submission of the same code.
 _STALE_DAYS = 7
-"""A run has its own copy: what was sent is kept for the next submission of the same code alone."""
 _UNPACK = """umask 077; c={home}/sent; mkdir -p "$c" && cd "$c" || exit 4
 [ -d {name} ] && {{ touch {name}; exit 0; }}
 find . -mindepth 1 -maxdepth 1 -mtime +{days} -exec rm -rf {{}} +
@@ -28,18 +28,20 @@ if [ -d {name} ]; then rm -rf "$n"; else mv "$n" {name}; fi"""
 
 
 def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Callable[[str], None]) -> str:
-    """Where ``cwd`` is in the copy of its code there, as a word of sh. Raises ``ClusterrunError``."""
+    """Send the code and return the remote folder for ``cwd``, as a word of sh. Raise ``ClusterrunError``."""
     snapshot = look(cwd, include)
     if snapshot.links:
-        seen = f"{', '.join(snapshot.links)} is too large to be sent"
-        raise BadInput(seen, "copy it to the cluster by hand, and let the script name it by its path there")
+        message = f"{', '.join(snapshot.links)} is too large to be sent"
+        raise BadInput(
+            message, "copy it to the cluster by hand, and let the script name it by its path there"
+        )
     with tempfile.TemporaryFile() as archive:
         name = packed(snapshot, archive)
         archive.seek(0)
         script = _UNPACK.format(home=HOME, name=name, days=_STALE_DAYS)
-        done = connection.ask(command(script), SEND_SECONDS, archive)
-    if done.code != 0:
-        raise refused_there(connection, "the code could not be written there", done.err)
+        answer = connection.ask(command(script), SEND_SECONDS, archive)
+    if answer.code != 0:
+        raise refused_there(connection, "the code could not be written there", answer.err)
     for line in replace(snapshot, environments=(), outside=()).lines():
         say(line)
     broken = ", ".join(link for link, _ in snapshot.outside)
@@ -50,7 +52,7 @@ def send(connection: SharedConnection, cwd: str, include: Iterable[str], say: Ca
 
 
 def packed(snapshot: Snapshot, target: IO[bytes]) -> str:
-    """Write the files as an archive, with a note of their commit; a name that tells the content."""
+    """Write the files as an archive, with a note of their commit. Return a name derived from the content."""
     digest = hashlib.sha256()
 
     def named(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -72,9 +74,9 @@ def packed(snapshot: Snapshot, target: IO[bytes]) -> str:
                 with open(path, "rb") as file:
                     while portion := file.read(1 << 20):
                         digest.update(portion)
-        told = note(snapshot).encode("utf-8", "surrogateescape")
-        written.write(told)
+        content = note(snapshot).encode("utf-8", "surrogateescape")
+        written.write(content)
         written.flush()
-        digest.update(told)
+        digest.update(content)
         archive.add(written.name, CARRIED_NOTE, filter=named)
     return digest.hexdigest()[:16]

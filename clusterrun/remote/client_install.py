@@ -1,4 +1,4 @@
-"""A look at the cluster for a clusterrun to use; else a copy of ours goes there with all it needs."""
+"""Finds a clusterrun on the cluster, or installs a copy of this one with its dependencies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from clusterrun.remote.login_shell import GONE, HOME, command, place
 
 LOOK_SECONDS, INSTALL_SECONDS = 60.0, 600.0
 CANDIDATES = ("python3", "python3.13", "python3.12", "python3.11", "python3.10", "python3.9", "python")
+# A compiled package, which only runs without Slurm use.
 _NOT_CARRIED = {"psutil"}
-"""Compiled, and of use for runs without Slurm alone."""
 _FOLDERS = ("templates", "jobs", "docs")
 _STALE_DAYS = 30
 
@@ -55,62 +55,66 @@ n=.new-{name}-$$; mkdir "$n" && tar -xzf - -o -C "$n" || {{ rm -rf "$n"; exit 4;
 rm -rf {name}; mv "$n" {name}"""
 
 
+# Without the current directory, since a file of the user's may have the name of a Python module.
 _AS_MODULE = "import sys; sys.path = [p for p in sys.path if p]; from clusterrun.cli.main import main; main()"
-"""Without the current directory, where a file of the user's may be named as a module of Python's."""
 
 
 @frozen
 class Machine:
-    """What a look at the cluster found: its Python, the program clusterrun on PATH, versions of packages."""
+    """The software of the cluster."""
 
-    python: str
-    version: tuple[int, int]
-    program: str
-    there: Mapping[str, str]
+    python: str  # path of the interpreter
+    version: tuple[int, int]  # of the interpreter
+    program: str  # ``clusterrun --version`` of the program on PATH; empty if there is none
+    packages: Mapping[str, str]  # versions of installed packages
 
 
 class NotInstalled(ClusterrunError):
-    """The client could not be put there."""
+    """The client could not be installed on the cluster."""
 
 
-def found_or_installed(connection: SharedConnection) -> str:
-    """What of sh starts a clusterrun there that understands this one. Raises ``ClusterrunError``."""
-    carried = {one.name.lower(): one for one in _distributions()}
+def find_or_install(connection: SharedConnection) -> str:
+    """Return the sh text that starts a compatible clusterrun on the cluster. Raise ``ClusterrunError``."""
+    carried = {distribution.name.lower(): distribution for distribution in _distributions()}
     machine = _look(connection, ("clusterrun", *carried))
     if not connection.host.python and compatible(machine.program.rpartition(" ")[2]):
         return "exec clusterrun"
-    if compatible(machine.there.get("clusterrun", "")):
+    if compatible(machine.packages.get("clusterrun", "")):
         return f"exec {shlex.quote(machine.python)} -c {shlex.quote(_AS_MODULE)}"
-    needs = {name: str(one.metadata["Requires-Python"] or "") for name, one in carried.items()}
+    needs = {
+        name: str(distribution.metadata["Requires-Python"] or "") for name, distribution in carried.items()
+    }
     taken = suited(machine, needs, connection.name)
     folder = _install(connection, [carried[name] for name in taken])
     return f"[ -f {folder}/__main__.py ] || exit {GONE}; exec {shlex.quote(machine.python)} {folder}"
 
 
 def compatible(version: str) -> bool:
-    """Whether a clusterrun of that version understands this one: the same but for a last number as high."""
+    """Return whether that version understands this one: the same, with an equal or higher last number."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         return False
-    ours, theirs = ([int(number) for number in one.split(".")] for one in (VERSION, version))
+    ours, theirs = ([int(number) for number in text.split(".")] for text in (VERSION, version))
     return theirs[:2] == ours[:2] and theirs[2] >= ours[2]
 
 
 def suited(machine: Machine, needs: Mapping[str, str], cluster: str) -> list[str]:
-    """The packages to carry: without those for a newer Python, of which the cluster has its own."""
+    """Return the packages to carry. Packages for a newer Python are left out if the cluster has its own."""
     least = {name: re.search(r">=\s*(\d+)\.(\d+)", text) for name, text in needs.items()}
-    newer = {name for name, one in least.items() if one and (int(one[1]), int(one[2])) > machine.version}
-    absent = sorted(name for name in newer if not machine.there.get(name))
+    newer = {
+        name for name, match in least.items() if match and (int(match[1]), int(match[2])) > machine.version
+    }
+    absent = sorted(name for name in newer if not machine.packages.get(name))
     if absent:
         version = ".".join(map(str, machine.version))
         raise too_old(cluster, f"{machine.python} is Python {version}, too old for {', '.join(absent)}")
     return [name for name in needs if name not in newer]
 
 
-def too_old(name: str, seen: str) -> BadInput:
-    """What to do about a Python of the cluster ``name`` that cannot run the client."""
+def too_old(name: str, reason: str) -> BadInput:
+    """Return the error for a cluster ``name`` whose Python cannot run the client."""
     place = f"~/.config/clusterrun/config.toml, below [host.{name}]"
     remedy = f'name one that can in {place}: python = "/path/to/python3"'
-    return BadInput(f"no Python on {name} can run clusterrun: {seen}", remedy)
+    return BadInput(f"no Python on {name} can run clusterrun: {reason}", remedy)
 
 
 def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
@@ -119,41 +123,41 @@ def _look(connection: SharedConnection, names: tuple[str, ...]) -> Machine:
     script = _LOOK.format(
         candidates=candidates, old=shlex.quote(_OLD), probe=shlex.quote(_PROBE), names=shlex.join(names)
     )
-    done = connection.ask(command(script), LOOK_SECONDS)
-    if done.code == 3:
-        seen = done.out.rstrip(", ") or f"there is none by the name {own or 'python3'}"
-        raise too_old(connection.name, seen)
+    answer = connection.ask(command(script), LOOK_SECONDS)
+    if answer.code == 3:
+        reason = answer.out.rstrip(", ") or f"there is none by the name {own or 'python3'}"
+        raise too_old(connection.name, reason)
     try:
-        said = json.loads(done.out)
-        return Machine(said["python"], tuple(said["version"]), said["program"], said["there"])
+        document = json.loads(answer.out)
+        return Machine(document["python"], tuple(document["version"]), document["program"], document["there"])
     except (ValueError, KeyError, TypeError) as error:
         raise NotInstalled(
-            f"{connection.name} could not be looked at (exit code {done.code}): {_last(done.err)}",
+            f"{connection.name} could not be looked at (exit code {answer.code}): {_last(answer.err)}",
             f"does its login shell start without an error? ssh {shlex.quote(connection.host.host)}",
         ) from error
 
 
 def _install(connection: SharedConnection, distributions: list[importlib.metadata.Distribution]) -> str:
-    """The folder of the client there, as a word of sh."""
+    """Install the client and return its remote folder, as a word of sh."""
     with tempfile.TemporaryFile() as archive:
         name = f"{VERSION}-{_pack(archive, distributions)}"
         archive.seek(0)
         script = _UNPACK.format(home=HOME, days=_STALE_DAYS, name=name)
-        done = connection.ask(command(script), INSTALL_SECONDS, archive)
-    if done.code != 0:
-        raise refused_there(connection, "the client could not be installed there", done.err)
+        answer = connection.ask(command(script), INSTALL_SECONDS, archive)
+    if answer.code != 0:
+        raise refused_there(connection, "the client could not be installed there", answer.err)
     return f"{HOME}/client/{name}"
 
 
-def refused_there(connection: SharedConnection, what: str, said: str) -> NotInstalled:
-    full = re.search(r"quota exceeded|No space left", said, re.IGNORECASE)
+def refused_there(connection: SharedConnection, what: str, errors: str) -> NotInstalled:
+    full = re.search(r"quota exceeded|No space left", errors, re.IGNORECASE)
     room = f"free some space there: ssh {connection.host.host}; or let CLUSTERRUN_HOME name a folder"
     remedy = f"{room} with room, in your profile there" if full else f"look there: ssh {connection.host.host}"
-    return NotInstalled(f"{what}: {_last(said)}", remedy)
+    return NotInstalled(f"{what}: {_last(errors)}", remedy)
 
 
-def _last(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last(errors: str) -> str:
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"quota|space left|denied|read-only", line, re.IGNORECASE)]
     return telling[0] if telling else (lines or ["it says nothing"])[-1]
 
@@ -165,7 +169,7 @@ sys.exit(main())
 
 
 def _pack(target: io.IOBase, distributions: list[importlib.metadata.Distribution]) -> str:
-    """Write the client and what it imports as an archive; the digest of its content."""
+    """Write the client and its dependencies as an archive. Return a digest of the content."""
     digest = hashlib.sha256()
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
         for name, content in sorted(_content(distributions)):
@@ -184,8 +188,8 @@ def _content(distributions: list[importlib.metadata.Distribution]) -> Iterator[t
         beside = os.path.join(os.path.dirname(package), name)
         if not os.path.isdir(os.path.join(package, name)) and os.path.isdir(beside):
             yield from _files(beside, f"clusterrun/{name}")
-    for one in distributions:
-        for path in one.files or ():
+    for distribution in distributions:
+        for path in distribution.files or ():
             inside = path.as_posix()
             if not inside.startswith(("..", "/")) and _wanted(inside):
                 yield inside, path.read_binary()
@@ -205,17 +209,17 @@ def _wanted(name: str) -> bool:
 
 
 def _distributions() -> Iterator[importlib.metadata.Distribution]:
-    """What clusterrun needs besides itself, and what that needs, as it is installed here."""
-    seen, waiting = {"clusterrun", *_NOT_CARRIED}, list(importlib.metadata.requires("clusterrun") or ())
+    """Yield the dependencies of clusterrun, and theirs, as they are installed on this machine."""
+    names, waiting = {"clusterrun", *_NOT_CARRIED}, list(importlib.metadata.requires("clusterrun") or ())
     while waiting:
         needed = waiting.pop()
         name = re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0].lower().replace("_", "-")
-        if name in seen or "extra ==" in needed:
+        if name in names or "extra ==" in needed:
             continue
-        seen.add(name)
+        names.add(name)
         try:
-            found = importlib.metadata.distribution(name)
+            distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue  # for another version of Python
-        waiting += found.requires or ()
-        yield found
+        waiting += distribution.requires or ()
+        yield distribution

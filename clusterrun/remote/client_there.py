@@ -1,4 +1,4 @@
-"""Which clusterrun runs on the cluster, known from the last look; the look itself is in `client_install`."""
+"""Remembers which clusterrun to start on the cluster; `client_install` finds or installs it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from clusterrun.runs.private_files import own_content, write_whole
 
 
 def prefix(connection: SharedConnection) -> str:
-    """What of sh starts clusterrun there; it is installed first where that is needed."""
+    """Return the sh text that starts clusterrun on the cluster. Install it first if needed."""
     mark = _mark(connection)
     note = connection.path("client")
-    known = own_content(note)
-    if known:
+    content = own_content(note)
+    if content:
         try:
-            kept = json.loads(known)
-            if kept["mark"] == mark:
-                return str(kept["prefix"])
+            stored = json.loads(content)
+            if stored["mark"] == mark:
+                return str(stored["prefix"])
         except (ValueError, KeyError, TypeError):
-            pass  # of another version: look again
-    from clusterrun.remote.client_install import found_or_installed  # once for a cluster: it is slow to load
+            pass  # another version wrote it: look again
+    from clusterrun.remote.client_install import find_or_install  # once for a cluster: it is slow to load
 
-    found = found_or_installed(connection)
-    write_whole(note, json.dumps({"mark": mark, "prefix": found}), sync=False)
-    return found
+    found_prefix = find_or_install(connection)
+    write_whole(note, json.dumps({"mark": mark, "prefix": found_prefix}), sync=False)
+    return found_prefix
 
 
 def forget(connection: SharedConnection) -> None:
-    """Look again at the next use."""
+    """Forget the stored text. The next use looks at the cluster again."""
     atomic_file.remove(connection.path("client"))
 
 
 def _mark(connection: SharedConnection) -> str:
-    """Changes with the code here, and with what is asked of the cluster."""
+    """Return a mark that changes with the local code, and with the configured Python of the cluster."""
     digest = hashlib.sha256(f"{VERSION} {connection.host.python}".encode())
     for folder in _scan(os.path.dirname(os.path.abspath(clusterrun.__file__))):
         digest.update(folder.encode())
@@ -48,9 +48,9 @@ def _mark(connection: SharedConnection) -> str:
 
 def _scan(folder: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
-        for one in sorted(entries, key=lambda entry: entry.name):
-            if one.name.endswith(".py"):
-                found = one.stat()
-                yield f"{one.name} {found.st_size} {found.st_mtime_ns}"
-            elif one.is_dir(follow_symlinks=False) and one.name != "__pycache__":
-                yield from _scan(one.path)
+        for child in sorted(entries, key=lambda entry: entry.name):
+            if child.name.endswith(".py"):
+                status = child.stat()
+                yield f"{child.name} {status.st_size} {status.st_mtime_ns}"
+            elif child.is_dir(follow_symlinks=False) and child.name != "__pycache__":
+                yield from _scan(child.path)

@@ -1,7 +1,7 @@
 """The one connection to a cluster that all commands share: OpenSSH's master, checked before each use.
 
-A login may need a password or a one-time password. So nothing but a master ever logs in, from a
-terminal: a session that finds the master gone fails instead of opening a connection of its own.
+A login may need a password or a one-time password. Therefore only a master logs in, from a terminal. A
+session without a master fails. It does not open its own connection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from clusterrun.model.frozen import frozen
 from clusterrun.runs.private_files import alone, private_folder, trust
 
 CHECK_SECONDS = 10.0
+# A session waits this long for its turn if the server allows one session at a time.
 BUSY_SECONDS = 5.0
-"""How long a session waits for its turn where the server allows one at a time."""
+# Characters. The address of a socket has at most 108 (or 104), and ssh adds 17 while it creates the socket.
 LONGEST_SOCKET = 80
-"""Characters: an address of a socket has at most 108 (or 104), and ssh adds 17 while it makes it."""
+# Exit code of ssh without a connection.
 LOST = 255
-"""What ssh ends with when it has no connection."""
+# A link may be down for five minutes. The user's own options come first.
 _MASTER = (
     "ControlPersist=12h",
     "ServerAliveInterval=30",
@@ -37,7 +38,6 @@ _MASTER = (
     "RemoteCommand=none",
     "RequestTTY=no",
 )
-"""A link may be away for five minutes; a user's own options come before."""
 _SESSION = (
     "ControlMaster=no",
     "BatchMode=yes",
@@ -49,17 +49,17 @@ _SESSION = (
 
 
 class NotConnected(ClusterrunError):
-    """There is no connection, and none could be opened."""
+    """No connection exists, and none could be opened."""
 
 
 @frozen
 class SharedConnection:
-    """Where the master of a cluster listens; ``folder`` is ours alone and holds what belongs to it."""
+    """The connection to a cluster through an ssh master."""
 
     host: HostEntry
-    folder: str
-    key: str
-    socket: str
+    folder: str  # private to the user; holds the files of the connection
+    key: str  # prefix of the names of these files
+    socket: str  # where the master listens
 
     @property
     def name(self) -> str:
@@ -67,20 +67,20 @@ class SharedConnection:
 
     @property
     def typed(self) -> str:
-        """What opens the connection from a terminal."""
+        """Return the command that opens the connection from a terminal."""
         return f"clusterrun --host {shlex.quote(self.name)}"
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.folder, f"{self.key}.{suffix}")
 
     def master_argv(self) -> tuple[str, ...]:
-        """What logs in and then stays in the background, for all commands."""
+        """Return the command that logs in and then stays in the background, for all commands."""
         options = _options((*self.host.options, *_MASTER))
         return ("ssh", "-fN", "-M", "-S", self.socket, *options, "--", self.host.host)
 
-    def control(self, *words: str) -> system.Completed:
-        """Ask the master: ``-O check`` and its like. Raises ``ProgramTimeout`` if it does not answer."""
-        return system.run(("ssh", "-S", self.socket, *words, "--", self.host.host), CHECK_SECONDS)
+    def control(self, *options: str) -> system.Completed:
+        """Send a control command (``-O check``) to the master. Raise ``ProgramTimeout`` without an answer."""
+        return system.run(("ssh", "-S", self.socket, *options, "--", self.host.host), CHECK_SECONDS)
 
     def alive(self) -> bool:
         try:
@@ -89,21 +89,24 @@ class SharedConnection:
             return False
 
     def session(self, command: str, log: str, terminal: bool) -> tuple[str, ...]:
-        """What runs ``command`` there, over the master or not at all; ssh's own messages go to ``log``."""
+        """Return the ssh command for a remote ``command``, only over the master. ssh writes to ``log``."""
         tty = "-t" if terminal else "-T"
         return ("ssh", "-S", self.socket, tty, "-E", log, *_options(_SESSION), "--", self.host.host, command)
 
     def ask(self, command: str, seconds: float, stdin: str | IO[bytes] = "") -> system.Completed:
-        """What ``command`` says there. Raises ``NotConnected``."""
+        """Run a remote ``command`` and return its result. Raise ``NotConnected`` without a connection."""
         began = time.monotonic()
         while True:
             with self.log() as log:
-                done = system.run(self.session(command, log, False), seconds, stdin)
-                if not self.again(done.code, log, began):
-                    return done
+                answer = system.run(self.session(command, log, False), seconds, stdin)
+                if not self.again(answer.code, log, began):
+                    return answer
 
     def foreground(self, command: str, terminal: bool) -> int:
-        """The exit code of ``command`` there, with our own streams. Raises ``NotConnected``."""
+        """Run a remote ``command`` with this process's streams.
+
+        Return its exit code, or raise ``NotConnected``.
+        """
         began = time.monotonic()
         while True:
             with self.log() as log:
@@ -113,27 +116,32 @@ class SharedConnection:
                     return code
 
     def again(self, code: int, log: str, began: float) -> bool:
-        """Whether to try again: another session has the only place. Raises ``NotConnected`` in the end."""
+        """Return whether to retry because another session has the only slot.
+
+        Raise ``NotConnected`` at last.
+        """
         if code != LOST:
             return False
         if REFUSED not in system.text_of(log):
             raise self._failed(log)
         if time.monotonic() - began > BUSY_SECONDS:
-            seen = f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)"
+            message = (
+                f"{self.name} allows no more sessions at once on one connection (MaxSessions of its sshd)"
+            )
             remedy = "end another command that uses it (logs -f, shell, top), then type this again"
-            raise NotConnected(seen, remedy)
+            raise NotConnected(message, remedy)
         time.sleep(0.2)
         return True
 
     def _failed(self, log: str) -> NotConnected:
         if not self.alive():
-            seen = f"the connection to {self.name} was lost; what runs there continues"
-            return NotConnected(seen, f"open it again in a terminal, and look: {self.typed} status")
+            message = f"the connection to {self.name} was lost; what runs there continues"
+            return NotConnected(message, f"open it again in a terminal, and look: {self.typed} status")
         return NotConnected(*explained(self.name, self.host.host, system.text_of(log)))
 
     @contextlib.contextmanager
     def log(self) -> Iterator[str]:
-        """The path of a new file for ssh's own messages."""
+        """Yield the path of a new file for ssh's own messages, and remove it at the end."""
         path = self.path(f"{os.urandom(4).hex()}.log")
         try:
             yield path
@@ -142,27 +150,30 @@ class SharedConnection:
 
 
 def connect(host: HostEntry, environ: Mapping[str, str], terminal: bool) -> SharedConnection:
-    """The connection to ``host`` that is there, or from a ``terminal`` a new one. Raises ``NotConnected``."""
+    """Return the open connection to ``host``, or a new one if there is a ``terminal``.
+
+    Raise ``NotConnected`` if there is none and none can be opened.
+    """
     ours = _place(host, environ)
     if ours.alive():
         return ours
     if theirs := _users_master(ours):
         return theirs
     if not terminal:
-        seen = f"there is no connection to {ours.name}, and no terminal to type a password in"
+        message = f"there is no connection to {ours.name}, and no terminal to type a password in"
         once = f"open it once in a terminal, for all commands: {ours.typed}"
-        raise NotConnected(seen, f"{once}\nwhich is: {shlex.join(ours.master_argv())}")
+        raise NotConnected(message, f"{once}\nwhich is: {shlex.join(ours.master_argv())}")
     _open(ours)
     return ours
 
 
 def _open(ours: SharedConnection) -> None:
-    seen = f"another command is about to open the connection to {ours.name}"
-    busy = NotConnected(seen, "finish the login there, then type this again")
+    message = f"another command is about to open the connection to {ours.name}"
+    busy = NotConnected(message, "finish the login there, then type this again")
     with alone(ours.path("lock"), lambda _: busy):
         if ours.alive():
             return
-        atomic_file.remove(ours.socket)  # of a master that is gone, or answers no more
+        atomic_file.remove(ours.socket)  # of a master that has ended, or does not answer
         with ours.log() as log:
             argv = ours.master_argv()
             code = system.foreground((*argv[:1], "-E", log, *argv[1:]))
@@ -183,18 +194,18 @@ def _place(host: HostEntry, environ: Mapping[str, str]) -> SharedConnection:
     return SharedConnection(host, folder, key, os.path.join(short, _digest(folder, key)))
 
 
-def _digest(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _users_master(ours: SharedConnection) -> SharedConnection | None:
-    """The master of the user's own ssh_config (ControlPath), where one is open."""
-    asked = ("ssh", "-G", *_options(ours.host.options), "--", ours.host.host)
-    for line in system.run(asked, CHECK_SECONDS).out.splitlines():
+    """Return the connection over the user's own master (ControlPath in ssh_config), if it is open."""
+    argv = ("ssh", "-G", *_options(ours.host.options), "--", ours.host.host)
+    for line in system.run(argv, CHECK_SECONDS).out.splitlines():
         word, _, path = line.partition(" ")
         if word == "controlpath" and path != "none":
-            found = SharedConnection(ours.host, ours.folder, ours.key, path)
-            return found if found.alive() else None
+            connection = SharedConnection(ours.host, ours.folder, ours.key, path)
+            return connection if connection.alive() else None
     return None
 
 
@@ -202,18 +213,20 @@ def _options(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(word for option in options for word in ("-o", option))
 
 
+# Answer of a server to a session beyond its MaxSessions.
 REFUSED = "Session open refused by peer"
-"""What a server with MaxSessions says to one session more."""
 
 
-def explained(name: str, target: str, said: str) -> tuple[str, str]:
-    """What was seen and what to do, where ssh ``said`` this of ``target`` (called ``name``)."""
-    if changed := re.search(r"[Hh]ost key for (\S+) has changed", said):
-        return _other_key(name, changed[1], said)
-    for pattern, seen, remedy in _KNOWN:
-        if re.search(pattern, said):
-            return seen.format(name=name, target=target), remedy.format(name=name, target=shlex.quote(target))
-    lines = ["it gives no reason", *(line.strip() for line in said.splitlines() if line.strip())]
+def explained(name: str, target: str, errors: str) -> tuple[str, str]:
+    """Return message and remedy for the ``errors`` that ssh printed about ``target`` (called ``name``)."""
+    if changed := re.search(r"[Hh]ost key for (\S+) has changed", errors):
+        return _other_key(name, changed[1], errors)
+    for pattern, message, remedy in _KNOWN:
+        if re.search(pattern, errors):
+            return message.format(name=name, target=target), remedy.format(
+                name=name, target=shlex.quote(target)
+            )
+    lines = ["it gives no reason", *(line.strip() for line in errors.splitlines() if line.strip())]
     return f"ssh gives no connection to {name}: {lines[-1]}", _TRY.format(target=shlex.quote(target))
 
 
@@ -244,8 +257,8 @@ _KNOWN = (
 )
 
 
-def _other_key(name: str, known_as: str, said: str) -> tuple[str, str]:
-    offending = re.search(r"Offending \S+ key in (.+):\d+", said)
+def _other_key(name: str, known_as: str, errors: str) -> tuple[str, str]:
+    offending = re.search(r"Offending \S+ key in (.+):\d+", errors)
     file = f" -f {shlex.quote(offending[1])}" if offending else ""
     return (
         f"the host key of {name} is not the one known: it was set up anew, or somebody stands in between",

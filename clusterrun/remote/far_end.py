@@ -1,6 +1,6 @@
-"""Ends a remote command once its reader has gone, as closing a terminal would.
+"""Ends a remote command when its reader has ended, as closing a terminal would.
 
-Without a terminal sshd does not report that the client is gone: `logs -f` would run forever.
+sshd does not report the end of a client that has no terminal. `logs -f` would run forever.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import select
 import signal
 import time
 
+# Signals, and the seconds before each. A submission ends by itself before the first signal.
 KILL_STEPS = (("INT", 5.0), ("TERM", 10.0), ("KILL", 10.0))
-"""What is sent after how many seconds: a submission comes to its end by itself before the first of them."""
 
 
 def supervise_child() -> None:
-    """Fork; the parent waits for the child and exits with its code. Returns in the child alone."""
+    """Fork. The parent waits for the child and exits with its code. Return only in the child."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -34,16 +34,16 @@ def supervise_child() -> None:
 
 
 def _code(child: int, woken: int) -> int:
-    """The exit code of ``child``, which is ended some time after nobody reads its output."""
+    """Return the exit code of ``child``. End the child some time after its reader has ended."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     for stream in (1, 2):
-        poll.register(stream, 0)  # an error alone: the reader is gone
+        poll.register(stream, 0)  # report only errors: the reader has ended
     steps = list(KILL_STEPS)
     end = 0.0
     while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
         wait = max(end - time.monotonic(), 0.0) * 1000 if end else None
