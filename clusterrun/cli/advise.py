@@ -1,4 +1,4 @@
-"""`clusterrun bench advise`: from a model and machines to a strategy and what to expect."""
+"""`clusterrun bench advise`: suggests a strategy for a model and machines, with the expected scaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterrun.model.frozen import fields
 from clusterrun.reports.view import BOOLEAN, INTEGER, NUMBER, TEXT, Kind, View, ViewField, many
 
 ADVICE = View(
-    "What `bench advise --json` prints.",
+    "The output of `bench advise --json`.",
     ViewField(
         "asked", "The question, with all numbers that were filled in.", Kind({"type": "object"}, encode)
     ),
@@ -39,7 +39,7 @@ ADVICE = View(
         "The scaling of those that fit.",
         many(
             View(
-                "What to expect.",
+                "The expected scaling of a strategy.",
                 ViewField("strategy", "The strategy."),
                 ViewField("gpus", "GPUs.", INTEGER),
                 ViewField("sending", "Seconds of sending in a step.", NUMBER),
@@ -70,7 +70,7 @@ ADVICE = View(
     "--from", "measured", metavar="NAME", help="Use what bench scaling measured: a study's name or file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def advise(as_json: bool, **given: Any) -> None:
+def advise(as_json: bool, **options: Any) -> None:
     """Estimate whether single, ddp or fsdp fits a model, and how it scales, with the arithmetic.
 
     It counts weights, gradients and the optimizer's state. Activations depend on the model: measure
@@ -84,7 +84,7 @@ def advise(as_json: bool, **given: Any) -> None:
     """
     from clusterrun.bench.advice import advise as answer
 
-    question = _question(given)
+    question = _question(options)
     advice = answer(question)
     if as_json:
         print(json.dumps(ADVICE.document({"asked": question, **fields(advice)})))
@@ -92,27 +92,27 @@ def advise(as_json: bool, **given: Any) -> None:
         _show(question, advice)
 
 
-def _question(given: dict[str, Any]) -> Any:
+def _question(options: dict[str, Any]) -> Any:
     from clusterrun.bench import sizes
     from clusterrun.bench.advice import AdviceQuestion
 
-    figures = _measured(given["measured"]) if given["measured"] else {}
-    if given["parameters"]:
-        figures["parameters"] = sizes.count(given["parameters"], "--parameters")
-    if given["bandwidth"]:
-        figures |= {"bandwidth": sizes.speed(given["bandwidth"], "--bandwidth"), "latency": 0.0}
-    if given["step_time"]:
-        figures["step_seconds"] = sizes.count(given["step_time"].removesuffix("s"), "--step-time")
+    figures = _measured(options["measured"]) if options["measured"] else {}
+    if options["parameters"]:
+        figures["parameters"] = sizes.count(options["parameters"], "--parameters")
+    if options["bandwidth"]:
+        figures |= {"bandwidth": sizes.speed(options["bandwidth"], "--bandwidth"), "latency": 0.0}
+    if options["step_time"]:
+        figures["step_seconds"] = sizes.count(options["step_time"].removesuffix("s"), "--step-time")
     if "parameters" not in figures:
         count = "python -c 'print(sum(p.numel() for p in model.parameters()))' counts them"
         raise BadInput("how many parameters does the model have?", f"--parameters 7e9; {count}")
     return AdviceQuestion(
-        optimizer=given["optimizer"],
-        precision=given["precision"],
-        memory=sizes.size(given["gpu_memory"], "--gpu-memory"),
-        gpus_per_node=given["gpus_per_node"],
-        nodes=given["nodes"],
-        activations=sizes.size(given["activations"], "--activations") if given["activations"] else 0.0,
+        optimizer=options["optimizer"],
+        precision=options["precision"],
+        memory=sizes.size(options["gpu_memory"], "--gpu-memory"),
+        gpus_per_node=options["gpus_per_node"],
+        nodes=options["nodes"],
+        activations=sizes.size(options["activations"], "--activations") if options["activations"] else 0.0,
         **figures,
     )
 
@@ -123,30 +123,32 @@ def _measured(name: str) -> dict[str, float]:
     from clusterrun.config import settings
 
     path = name if os.path.exists(name) else book.path_of(settings.home(os.environ), name)
-    found = book.read(path)
-    if found is None:
+    study = book.read(path)
+    if study is None:
         raise BadInput(f"--from {name}: there is no measurement {path}", "clusterrun bench scaling makes one")
-    cells = sorted({run.cell for run in found.runs}, key=lambda cell: cell.world)
-    known = build_table(found, tuple(cells), 0)
-    largest = max(found.probed.groups, key=lambda g: g.ranks, default=None) if found.probed else None
-    values = {"parameters": float(known.parameters), "step_seconds": known.step_seconds}
+    cells = sorted({run.cell for run in study.runs}, key=lambda cell: cell.world)
+    table = build_table(study, tuple(cells), 0)
+    largest = max(study.probed.groups, key=lambda group: group.ranks, default=None) if study.probed else None
+    values = {"parameters": float(table.parameters), "step_seconds": table.step_seconds}
     if largest:
         values |= {"bandwidth": largest.bandwidth, "latency": largest.latency}
     return {key: value for key, value in values.items() if value}
 
 
-def _show(asked: Any, advice: Any) -> None:
+def _show(question: Any, advice: Any) -> None:
     print(f"take {advice.take}: {advice.because}" if advice.take else f"nothing fits: {advice.because}")
-    told = "" if asked.activations else "; activations are not counted: --activations SIZE"
-    print(f"\nmemory of one GPU of {asked.world} ({asked.precision}, {asked.optimizer}{told})")
+    hint = "" if question.activations else "; activations are not counted: --activations SIZE"
+    print(f"\nmemory of one GPU of {question.world} ({question.precision}, {question.optimizer}{hint})")
     for fit in advice.fits:
         print("\n".join([f"  {fit.strategy}", *(f"    {line}" for line in fit.lines)]))
     print("\ntime\n" + "\n".join(f"  {line}" for line in advice.lines))
     if advice.expected:
         print("\nexpected, every GPU with the batch of one")
-        rows = [
-            [one.strategy, str(one.gpus), f"{one.sending * 1e3:.4g} ms", f"{one.step * 1e3:.4g} ms",
-             f"{one.efficiency * one.gpus:.2f}×", f"{one.efficiency:.0%}"]
-            for one in advice.expected
-        ]  # fmt: skip
+        rows = []
+        for estimate in advice.expected:
+            times = (f"{seconds * 1e3:.4g} ms" for seconds in (estimate.sending, estimate.step))
+            speed_up = f"{estimate.efficiency * estimate.gpus:.2f}×"
+            rows.append(
+                [estimate.strategy, str(estimate.gpus), *times, speed_up, f"{estimate.efficiency:.0%}"]
+            )
         table(("STRATEGY", "GPUS", "SENDING", "STEP", "SPEED-UP", "EFFICIENCY"), rows)

@@ -1,4 +1,4 @@
-"""`clusterrun alloc`: a shell in an allocation, by salloc with the options of submit."""
+"""`clusterrun alloc`: opens a shell in an allocation of salloc, with the options of submit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPTIONS = tuple(
 @profile_option
 @dry_run_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
-def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> None:
+def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **submission: Any) -> None:
     """Open a shell in an allocation, in which `clusterrun run` starts ranks as often as wanted.
 
     It is salloc underneath: the exit code is the shell's, and the allocation is given back when the shell
@@ -48,7 +48,7 @@ def alloc(command: tuple[str, ...], dry_run: bool, profile: str | None, **given:
     from clusterrun.operations.submit import allocation_argv
 
     context = Context()
-    spec = to_spec(command or ("bash",), settled(given, profile))
+    spec = to_spec(command or ("bash",), settled(submission, profile))
     argv, notices = allocation_argv(spec, context, command)
     say(*notices)
     if dry_run:
@@ -72,7 +72,7 @@ def become(argv: tuple[str, ...], context: Context) -> NoReturn:
 
 
 def login_shell(uid: int) -> str:
-    """The shell that the password database names for a user, else /bin/sh."""
+    """Return a user's shell from the password database, else /bin/sh."""
     try:
         return pwd.getpwuid(uid).pw_shell or "/bin/sh"
     except KeyError:

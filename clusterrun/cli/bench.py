@@ -1,4 +1,4 @@
-"""`clusterrun bench scaling`: options to a study, one call that measures it, and the table."""
+"""`clusterrun bench scaling`: turns options into a study, measures it and prints the table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from clusterrun.cli.submit_options import defaults, options, profile_option, set
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 
+# Resource options that a study sets itself. Those of a profile are for other runs.
 SIZED_BY_CELLS = ("nodes", "name", "spares")
-"""Resource options that a study decides for itself: a profile's are for other runs."""
 
 
 @click.group()
@@ -58,10 +58,14 @@ def bench() -> None:
 @options(option for option in option_table.RESOURCES if option.name not in SIZED_BY_CELLS)
 @profile_option
 @click.argument(
-    "words", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=files
+    "command_line", metavar="[COMMAND] [ARGS]...", nargs=-1, type=click.UNPROCESSED, shell_complete=files
 )
 def scaling(
-    script: str | None, words: tuple[str, ...], profile: str | None, plot: str | None, **given: Any
+    script: str | None,
+    command_line: tuple[str, ...],
+    profile: str | None,
+    plot: str | None,
+    **submission: Any,
 ) -> int:
     """Run a script at several world sizes and strategies, and show what they gained.
 
@@ -83,13 +87,13 @@ def scaling(
 
     if plot:
         picture.check(plot)
-    values = settled(given, profile)
+    values = settled(submission, profile)
     context = Context()
     spec = to_spec(("study",), {**values, **defaults(SIZED_BY_CELLS)}, preflight="off")
-    study = prepared(context, spec, script, words, given)
-    if given["dry_run"]:
-        return study.shown(given["as_json"])
-    if study.left() and not given["oversubscribe"] and not _wanted(study.crowded()):
+    study = prepared(context, spec, script, command_line, submission)
+    if submission["dry_run"]:
+        return study.print_plan(submission["as_json"])
+    if study.remaining() and not submission["oversubscribe"] and not _accepts_crowding(study.crowded()):
         say("nothing was measured")
         return ExitCode.FAILED
     try:
@@ -98,14 +102,14 @@ def scaling(
         say("\nstopped; what is measured is kept, and a run under way continues. To continue the study:")
         say(f"  {shlex.join(['clusterrun', *sys.argv[1:]])}")
         return ExitCode.INTERRUPTED
-    return _show(study, given["as_json"], plot)
+    return _show(study, submission["as_json"], plot)
 
 
 bench.add_command(advise)
 
 
-def _wanted(crowded: str) -> bool:
-    """More ranks than cores only if a person says so. Raises ``BadInput`` if nobody can be asked."""
+def _accepts_crowding(crowded: str) -> bool:
+    """Return whether the user accepts more ranks than cores. Raise ``BadInput`` if there is no terminal."""
     from clusterrun.model.errors import BadInput
 
     if not crowded:

@@ -34,15 +34,15 @@ from clusterrun.operations.context import Context, Tell
 from clusterrun.runs.store import file_name
 from clusterrun.shipped import folder
 
+# World sizes if the size of a node is not known.
 ON_SLURM = (1, 2, 4, 8)
-"""Worlds where nothing says how large a node is."""
 
 
 @frozen
 class LocalMachine:
-    """The machine, as far as the study runs on it; zeros where it runs on Slurm's nodes."""
+    """The size of this machine. All sizes are 0 if the study runs on Slurm's nodes."""
 
-    local: bool
+    local: bool  # the study runs on this machine
     cores: int
     gpus: int
 
@@ -51,38 +51,41 @@ class Study:
     def __init__(
         self,
         context: Context,
-        here: LocalMachine,
+        machine: LocalMachine,
         subject: StudySubject,
-        wanted: tuple[Cell, ...],
-        own: dict[str, Any],
+        cells: tuple[Cell, ...],
+        options: dict[str, Any],
     ) -> None:
+        command = subject.spec.command
+        program = command[1] if command[0] == "-m" and len(command) > 1 else command[0]
+        script_name = os.path.basename(program).removesuffix(".py") or sys.argv[0]
         self.subject = subject
-        self.cells = wanted
-        self.here = here
-        self.name = own["study"] or f"{file_name(_called(subject.spec.command))}-{subject.digest}"
+        self.cells = cells
+        self.machine = machine
+        self.name = options["study"] or f"{file_name(script_name)}-{subject.digest}"
         self.path = book.path_of(context.store.home, file_name(self.name))
-        self.repeats: int = own["repeats"]
-        self.parameters = round(count(own["parameters"], "--parameters")) if own["parameters"] else 0
-        self._probes = not own["no_probe"]
+        self.repeats: int = options["repeats"]
+        self.parameters = round(count(options["parameters"], "--parameters")) if options["parameters"] else 0
+        self._probes = not options["no_probe"]
         fresh = StudyResults(shlex.join(subject.spec.command), subject.digest, subject.growth.value)
-        known = fresh if own["fresh"] else book.open_results(self.path, fresh)
-        self.runner = Runner(subject, self.path, known, context, say)
+        results = fresh if options["fresh"] else book.open_results(self.path, fresh)
+        self.runner = Runner(subject, self.path, results, context, say)
 
-    def left(self) -> list[tuple[Cell, int]]:
+    def remaining(self) -> list[tuple[Cell, int]]:
         return self.runner.left(self.cells, self.repeats)
 
     def crowded(self) -> str:
-        """Why the largest world is too large for this machine; empty if it is not, or is elsewhere."""
+        """Return why the largest world is too large for this machine, '' if it is not or runs elsewhere."""
         threads = max(1, self.subject.spec.cpus_per_rank)
         most = max(cell.world for cell in self.cells)
-        if not self.here.local or self.subject.spec.gpus or most * threads <= self.here.cores:
+        if not self.machine.local or self.subject.spec.gpus or most * threads <= self.machine.cores:
             return ""
         need = f"{most} ranks × {threads} cores" if threads > 1 else f"{most} ranks"
-        return f"{need} are more than the {self.here.cores} cores of this machine, which they would share"
+        return f"{need} are more than the {self.machine.cores} cores of this machine, which they would share"
 
-    def measure(self, tell: Tell) -> None:
-        if not self.left():
-            tell(f"everything was measured before: {self.path} (--fresh measures anew)")
+    def measure(self, report: Tell) -> None:
+        if not self.remaining():
+            report(f"everything was measured before: {self.path} (--fresh measures anew)")
             return
         self.runner.check(self.cells, self.repeats)
         if self._probes:
@@ -90,7 +93,7 @@ class Study:
         self.runner.measure(self.cells, self.repeats)
 
     def _probe(self) -> JobSpec:
-        """The short job, on the largest world that can be run."""
+        """Return the short all-reduce job for the largest possible world."""
         script = os.path.join(folder("jobs"), "allreduce.py")
         worlds = sorted({cell.world for cell in self.cells if not self._planned(cell)[1]})
         groups = ",".join(str(world) for world in worlds if world > 1) or "1"
@@ -103,17 +106,21 @@ class Study:
         devices, threads = spec.gpus or spec.ranks_per_node, max(1, spec.cpus_per_rank)
         return build_table(self.runner.results, self.cells, devices, threads, self.parameters)
 
-    def shown(self, as_json: bool) -> int:
+    def print_plan(self, as_json: bool) -> int:
         crowded = self.crowded()
         if crowded:
             say(f"notice: {crowded}")
-        say(f"would measure {len(self.left())} runs and keep them in {self.path}")
+        say(f"would measure {len(self.remaining())} runs and keep them in {self.path}")
         planned = [(cell, *self._planned(cell)) for cell in self.cells]
         if as_json:
-            rows = [{"configuration": cell.name, "command": w, "refused": no} for cell, w, no in planned]
+            rows = []
+            for cell, command, refusal in planned:
+                rows.append({"configuration": cell.name, "command": command, "refused": refusal})
             print(json.dumps(rows))
-        else:
-            print("\n".join(f"{c.name}: {f'refused: {no}' if no else shlex.join(w)}" for c, w, no in planned))
+            return ExitCode.DONE
+        for cell, command, refusal in planned:
+            text = f"refused: {refusal}" if refusal else shlex.join(command)
+            print(f"{cell.name}: {text}")
         return ExitCode.DONE
 
     def _planned(self, cell: Cell) -> tuple[tuple[str, ...], str]:
@@ -124,32 +131,38 @@ class Study:
 
 
 def prepared(
-    context: Context, spec: JobSpec, script: str | None, words: tuple[str, ...], own: dict[str, Any]
+    context: Context,
+    spec: JobSpec,
+    script: str | None,
+    command_line: tuple[str, ...],
+    options: dict[str, Any],
 ) -> Study:
-    command = _command(script, words)
-    reference = _is_reference(command[0], spec.cwd)
-    here = _local_machine(context, spec)
-    spec = _placed(replace(spec, command=command), here, context)
-    content, gpus = _content(command[0], spec.cwd), here.gpus if here.local else -1
-    subject = StudySubject(spec, Growth(own["growth"]), reference, content, gpus)
-    strategies = _strategies(own["strategies"], subject)
-    worlds = read_worlds(own["worlds"]) if own["worlds"] else _worlds(spec, here)
-    return Study(context, here, subject, cells(strategies, worlds, spec.gpus), own)
-
-
-def _command(script: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The command: ``--script`` and its arguments, or as in submit, or the shipped train.py."""
-    if script:
-        return (script, *words)
-    if words and (words[0] == "-m" or not words[0].startswith("-")):
-        return words
-    return (os.path.join(folder("jobs"), "train.py"), *words)
-
-
-def _is_reference(first: str, cwd: str) -> bool:
-    """Whether it is the shipped train.py, wherever it lies."""
+    command = _command(script, command_line)
     shipped = os.path.join(folder("jobs"), "train.py")
-    return first.endswith("train.py") and _content(first, cwd) == _content(shipped, cwd)
+    is_shipped = _content(command[0], spec.cwd) == _content(shipped, spec.cwd)
+    reference = command[0].endswith("train.py") and is_shipped
+    machine = _local_machine(context, spec)
+    spec = _placed(replace(spec, command=command), machine, context)
+    content, gpus = _content(command[0], spec.cwd), machine.gpus if machine.local else -1
+    subject = StudySubject(spec, Growth(options["growth"]), reference, content, gpus)
+    strategies = _strategies(options["strategies"], subject)
+    devices = spec.gpus or spec.ranks_per_node
+    if options["worlds"]:
+        worlds = read_worlds(options["worlds"])
+    elif devices or machine.local:
+        worlds = worlds_up_to(devices or machine.cores)
+    else:
+        worlds = ON_SLURM
+    return Study(context, machine, subject, cells(strategies, worlds, spec.gpus), options)
+
+
+def _command(script: str | None, command_line: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``--script`` with its arguments, else a command as in submit, else the shipped train.py."""
+    if script:
+        return (script, *command_line)
+    if command_line and (command_line[0] == "-m" or not command_line[0].startswith("-")):
+        return command_line
+    return (os.path.join(folder("jobs"), "train.py"), *command_line)
 
 
 def _content(first: str, cwd: str) -> str:
@@ -157,7 +170,7 @@ def _content(first: str, cwd: str) -> str:
         with open(os.path.join(cwd, first), "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()
     except OSError:
-        return ""  # a module, a program on PATH, or a mistake that submitting will name
+        return ""  # a module, a program on PATH, or an error that submitting reports
 
 
 def _local_machine(context: Context, spec: JobSpec) -> LocalMachine:
@@ -168,36 +181,27 @@ def _local_machine(context: Context, spec: JobSpec) -> LocalMachine:
     return LocalMachine(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
 
 
-def _placed(spec: JobSpec, here: LocalMachine, context: Context) -> JobSpec:
-    """With the devices of this machine by default, and as many threads for every CPU rank."""
-    if here.local:
+def _placed(spec: JobSpec, machine: LocalMachine, context: Context) -> JobSpec:
+    """Return ``spec`` with this machine's devices by default, and equal threads for every CPU rank."""
+    if machine.local:
         spec = replace(spec, cluster=Cluster.LOCAL)
-    if here.local and here.gpus and not spec.gpus and not spec.ranks_per_node:
-        say(f"this machine has {here.gpus} GPU{'s' if here.gpus > 1 else ''}: they are measured")
-        return replace(spec, gpus=here.gpus)
-    said = {*context.environ, *(name for name, _ in spec.environment)}
-    if spec.gpus or THREADS in said:
+    if machine.local and machine.gpus and not spec.gpus and not spec.ranks_per_node:
+        counted = "1 GPU: it is" if machine.gpus == 1 else f"{machine.gpus} GPUs: they are"
+        say(f"this machine has {counted} measured")
+        return replace(spec, gpus=machine.gpus)
+    variables = {*context.environ, *(name for name, _ in spec.environment)}
+    if spec.gpus or THREADS in variables:
         return spec
-    # A lone rank would take all cores and several one each: then one device would be no measure.
+    # A single rank would use all cores and each of several ranks one, so they could not be compared.
     return replace(spec, environment=(*spec.environment, (THREADS, str(max(1, spec.cpus_per_rank)))))
 
 
-def _strategies(asked: str | None, subject: StudySubject) -> tuple[str, ...]:
-    """What to compare; a script that cannot be told its strategy has none. Raises ``BadInput``."""
-    if asked is None:
+def _strategies(text: str | None, subject: StudySubject) -> tuple[str, ...]:
+    """Return the strategies to compare. Raise ``BadInput`` if the script does not take a strategy."""
+    if text is None:
         return ("single", "dp", "ddp") if subject.reference else (AS_IS,)
-    wanted = read_strategies(asked, subject.reference)
+    strategies = read_strategies(text, subject.reference)
     if not subject.reference and not names_strategy(subject.spec):
-        seen = f"--strategies {asked}: the script is not told which one it runs"
-        raise BadInput(seen, "put {strategy} among its arguments, or in an --env NAME={strategy}")
-    return wanted
-
-
-def _worlds(spec: JobSpec, here: LocalMachine) -> tuple[int, ...]:
-    said = spec.gpus or spec.ranks_per_node
-    return worlds_up_to(said or here.cores) if said or here.local else ON_SLURM
-
-
-def _called(command: tuple[str, ...]) -> str:
-    first = command[1] if command[0] == "-m" and len(command) > 1 else command[0]
-    return os.path.basename(first).removesuffix(".py") or sys.argv[0]
+        message = f"--strategies {text}: the script is not told which one it runs"
+        raise BadInput(message, "put {strategy} among its arguments, or in an --env NAME={strategy}")
+    return strategies

@@ -1,4 +1,4 @@
-"""How a study looks: the table in the guide's shape, the lines below it, and the JSON document."""
+"""Renders a study: the table in the guide's format, the lines below it, and the JSON document."""
 
 from __future__ import annotations
 
@@ -65,16 +65,17 @@ def failure(row: ResultRow) -> str:
 def where(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
     laid, spec = row.laid, study.subject.spec
     kind = "GPU" if spec.gpus else "rank"
-    nodes, each = f"node{'s' if laid.nodes > 1 else ''}", f"{kind}{'s' if laid.each > 1 else ''}"
-    return f"{laid.nodes} {nodes} × {laid.each} {each}{sharing(row, study, probed)}"
+    nodes = "node" if laid.nodes == 1 else "nodes"
+    devices = kind if laid.each == 1 else f"{kind}s"
+    return f"{laid.nodes} {nodes} × {laid.each} {devices}{sharing(row, study, probed)}"
 
 
 def sharing(row: ResultRow, study: Study, probed: MachineInfo | None) -> str:
-    """What CPU ranks share: cores, memory bandwidth, the network; nothing of the kind on GPUs."""
+    """Return the note on cores that CPU ranks share, '' for GPUs."""
     if study.subject.spec.gpus or (probed and probed.device not in ("", "cpu")):
         return ""
-    cores = probed.cores if probed and probed.cores else study.here.cores
-    ranks = row.cell.world if study.here.local else row.laid.each
+    cores = probed.cores if probed and probed.cores else study.machine.cores
+    ranks = row.cell.world if study.machine.local else row.laid.each
     return f", {cores} cores shared" if cores and ranks > 1 else f", 1 of {cores} cores" if cores else ""
 
 
@@ -82,9 +83,12 @@ def legend(study: Study, table: Table) -> list[str]:
     if table.baseline is None:
         return [f"nothing was measured of {study.runner.results.subject}"]
     worst = max(row.spread for row in table.rows)
+    work = f"for the work of {table.steps} steps of {table.baseline.name}"
+    if table.unit == "runs/s":
+        work = "the whole run, start-up and all, for the script never said steps_per_second=…"
     return [
         f"{study.runner.results.subject} · {study.subject.growth.value} scaling · {machine(study, table)}",
-        f"time: {_work(table)}; speed-up against {table.baseline.name}; "
+        f"time: {work}; speed-up against {table.baseline.name}; "
         "spread: largest less smallest, over the median",
         prediction(table),
         *([NOISY.format(worst)] if worst > NOISY_SPREAD else []),
@@ -92,16 +96,9 @@ def legend(study: Study, table: Table) -> list[str]:
     ]
 
 
-def _work(table: Table) -> str:
-    if table.unit == "runs/s":
-        return "the whole run, start-up and all, for the script never said steps_per_second=…"
-    name = table.baseline.name if table.baseline else ""
-    return f"for the work of {table.steps} steps of {name}"
-
-
 def machine(study: Study, table: Table) -> str:
     probed = table.probed
-    place = "this machine" if study.here.local else "Slurm"
+    place = "this machine" if study.machine.local else "Slurm"
     if probed is None or probed.failed:
         return f"{place}; device and torch version not asked"
     device = f"{probed.processor}, {probed.cores} cores" if probed.device == "cpu" else probed.device
@@ -134,12 +131,14 @@ def title(study: Study) -> str:
 
 def caption(study: Study, table: Table) -> str:
     shared = "ranks share the cores · " if table.probed and table.probed.device == "cpu" else ""
-    bars = f"{study.repeats} runs each, bars from the slowest to the fastest"
-    return f"{machine(study, table)} · {shared}{bars if study.repeats > 1 else 'one run each'}"
+    repeats = "one run each"
+    if study.repeats > 1:
+        repeats = f"{study.repeats} runs each, bars from the slowest to the fastest"
+    return f"{machine(study, table)} · {shared}{repeats}"
 
 
 def document(study: Study, table: Table) -> dict[str, Any]:
-    """The whole study as JSON; seconds, work per second, shares."""
+    """Return the JSON document of a study. Units are seconds, work per second and shares."""
     probed, elapsed, spent = table.probed, study.runner.elapsed, study.runner.spent
     members = {
         "name": study.name,
@@ -175,17 +174,17 @@ def _row(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, 
 
 
 def environment(row: ResultRow, study: Study, probed: MachineInfo | None) -> dict[str, Any]:
-    known = probed if probed and not probed.failed else MachineInfo()
+    info = probed if probed and not probed.failed else MachineInfo()
     return {
-        "cluster": "local" if study.here.local else "slurm",
+        "cluster": "local" if study.machine.local else "slurm",
         "nodes": row.laid.nodes,
         "devices_per_node": row.laid.each,
-        "device": known.device or None,
-        "processor": known.processor or None,
-        "cores": known.cores or study.here.cores or None,
+        "device": info.device or None,
+        "processor": info.processor or None,
+        "cores": info.cores or study.machine.cores or None,
         "cores_shared": bool(sharing(row, study, probed)) and row.cell.world > 1,
-        "torch": known.torch or None,
-        "backend": known.backend or None,
+        "torch": info.torch or None,
+        "backend": info.backend or None,
     }
 
 
@@ -193,15 +192,15 @@ STUDY = View(
     "What `bench scaling --json` prints: seconds, work per second, shares.",
     ViewField("name", "The study."),
     ViewField("file", "Where it is kept."),
-    ViewField("subject", "What was measured.", TEXT),
+    ViewField("subject", "The measured command.", TEXT),
     ViewField("growth", "`strong` or `weak`."),
-    ViewField("unit", "Of rates."),
+    ViewField("unit", "The unit of rates."),
     ViewField("steps", "Steps that counted.", any_of("integer", "number", "null")),
     ViewField("parameters", "Size of the model.", optional(NUMBER)),
     ViewField("baseline", "The first configuration.", optional(TEXT)),
     ViewField(
         "all_reduce",
-        "What the all-reduce job measured.",
+        "The measurements of the all-reduce job.",
         many(
             View(
                 "An all-reduce.",
@@ -231,17 +230,21 @@ STUDY = View(
                 ViewField(
                     "spread", "Largest less smallest of the repeats, over their median.", optional(NUMBER)
                 ),
-                ViewField("notes", "What should be known.", many(TEXT, "A sentence.")),
+                ViewField("notes", "Remarks.", many(TEXT, "A sentence.")),
                 ViewField("failed", "Why there is no figure.", optional(TEXT)),
-                ViewField("environment", "On what it was measured; null where it is not known.", OBJECT),
+                ViewField(
+                    "environment",
+                    "The machine that was measured; null for values that are not known.",
+                    OBJECT,
+                ),
             )
         ),
     ),
     ViewField(
         "seconds",
-        "Where the time went.",
+        "The use of time.",
         View(
-            "Where the time went.",
+            "The use of time.",
             ViewField("elapsed", "In all.", NUMBER),
             ViewField("runs", "In runs.", NUMBER),
             ViewField("overhead", "The rest.", NUMBER),

@@ -1,4 +1,4 @@
-"""`clusterrun cancel`: ends runs and says what became of them."""
+"""`clusterrun cancel`: ends runs and reports their final states."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from clusterrun.runs.sweep_records import Sweeps
     metavar="TIME",
     help="Time from SIGTERM to SIGKILL; 0: at once.  [default: the run's, else Slurm's KillWait]",
 )
-@click.argument("wanted", metavar="RUN...", nargs=-1, required=True, shell_complete=runs)
-def cancel(wanted: tuple[str, ...], kill_wait: str | None) -> int:
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=runs)
+def cancel(names: tuple[str, ...], kill_wait: str | None) -> int:
     """End runs, queued or running, and return when all their processes and jobs are gone.
 
     Ranks get SIGTERM and can save until SIGKILL. A second cancel with a shorter --kill-wait ends them sooner.
@@ -35,18 +35,21 @@ def cancel(wanted: tuple[str, ...], kill_wait: str | None) -> int:
     no_time = kill_wait is not None and kill_wait.strip() in ("0", "0s")
     seconds = 0.0 if no_time else None if kill_wait is None else float(duration.parse(kill_wait, bare=1))
     context = Context(tell=say)
-    words: dict[str, str] = {}
+    name_by_run: dict[str, str] = {}
     sweeps = Sweeps(context.store)
-    for word in wanted:
-        with describing_foreign_jobs(context, word):
-            for run_id in sweeps.called_off(word):
-                words.setdefault(run_id, word)
-    ids = list(words)
+    for name in names:
+        with describing_foreign_jobs(context, name):
+            for run_id in sweeps.called_off(name):
+                name_by_run.setdefault(run_id, name)
+    ids = list(name_by_run)
     code = ExitCode.DONE
     for before, status in cancel_runs(context, ids, say, seconds):
         if before.state.ended:
             put(f"{status.run_id} had already ended: {status.state.value}")
-            if older := _live_runs(context, words[status.run_id], ids):
+            # A name means only the newest run. Older runs of the name may be live.
+            of_name = context.store.live_of_name(name_by_run[status.run_id])
+            statuses = context.inquiry().statuses([run_id for run_id in of_name if run_id not in ids])
+            if older := [other.run_id for other in statuses if not other.state.ended]:
                 lives = "an older run of that name is" if len(older) == 1 else "older runs of that name are"
                 say(f"{lives} live: clusterrun cancel {' '.join(older)}")
                 code = ExitCode.FAILED
@@ -57,9 +60,3 @@ def cancel(wanted: tuple[str, ...], kill_wait: str | None) -> int:
             say(f"{status.run_id} was asked to end, but is still {status.state.value}{reason}")
             code = ExitCode.FAILED
     return code
-
-
-def _live_runs(context: Context, word: str, already_cancelled: list[str]) -> list[str]:
-    """The other live runs named ``word``: the name means only the newest one."""
-    others = [one for one in context.store.live_of_name(word) if one not in already_cancelled]
-    return [status.run_id for status in context.inquiry().statuses(others) if not status.state.ended]

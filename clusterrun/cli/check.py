@@ -1,4 +1,4 @@
-"""`clusterrun check`: a run that is nothing but its pre-flight check, stayed with to its report."""
+"""`clusterrun check`: runs only the pre-flight check, waits for it and prints its report."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 MOST_BYTES = 64 << 20
+# Time limit of the job beyond the budget, for agents to start and end. Short jobs start sooner.
 MARGIN_SECONDS = 600
-"""Asked of the scheduler beyond the budget, for agents to start and end: a short job starts sooner."""
+# Extra budget per node for a check of all pairs, which takes a round for every node.
 SECONDS_PER_NODE = 4
-"""More for a check of all pairs, which takes a round for every node."""
 
 _more = partial(grouped, group="check")
 _common = partial(_more, common=True)
@@ -95,13 +95,13 @@ def check(
     as_json: bool,
     html: str | None,
     prometheus: str | None,
-    **given: Any,
+    **submission: Any,
 ) -> int:
     """Check nodes without training on them: each node, each link, and all together.
 
     `check report` shows what the check of a run found, `check nodes` which nodes were unfit before.
-    Exits with 0 if the nodes are fit (also with warnings, or where something could not be judged,
-    which the report says), with 3 if they are not. Ctrl-C leaves the check running.
+    The exit code is 3 if nodes are unfit, else 0. Warnings and links that could not be judged are in the
+    report and leave it at 0. Ctrl-C leaves the check running.
 
     \b
     Examples:
@@ -118,15 +118,16 @@ def check(
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
-    context, spec = Context(), _spec(settled(given, profile), level, all_pairs)
+    context, spec = Context(), _spec(settled(submission, profile), level, all_pairs)
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
         return _make_selftest(spec, selftest_file or "", anonymous, bool(as_json or html or prometheus))
     run = launch(spec, context, say)
     try:
-        say(f"checks {spec.allocated} node{'s' if spec.allocated > 1 else ''}: {run.run_id}")
-        report_of_run = _found(context, run.run_id)
+        nodes = "1 node" if spec.allocated == 1 else f"{spec.allocated} nodes"
+        say(f"checks {nodes}: {run.run_id}")
+        report_of_run = _await_report(context, run.run_id)
     except KeyboardInterrupt:
         say(
             "\ndetached: the check continues. To come back:\n"
@@ -140,8 +141,8 @@ def check(
     return ExitCode.UNFIT if report_of_run.verdict is Grade.FAIL else ExitCode.DONE
 
 
-def _found(context: Any, run_id: str) -> Report | None:
-    """The report at the end of the run; None if it ended without a verdict, which is said."""
+def _await_report(context: Any, run_id: str) -> Report | None:
+    """Return the report when the run ends. If there is none, print how the run ended and return None."""
     from clusterrun.cli.follow_run import print_end
     from clusterrun.cli.progress import ended, show_until
     from clusterrun.operations.report import NoReport, report_of
@@ -155,7 +156,7 @@ def _found(context: Any, run_id: str) -> Report | None:
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
-    """The run of a check: what training would need beside its nodes is left out."""
+    """Return the spec of a check, without options that only training needs."""
     values = {**values, **defaults(option.name for option in option_table.SUBMISSION)}
     spec = to_spec(("check",), values, preflight=level, alone=True, all_pairs=all_pairs)
     budget = spec.preflight_budget
@@ -164,9 +165,9 @@ def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
     return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)
 
 
-def _make_selftest(spec: JobSpec, path: str, anonymous: bool, otherwise: bool) -> int:
-    """Make the self-test, write its file (0600) and show what it found; ``otherwise``: as JSON or a page."""
-    if otherwise:
+def _make_selftest(spec: JobSpec, path: str, anonymous: bool, has_other_output: bool) -> int:
+    """Run the self-test, write its file (mode 0600) and print its findings."""
+    if has_other_output:
         raise click.UsageError("--selftest-gpu writes a JSON file: --selftest-file FILE says where")
     from clusterrun.bench import gpu_selftest
     from clusterrun.operations.context import Context
@@ -190,8 +191,8 @@ def _read_selftest(path: str) -> int:
     if not isinstance(selftest, dict) or not isinstance(selftest.get("format"), int):
         raise BadInput(f"{path} is not a file of check --selftest-gpu", "name a file of check --selftest-gpu")
     if selftest["format"] > selftest_findings.FORMAT:
-        seen = f"{path} has format {selftest['format']}; this clusterrun reads {selftest_findings.FORMAT}"
-        raise BadInput(seen, "read it with the clusterrun that wrote it")
+        message = f"{path} has format {selftest['format']}; this clusterrun reads {selftest_findings.FORMAT}"
+        raise BadInput(message, "read it with the clusterrun that wrote it")
     return _show_selftest(selftest)
 
 

@@ -1,4 +1,4 @@
-"""`clusterrun clean`: chooses old runs, asks, removes them, and prints what that freed."""
+"""`clusterrun clean`: chooses old runs, asks, removes them, and prints the freed size."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SHOWN = 5
 @click.option("--dry-run", is_flag=True, help="Show what would go and what that frees; remove nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def clean(
-    wanted: tuple[str, ...],
+    names: tuple[str, ...],
     age: str | None,
     state: tuple[str, ...],
     size: str | None,
@@ -59,13 +59,13 @@ def clean(
       clusterrun clean --larger-than 10G --keep 5 --dry-run
     """
     context = Context()
-    if wanted and (age or state or size or keep):
+    if names and (age or state or size or keep):
         raise click.UsageError("RUN and options that choose runs do not go together")
     ended = states(state)
-    if live := [one.value for one in ended if not one.ended]:
-        seen = f"--state {live[0].lower()}: clean removes only runs that have ended"
-        raise BadInput(seen, "clusterrun cancel ends runs")
-    named = tuple(dict.fromkeys(map(context.store.find, wanted)))
+    if live := [state_chosen.value for state_chosen in ended if not state_chosen.ended]:
+        message = f"--state {live[0].lower()}: clean removes only runs that have ended"
+        raise BadInput(message, "clusterrun cancel ends runs")
+    named = tuple(dict.fromkeys(map(context.store.find, names)))
     default = "" if age or named or state or size or keep else OLD
     before = _moment(age or default, context.clock.now())
     planned = plan(context, CleanChoice(named, before, ended, parse_size(size) if size else 0, keep), say)
@@ -75,15 +75,15 @@ def clean(
     removed = Removed() if dry_run else remove(context, planned, say)
     if as_json:
         print(json.dumps(_document(context, planned, removed, dry_run)))
-    elif dry_run or yes:
-        _show(planned.going if dry_run else removed.runs, context.clock.now())
+    elif (dry_run or yes) and (rows := planned.going if dry_run else removed.runs):
+        show(REMOVED, rows, context.clock.now())
     _tell(context, planned, removed, dry_run, default)
     refused = any(run_id in named for run_id, _ in planned.kept)
     return ExitCode.FAILED if removed.failures or refused else ExitCode.DONE
 
 
 def _moment(age: str, now: float) -> float:
-    """When a run has ended at the latest; a bare number is days here, not minutes."""
+    """Return the latest end of a run to be removed. A bare number counts days here, not minutes."""
     if not age:
         return 0.0
     if re.fullmatch("0+[wdhms]?", age.strip()):
@@ -93,18 +93,13 @@ def _moment(age: str, now: float) -> float:
 
 def _user_agrees(planned: CleanPlan, as_json: bool, context: Context) -> bool:
     """Ask the user before anything is removed. Raises ``BadInput`` without a terminal."""
-    what = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
+    total = f"{_runs(len(planned.going))} ({_freed(planned.frees, planned.going)})"
     if not (sys.stdin.isatty() and sys.stderr.isatty()) or as_json:
         remedy = "add --yes to remove without a question, or --dry-run to see what would go"
-        raise BadInput(f"clean would remove {what} and cannot ask here", remedy)
-    _show(planned.going, context.clock.now())
+        raise BadInput(f"clean would remove {total} and cannot ask here", remedy)
+    show(REMOVED, planned.going, context.clock.now())
     say(_holds(context, planned, Removed()))
-    return confirmed(f"Remove {what} with all they hold, checkpoints too?")
-
-
-def _show(going: tuple[Ended, ...], now: float) -> None:
-    if going:
-        show(REMOVED, going, now)
+    return confirmed(f"Remove {total} with all they hold, checkpoints too?")
 
 
 def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool, default: str) -> None:
@@ -129,12 +124,12 @@ def _tell(context: Context, planned: CleanPlan, removed: Removed, dry_run: bool,
 
 
 def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _freed(count: int, going: tuple[Ended, ...]) -> str:
-    unsure = any(one.usage is None or not one.usage.whole for one in going)
-    return f"{'at least ' if unsure else ''}{sized(count)}"
+    unsure = any(run.usage is None or not run.usage.whole for run in going)
+    return f"at least {sized(count)}" if unsure else sized(count)
 
 
 def _holds(context: Context, planned: CleanPlan, removed: Removed) -> str:
@@ -180,7 +175,7 @@ REMOVED = View(
     ),
     ViewField(
         "bytes",
-        "What its removal frees; null where it was not measured in time.",
+        "The size that its removal frees; null if it was not measured in time.",
         optional(INTEGER),
         lambda ended: ended.frees,
         header="SIZE",
@@ -188,17 +183,17 @@ REMOVED = View(
     ),
 )
 CLEAN = View(
-    "What `clean --json` prints.",
+    "The output of `clean --json`.",
     ViewField("home", "The home of the runs."),
-    ViewField("holds_bytes", "What it takes on its disk, afterwards.", INTEGER),
+    ViewField("holds_bytes", "The size of the home on its disk, afterwards.", INTEGER),
     ViewField("runs", "The runs in it, afterwards.", INTEGER),
     ViewField("unmeasured", "Folders that could not be measured in time: the home holds more.", INTEGER),
     ViewField("dry_run", "Whether nothing was removed.", BOOLEAN),
-    ViewField("frees_bytes", "What was freed, or would be.", INTEGER),
+    ViewField("frees_bytes", "The size that was freed, or would be.", INTEGER),
     ViewField("removed", "The runs that are gone, or would be; the largest first.", many(REMOVED)),
     ViewField(
         "kept",
-        "Runs that were wanted and stay.",
+        "Requested runs that stay.",
         many(
             View(
                 "A run.",
@@ -209,7 +204,7 @@ CLEAN = View(
     ),
     ViewField(
         "failures",
-        "What is left of removed runs; the next clean tries again.",
-        many(TEXT, "What could not be removed, and why."),
+        "Files of removed runs that could not be removed; the next clean tries again.",
+        many(TEXT, "The path and the reason."),
     ),
 )

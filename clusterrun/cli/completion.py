@@ -1,4 +1,4 @@
-"""`clusterrun completion`: the script that makes TAB work in a shell."""
+"""`clusterrun completion`: prints the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def completion(shell: str) -> None:
     """
     from clusterrun.cli.main import COMPLETION_VARIABLE, root
 
-    found = get_completion_class(shell)
-    if found is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise click.UsageError(f"this version of click knows no completion for {shell}")
-    print(found(root, {}, "clusterrun", COMPLETION_VARIABLE).source())
+    print(shell_class(root, {}, "clusterrun", COMPLETION_VARIABLE).source())

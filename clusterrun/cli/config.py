@@ -1,4 +1,4 @@
-"""`clusterrun config`: each option's value and the place that decided it."""
+"""`clusterrun config`: prints each option's value and its origin."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def show(profile: str | None, as_json: bool) -> None:
     """
     chosen = HOME_VARIABLE if os.environ.get(HOME_VARIABLE) else settings.DEFAULT
     home = Setting("home", settings.home(os.environ), chosen)
-    found = [*settled({}, profile, quiet=True).values(), home]
+    options = [*settled({}, profile, quiet=True).values(), home]
     files = profiles.files(os.getcwd(), os.environ)
     if as_json:
-        print(json.dumps(CONFIGURATION.document({"options": found, "files": files})))
+        print(json.dumps(CONFIGURATION.document({"options": options, "files": files})))
         return
-    show_table(OPTION, found)
+    show_table(OPTION, options)
     say("files read: " + (", ".join(files) or "none"))
     say(*settings.misspelt(os.environ))
 
@@ -79,7 +79,7 @@ OPTION = View(
     ViewField("origin", "Where the value comes from.", header="FROM"),
 )
 CONFIGURATION = View(
-    "What `config show --json` prints.",
+    "The output of `config show --json`.",
     ViewField("options", "Every option.", many(OPTION)),
     ViewField("files", "The configuration files that were read.", many(TEXT, "A path.")),
 )

@@ -1,4 +1,4 @@
-"""`clusterrun diagnose`: the verdict on one run, as text and as JSON."""
+"""`clusterrun diagnose`: prints the verdict on a run as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import runs
 from clusterrun.diagnosis.stacks import is_library, line_of, short
-from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, unfolded
+from clusterrun.diagnosis.verdict import Diagnosis, Stacks, unfolded
 from clusterrun.model.duration import parse
 from clusterrun.model.frozen import fields
 from clusterrun.model.visible import visible
@@ -27,7 +27,7 @@ MOST_LINE = 100
 
 
 DIAGNOSIS = View(
-    "What `diagnose --json` prints.",
+    "The output of `diagnose --json`.",
     ViewField("run_id", "The run."),
     ViewField(
         "verdict",
@@ -37,13 +37,13 @@ DIAGNOSIS = View(
     ViewField("said", "The verdict as a sentence."),
     ViewField(
         "culprits",
-        "Empty where nobody is blamed.",
+        "Empty if nothing is blamed.",
         many(
             View(
-                "Who is to blame.",
-                ViewField("rank", "-1 where a node or a link is meant.", INTEGER),
+                "A rank, node or link that is to blame.",
+                ViewField("rank", "-1 for a node or a link.", INTEGER),
                 ViewField("node", "The node."),
-                ViewField("why", "What it does instead."),
+                ViewField("why", "The fault."),
             )
         ),
     ),
@@ -62,8 +62,8 @@ DIAGNOSIS = View(
             )
         ),
     ),
-    ViewField("evidence", "What was seen.", many(TEXT, "A sentence.")),
-    ViewField("remedy", "What to type, or to ask for."),
+    ViewField("evidence", "The facts that lead to the verdict.", many(TEXT, "A sentence.")),
+    ViewField("remedy", "The next step for the user."),
 )
 
 
@@ -98,7 +98,11 @@ def document(run_id: str, diagnosis: Diagnosis) -> dict[str, object]:
 def lines(diagnosis: Diagnosis) -> list[str]:
     lines_shown = [f"{diagnosis.verdict.value}: {diagnosis.said}"]
     many = "s" if len(diagnosis.culprits) > 1 else ""
-    lines_shown += _part(f"culprit{many}", [_culprit(culprit) for culprit in diagnosis.culprits])
+    culprits = []
+    for culprit in diagnosis.culprits:
+        place = f"rank {culprit.rank} on {culprit.node}" if culprit.rank >= 0 else culprit.node
+        culprits.append(f"{place}: {culprit.why}")
+    lines_shown += _part(f"culprit{many}", culprits)
     lines_shown += _part("evidence", list(diagnosis.evidence))
     lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
     return lines_shown + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])
@@ -108,34 +112,24 @@ def _part(name: str, items: list[str]) -> list[str]:
     return ["", name, *(f"  {item}" for item in items)] if items else []
 
 
-def _culprit(culprit: Culprit) -> str:
-    return (
-        f"rank {culprit.rank} on {culprit.node}: {culprit.why}"
-        if culprit.rank >= 0
-        else f"{culprit.node}: {culprit.why}"
-    )
-
-
 def _stack(group: Stacks) -> list[str]:
     count = len(unfolded(group.ranks))
     heading = f"rank {group.ranks}" if count == 1 else f"{count} ranks: {group.ranks}"
     if not group.stack:
         return [heading, "    no Python stack could be read"]
-    shown = group.stack[:FRAMES]
-    lines_shown = [heading, *(f"    {_frame(frame)}" for frame in shown)]
-    return lines_shown + (
-        [f"    … and {len(group.stack) - FRAMES} more"] if len(group.stack) > FRAMES else []
-    )
-
-
-def _frame(frame: str) -> str:
-    text = "" if is_library(frame) else source(frame)
-    return short(frame) + (f"   {text}" if text else "")
+    frames = group.stack[:FRAMES]
+    lines_shown = [heading]
+    for frame in frames:
+        text = "" if is_library(frame) else source(frame)
+        lines_shown.append(f"    {short(frame)}" + (f"   {text}" if text else ""))
+    if len(group.stack) > FRAMES:
+        lines_shown.append(f"    … and {len(group.stack) - FRAMES} more")
+    return lines_shown
 
 
 @cache
 def source(frame: str) -> str:
-    """The line of the user's file that a frame names, where it can be read here."""
+    """Return the source line of a frame, '' if this machine cannot read the file."""
     path, _, number = line_of(frame).rpartition(":")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The end report of a run as text. It says what was not measured."""
+"""Renders the end report of a run as text, with a note on values that were not measured."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ def _gpus(report: EndReport) -> str:
 def _cpus(report: EndReport) -> str:
     if report.cores_mean is None:
         return ""
-    asked = f", of {report.cores_asked} asked for" if report.cores_asked else ""
+    request = f", of {report.cores_asked} asked for" if report.cores_asked else ""
     most = f", {report.cores_most:.1f} at most" if report.cores_most is not None else ""
-    return f"{report.cores_mean:.1f} cores of a node on average{most}{asked}"
+    return f"{report.cores_mean:.1f} cores of a node on average{most}{request}"
 
 
 def _memory(report: EndReport) -> str:
     if report.memory_most is None:
         return ""
-    asked = f", of {gibibytes(report.memory_asked)} asked for" if report.memory_asked else ""
-    return f"{gibibytes(report.memory_most)} of a node at most{asked}"
+    request = f", of {gibibytes(report.memory_asked)} asked for" if report.memory_asked else ""
+    return f"{gibibytes(report.memory_most)} of a node at most{request}"
 
 
 def _energy(report: EndReport) -> str:

@@ -1,4 +1,4 @@
-"""The one place where an error becomes text on stderr and an exit code."""
+"""Turns errors into text on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from clusterrun.model.visible import visible
 
 
 class ErrorOptions:
-    """What the user wants of errors: ``debug`` shows their traceback."""
+    """How to print errors. ``debug`` shows their traceback."""
 
     def __init__(self, debug: bool = False) -> None:
         self.debug = debug
 
 
 def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
-    wishes = ErrorOptions()
+    options = ErrorOptions()
     try:
-        result = program(wishes)
+        result = program(options)
         sys.stdout.flush()
         return result if isinstance(result, int) else ExitCode.DONE
     except BrokenPipeError:
@@ -44,15 +44,15 @@ def run_reporting_errors(program: Callable[[ErrorOptions], object]) -> int:
     except click.ClickException as error:
         return _usage(error)
     except ClusterrunError as error:
-        _trace(wishes)
+        _trace(options)
         return _print_error(error.seen, error.remedy, error.code)
     except OSError as error:
-        _trace(wishes)
+        _trace(options)
         return _print_os_error(error)
-    except Exception:  # noqa: BLE001  the boundary: what comes here is our own mistake, and it is said
+    except Exception:  # noqa: BLE001  the boundary: this is a bug of ours, and it is reported
         _trace(ErrorOptions(debug=True))
-        seen = "this is a bug of clusterrun, not of yours"
-        return _print_error(seen, "please report it, with the lines above", ExitCode.FAILED)
+        message = "this is a bug of clusterrun, not of yours"
+        return _print_error(message, "please report it, with the lines above", ExitCode.FAILED)
 
 
 _INSTEAD = {
@@ -69,15 +69,15 @@ _INSTEAD = {
         "--master-addr --master_addr --rdzv-endpoint --rdzv_endpoint"
     ),
 }
+# Advice for options of torchrun and of other schedulers. ``sbatch_table`` has those of sbatch.
 OTHER_NAMES = {name: text for text, names in _INSTEAD.items() for name in names.split()}
-"""What stands here for an option of torchrun, or of another scheduler; ``sbatch_table`` has sbatch's."""
 
 
 _hints: list[tuple[re.Pattern[str], str]] = []
 
 
 def hints_for(host: str, commands: Iterable[str]) -> None:
-    """Name commands from here on as they are typed on another machine, whose user calls this one ``host``."""
+    """Print commands as they are typed on another machine, where this machine is called ``host``."""
     import shlex  # for commands that came from another machine alone
 
     pattern = re.compile(rf"\bclusterrun (?=(?:{'|'.join(commands)})\b)")
@@ -98,7 +98,7 @@ def say(*sentences: str) -> None:
 def put(text: str) -> None:
     """Print the result of a command that has already acted.
 
-    Whoever sees the command fail may repeat it. So stderr gets the text if stdout does not take it.
+    The text goes to stderr if writing to stdout fails, since a user might repeat a command that failed.
     """
     try:
         print(text, flush=True)
@@ -124,7 +124,7 @@ def open_missing_streams() -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Whether the person says yes; stderr has the question, for stdout is data."""
+    """Return whether the user answers yes. The question goes to stderr, since stdout is for data."""
     print(f"{visible(question)} [y/N]: ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -139,36 +139,38 @@ def _usage(error: click.ClickException) -> int:
     if names := [name for name in names if name.startswith("--")]:
         message = f"{names[0]}: {error.message}"
     if isinstance(error, click.NoSuchOption):
-        known = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-        guess = _suggestion(error.option_name, known)
+        names_of_options = (
+            [name for p in context.command.get_params(context) for name in p.opts] if context else []
+        )
+        guess = _suggestion(error.option_name, names_of_options)
         message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
     return _print_error(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)
 
 
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    """What to type in place of the unknown option ``name``; of sbatch's, in commands that start a job."""
-    if "--partition" not in known:
-        return meant(name, known)
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    """Return a hint for an unknown option. Commands that start a job also know the options of sbatch."""
+    if "--partition" not in names:
+        return meant(name, names)
     from clusterrun.script.sbatch_table import instead_of
 
     ours = OTHER_NAMES.get(name) or instead_of(name)
-    return f" {ours}" if ours else meant(name, known)
+    return f" {ours}" if ours else meant(name, names)
 
 
-def _print_error(seen: str, remedy: str, code: int) -> int:
-    say(f"error: {seen}" + (f"\n{remedy}" if remedy else ""))
+def _print_error(message: str, remedy: str, code: int) -> int:
+    say(f"error: {message}" + (f"\n{remedy}" if remedy else ""))
     return code
 
 
-def _trace(wishes: ErrorOptions) -> None:
-    if wishes.debug:
+def _trace(options: ErrorOptions) -> None:
+    if options.debug:
         import traceback
 
         traceback.print_exc()
 
 
-# Files of ours are named in the error; without a name it is most likely stdout.
+# An error without a file name most likely concerns stdout, since ours name their file.
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -178,8 +180,10 @@ def _print_os_error(error: OSError) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        seen = f"the working directory no longer exists: {os.environ.get('PWD') or 'its path is not known'}"
-        return _print_error(seen, "change to a directory that exists, and try again", ExitCode.USAGE)
+        message = (
+            f"the working directory no longer exists: {os.environ.get('PWD') or 'its path is not known'}"
+        )
+        return _print_error(message, "change to a directory that exists, and try again", ExitCode.USAGE)
     remedy = "look at the file or disk that stdout goes to" if error.errno in _WRITE_ERRORS else ""
     return _print_error(_reason(error), remedy, ExitCode.FAILED)
 

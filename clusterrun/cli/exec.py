@@ -23,7 +23,7 @@ class AfterDashes(click.Command):
     """A command whose arguments after ``--`` belong to another program, never to us."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take what stands after ``--`` aside. Raises ``click.UsageError`` where there is none."""
+        """Store the arguments after ``--``. Raise ``click.UsageError`` if there are none."""
         if ctx.resilient_parsing and "--" in args:
             ctx.meta["command"] = ()
         if ctx.resilient_parsing or {"-h", "--help"} & set(args[: _dashes(args)]):
@@ -34,7 +34,7 @@ class AfterDashes(click.Command):
         return super().parse_args(ctx, args[: _dashes(args)])
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Ours; for a TAB after the dashes the other program's words, which may be files."""
+        """Return our parameters. Completion after the dashes offers files for the other program."""
         if ctx.resilient_parsing and "command" in ctx.meta:
             return [click.Argument(["command"], nargs=-1, shell_complete=files)]
         return super().get_params(ctx)
@@ -87,8 +87,8 @@ def target(node: str, rank: int | None) -> ExecTarget:
 
 
 def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: bool) -> NoReturn:
-    context, wish = Context(), target(node, rank)
-    argv = exec_argv(context, find_run(context, run), wish, command, terminal, say)
+    context, place = Context(), target(node, rank)
+    argv = exec_argv(context, find_run(context, run), place, command, terminal, say)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     system.become(argv, scrubbed(context.environ))

@@ -20,14 +20,14 @@ from clusterrun.operations.report import report_of, unfit
 
 LAST_LINES = 10
 EVIDENCE_LINES = 3
+# Lines of a report that are printed. The worst findings come first.
 WORST_LINES = 16
-"""Of a report: what is worst stands first."""
 
 
 def follow_to_end(
     context: Context, run: Run, follow: bool, interrupted: Callable[[str, str], int] | None = None
 ) -> int:
-    """Follow or wait to the end of ``run``; Ctrl-C leaves it running, unless ``interrupted`` is given."""
+    """Follow or wait to the end of ``run``. Ctrl-C calls ``interrupted``, else leaves the run running."""
     try:
         if run.record.spec.preflight not in ("", Level.OFF.value):
             status = _stay_for_check(context, run.run_id)
@@ -63,13 +63,13 @@ def _stay_for_check(context: Context, run_id: str) -> RunStatus:
 
     status = show_until(context, run_id, past_preflight)
     try:
-        found = report_of(context, run_id)
+        report = report_of(context, run_id)
     except ClusterrunError:
         return status
     if unfit(status):
-        return status  # told in full, at the end
-    say(f"pre-flight {headline(found)}")
-    if found.verdict is not Grade.PASS:
+        return status  # the end of the run prints the whole report
+    say(f"pre-flight {headline(report)}")
+    if report.verdict is not Grade.PASS:
         say(f"  more    clusterrun report {run_id}")
     return status
 
@@ -100,24 +100,24 @@ def print_usage(context: Context, status: RunStatus) -> None:
     from clusterrun.cli import end_report
     from clusterrun.operations.end_report import end_report as gathered
 
-    for head, said in end_report.lines(gathered(context, status)):
-        say(f"  {head:<7} {said}")
+    for head, text in end_report.lines(gathered(context, status)):
+        say(f"  {head:<7} {text}")
 
 
 def _print_unfit(context: Context, status: RunStatus) -> bool:
-    """The worst that the check found, and how to continue; False if there is no report."""
+    """Print the worst findings and how to continue. Return False if there is no report."""
     from clusterrun.reports.text_report import screen
 
     try:
-        found, spec = report_of(context, status.run_id), context.store.read(status.run_id).spec
-        known = context.store.state(status.run_id)
+        report, spec = report_of(context, status.run_id), context.store.read(status.run_id).spec
+        state = context.store.state(status.run_id)
     except ClusterrunError:
         return False
-    lines = screen(found)
+    lines = screen(report)
     for line in lines[:WORST_LINES]:
         say(f"  {line.text}" if line.text else "")
     say("" if len(lines) <= WORST_LINES else "  …")
-    bad = sorted({*found.excluded, *(known.excluded if known else ())})
+    bad = sorted({*report.excluded, *(state.excluded if state else ())})
     apart = "" if "/" in spec.exclude or not spec.exclude else f"{spec.exclude},"
     if bad:
         say(f"  again   clusterrun submit --exclude {apart}{fold(bad)} …  (or --spares {len(bad)})")
@@ -131,16 +131,16 @@ def _explain(context: Context, status: RunStatus) -> None:
     if status.state is State.CANCELLED or unfit(status):
         return
     try:
-        found = of_ended(context, status, context.store.state(status.run_id))
+        diagnosis = of_ended(context, status, context.store.state(status.run_id))
     except (ClusterrunError, OSError):
         return  # the run directory says no more than the status does
-    if found.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
+    if diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING):
         return
-    say(f"  why     {found.said}")
-    for line in found.evidence[:EVIDENCE_LINES]:
+    say(f"  why     {diagnosis.said}")
+    for line in diagnosis.evidence[:EVIDENCE_LINES]:
         say(f"          {line}")
-    if found.remedy:
-        say(f"  remedy  {found.remedy}")
+    if diagnosis.remedy:
+        say(f"  remedy  {diagnosis.remedy}")
 
 
 def _print_failure(context: Context, status: RunStatus) -> None:
@@ -160,18 +160,18 @@ def _print_failure(context: Context, status: RunStatus) -> None:
 
 
 def failure_lines(attempt: Attempt) -> list[str]:
-    """The traceback of the first failure where its program left one, else its last lines."""
+    """Return the traceback of the first failure, else its last lines."""
     failure = attempt.failure
     if failure is None:
         return []
     printed = failure.traceback.rstrip("\n").split("\n") if failure.traceback else list(failure.last_lines)
     name = "its traceback" if failure.traceback else "its last lines"
-    shown = printed if failure.traceback else printed[-LAST_LINES:]
-    return [f"  {name}:", *(f"    {line}" for line in shown)] if shown else []
+    printed_lines = printed if failure.traceback else printed[-LAST_LINES:]
+    return [f"  {name}:", *(f"    {line}" for line in printed_lines)] if printed_lines else []
 
 
 def _print_job_output(context: Context, status: RunStatus) -> None:
-    """Where no rank failed, the batch step may have said why (a setup line, a missing Python)."""
+    """Print the end of the batch step's output. It may hold the reason if no rank failed."""
     path = context.store.paths(status.run_id).job_output
     try:
         with open(path, "rb") as file:

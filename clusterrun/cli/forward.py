@@ -1,4 +1,4 @@
-"""`clusterrun forward`: shows the address of a port of a run, or forwards it to the user's machine."""
+"""`clusterrun forward`: prints the address of a port of a run, or forwards it to the user's machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PORT = click.IntRange(1, 65535)
 
 
 FORWARD = View(
-    "What `forward --json` prints.",
+    "The output of `forward --json`.",
     ViewField("run_id", "the run"),
     ViewField("node", "its node, as the login node reaches it"),
     ViewField("port", "the port there", INTEGER),
@@ -49,9 +49,9 @@ def forward(
 ) -> int:
     """Bring PORT of a node of RUN to your own machine: TensorBoard, Jupyter, a server of a rank.
 
-    With `clusterrun --host NAME` it opens the port there until Ctrl-C, also that of a server which listens on
-    127.0.0.1 of its node alone. On the cluster itself it prints where the port is. Without --node and --rank:
-    of the first node.
+    `clusterrun --host NAME forward` opens the port on your machine until Ctrl-C. It also reaches a server
+    that listens only on 127.0.0.1 of its node. On the cluster itself, forward prints the address of the
+    port. Without --node and --rank it takes the first node.
 
     \b
     Examples:
@@ -59,23 +59,23 @@ def forward(
       clusterrun --host cluster forward last 8888 --rank 3 --local 9999
       clusterrun forward last 6006
     """
-    context, wish = Context(), target(node, rank)
+    context, place = Context(), target(node, rank)
     chosen = find_run(context, run)
     if relay:
-        argv, attempt = relay_argv(context, chosen, wish, port, say)
+        argv, attempt = relay_argv(context, chosen, place, port, say)
         lives = partial(carries_on, context, chosen, attempt)
         return system.attended(argv, scrubbed(context.environ), lives, LOOK_SECONDS)
-    found = node_port(context, chosen, wish, port, say)
+    address = node_port(context, chosen, place, port, say)
     if as_json:
-        print(json.dumps(FORWARD.document({**fields(found), "local": local or port})))
+        print(json.dumps(FORWARD.document({**fields(address), "local": local or port})))
         return ExitCode.DONE
-    print(f"{found.node}:{port}")
-    here = f"on your own machine: clusterrun --host NAME forward {found.run_id} {port}"
-    if found.answers:
-        say(f"{here}, or ssh -N -L {local or port}:{found.node}:{port} {socket.gethostname()}")
+    print(f"{address.node}:{port}")
+    hint = f"on your own machine: clusterrun --host NAME forward {address.run_id} {port}"
+    if address.answers:
+        say(f"{hint}, or ssh -N -L {local or port}:{address.node}:{port} {socket.gethostname()}")
         return ExitCode.DONE
     say(
-        f"nothing answers at {found.node}:{port} for other machines: a server there listens for itself alone"
-        f" or not yet\n{here}"
+        f"nothing answers at {address.node}:{port} for other machines:"
+        f" a server there listens for itself alone or not yet\n{hint}"
     )
     return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""A help text with its options in groups, the common ones first."""
+"""Prints a help text with its options in groups, the common ones first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from clusterrun.model.option_table import GROUPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 ALL = "--help-all"
+# Columns for the names of options, and columns between names and texts.
 WIDEST, GAP = 30, 2
-"""Columns for the names of options, and between them and their texts."""
 
 
 class GroupedOption(click.Option):
-    """An option that stands in a group of the help text, in ``--help`` itself where it is ``common``."""
+    """An option in a group of the help text. ``--help`` shows it only if it is ``common``."""
 
     def __init__(
         self, *args: Any, group: str = "output", common: bool = False, holds: str = "", **named: Any
@@ -27,7 +27,7 @@ class GroupedOption(click.Option):
         self.holds = holds
 
     def row(self) -> tuple[str, str, str]:
-        """Names (of a switch the first alone: all have a ``--no-`` form), text, what a short help omits."""
+        """Return names, text and the part that a short help omits. A switch shows only its first name."""
         names = ", ".join(self.opts[: 1 if self.opts[0].startswith("--") else 2])
         choices = f"[{'|'.join(self.type.choices)}]" if isinstance(self.type, click.Choice) else ""
         value = "" if self.is_flag else f" {self.metavar or choices or 'TEXT'}"
@@ -49,18 +49,18 @@ class GroupedCommand(click.Command):
         every = bool(ctx.meta.get(ALL))
         params = self.get_params(ctx)
         grouped = [option for option in params if isinstance(option, GroupedOption) and not option.hidden]
-        shown = sorted(
+        shown_options = sorted(
             (option for option in grouped if every or option.common), key=lambda option: not option.common
         )
-        widest = max((len(option.row()[0]) for option in shown), default=WIDEST)
+        widest = max((len(option.row()[0]) for option in shown_options), default=WIDEST)
         column = min(widest, WIDEST, formatter.width * 2 // 5)
         formatter.write_paragraph()
         for group, head in GROUPS.items():
-            rows = [option.row() for option in shown if option.group == group]
+            rows = [option.row() for option in shown_options if option.group == group]
             _write(formatter, head, rows, column, every)
         visible = [option for option in params if isinstance(option, click.Option) and not option.hidden]
         plain = [option for option in visible if option not in grouped]
-        hidden = len(grouped) + len(plain) - len(shown) - 1
+        hidden = len(grouped) + len(plain) - len(shown_options) - 1
         _HELP_ALL.help = "Every switch has a --no- form too." if every else f"Show {hidden} more options."
         last = [option.get_help_record(ctx) for option in (plain if every else [_HELP_ALL])]
         _write(formatter, "Help" if every else "", [(*row, "") for row in last if row], column, every)
@@ -69,7 +69,7 @@ class GroupedCommand(click.Command):
 def _write(
     formatter: click.HelpFormatter, head: str, rows: list[tuple[str, str, str]], column: int, every: bool
 ) -> None:
-    """A head, unless it is empty, and its rows, without empty lines: all of it should fit a screen."""
+    """Write a heading, unless it is empty, and its rows without empty lines, to fit a screen."""
     if not rows:
         return
     if head:

@@ -1,4 +1,4 @@
-"""`clusterrun help`: the pages of the documentation in the terminal, as they came with this version."""
+"""`clusterrun help`: shows the documentation pages of this version in the terminal."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ def show(topic: tuple[str, ...]) -> None:
     if topic == ("skill",):
         print(skill(), end="")
     elif not topic:
-        table(("TOPIC", "IS ABOUT"), [[name, _title(_read(name))] for name in pages])
+        titles = {name: _read(name).split("\n", 1)[0].lstrip("# ").replace("`", "") for name in pages}
+        table(("TOPIC", "IS ABOUT"), [[name, title] for name, title in titles.items()])
         say("show one: clusterrun help TOPIC; search in all: clusterrun help WORD")
     elif len(topic) == 1 and topic[0] in pages:
         _show(expanded(_NOT_FOR_A_TERMINAL.sub("", _read(topic[0]))))
     elif topic[0] in COMMANDS:
         root.main([*topic, "--help"], "clusterrun", standalone_mode=False)
     else:
-        _found(" ".join(topic), pages)
+        _search(" ".join(topic), pages)
 
 
 def _pages() -> list[str]:
@@ -62,24 +63,18 @@ def _read(*name: str) -> str:
 
 
 def skill() -> str:
-    """What an assistant must know, as a file for it: the page `assistants` says what to do with it."""
+    """Return the instructions for an assistant. The page `assistants` explains their use."""
     return _read("skill", "SKILL")
 
 
-def _title(text: str) -> str:
-    return text.split("\n", 1)[0].lstrip("# ").replace("`", "")
-
-
-def _found(words: str, pages: list[str]) -> None:
-    rows = [
-        [name, line.strip()]
-        for name in pages
-        for line in expanded(_read(name)).splitlines()
-        if words.lower() in line.lower()
-    ]
+def _search(text: str, pages: list[str]) -> None:
+    rows = []
+    for name in pages:
+        lines = expanded(_read(name)).splitlines()
+        rows += [[name, line.strip()] for line in lines if text.lower() in line.lower()]
     if not rows:
-        near = meant(words, [*pages, *COMMANDS])
-        raise BadInput(f"no page is named {words!r} or holds it.{near}", "clusterrun help lists the pages")
+        near = meant(text, [*pages, *COMMANDS])
+        raise BadInput(f"no page is named {text!r} or holds it.{near}", "clusterrun help lists the pages")
     table(("TOPIC", "SAYS"), rows)
 
 
@@ -91,6 +86,6 @@ def _show(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console(width=min(Console().width, 120))
-    with console.capture() as shown:
+    with console.capture() as captured:
         console.print(Markdown(text, hyperlinks=False))
-    click.echo_via_pager(shown.get())
+    click.echo_via_pager(captured.get())

@@ -1,4 +1,4 @@
-"""The JSON schemas of all documents, made from the views that the documents are made from.
+"""Generates the JSON schemas of all documents from the views that render the documents.
 
 ``python -m clusterrun.cli.json_schemas`` writes them to ``docs/schemas``: ``make schemas``.
 """
@@ -27,9 +27,9 @@ from clusterrun.reports.json_document import REPORT
 from clusterrun.reports.view import INTEGER, NUMBER, TEXT, View, ViewField, many, one_of, optional, schema
 from clusterrun.shipped import folder
 
-# The coordinator writes it, on a node.
+# The coordinator writes this document on a node.
 EVENT = View(
-    "What the command of `--on-event` reads on its standard input.",
+    "The standard input of the command of `--on-event`.",
     ViewField(
         "event",
         "What happened.",
@@ -48,9 +48,9 @@ EVENT = View(
         optional(
             View(
                 "The first failure of the attempt.",
-                ViewField("rank", "The rank; null where a node failed.", optional(INTEGER)),
+                ViewField("rank", "The rank; null if a node failed.", optional(INTEGER)),
                 ViewField("node", "The node."),
-                ViewField("why", "What was seen."),
+                ViewField("why", "The failure as a sentence."),
             )
         ),
     ),
@@ -81,7 +81,7 @@ SCHEMAS = {
 
 
 def text(name: str) -> str:
-    """The file of a schema."""
+    """Return the content of a schema's file."""
     title, view = SCHEMAS[name]
     return json.dumps(schema(title, view), indent=2, ensure_ascii=False) + "\n"
 

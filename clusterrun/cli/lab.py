@@ -1,4 +1,4 @@
-"""`clusterrun lab`: options to a lab's verbs and their answers to text."""
+"""`clusterrun lab`: starts and ends labs, and prints their state."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NAME = click.Option(
 HOST, PATH = click.Argument(["host"]), click.Argument(["path"])
 
 
-def choice(option: str, words: type[enum.Enum], text: str) -> Callable[[Any], Any]:
-    """An option whose values are those of an enum, the first being the default."""
-    values = [word.value for word in words]
-    chosen = {"default": values[0], "callback": lambda context, parameter, value: words(value)}
+def choice(option: str, members: type[enum.Enum], text: str) -> Callable[[Any], Any]:
+    """Return an option with the values of an enum. The first value is the default."""
+    values = [member.value for member in members]
+    chosen = {"default": values[0], "callback": lambda context, parameter, value: members(value)}
     return click.option(option, type=click.Choice(values), show_default=True, help=text, **chosen)
 
 
@@ -43,7 +43,7 @@ _FAULT = View(
 )
 FAULT = Kind({**_FAULT.schema, "additionalProperties": True}, dict)
 LAB_STATUS = View(
-    "What `lab status --json` prints.",
+    "The output of `lab status --json`.",
     ViewField(
         "labs",
         "All that are up, or the one named.",
@@ -91,7 +91,7 @@ def lab() -> None:
 @click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB, so that sacct answers.")
 @click.option("--slurm", default="", metavar="VERSION", help="Another release, as in 24.11: see `lab root`.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any line of slurm.conf.")
-def up(name: str, settings: tuple[str, ...], **given: Any) -> None:
+def up(name: str, settings: tuple[str, ...], **sizes: Any) -> None:
     """Start a lab; returns when every node is idle.
 
     \b
@@ -100,7 +100,7 @@ def up(name: str, settings: tuple[str, ...], **given: Any) -> None:
       clusterrun lab up --nodes 64 --name big
       clusterrun lab up --preempt requeue --set KillWait=30
     """
-    spec = LabSpec(name, settings=tuple(map(_pair, settings)), **given)
+    spec = LabSpec(name, settings=tuple(map(_pair, settings)), **sizes)
     Lab(name, say).up(spec)
     say(f"the lab {name!r} is up: {spec.nodes} nodes with {spec.gpus} GPUs each are idle. Next:")
     submit = f"-- clusterrun submit --nodes {spec.nodes} --gpus {spec.gpus} train.py"
@@ -139,23 +139,23 @@ def status(name: str, as_json: bool) -> None:
       clusterrun lab status --json
     """
     labs = [Lab(name, say)] if name else labs_up()
-    shown = []
+    rows = []
     for lab in labs:
         try:
-            shown.append((lab, lab.state, lab.node_states()))
+            rows.append((lab, lab.state, lab.node_states()))
         except (ClusterrunError, OSError) as error:
             if name:
                 raise
             reason = error.seen if isinstance(error, ClusterrunError) else str(error)
             say(f"the lab {lab.name!r} is broken: {reason}; end it: {command(lab.name, 'down')}")
     if as_json:
-        click.echo(json.dumps(LAB_STATUS.document({"labs": [_document(*row) for row in shown]})))
+        click.echo(json.dumps(LAB_STATUS.document({"labs": [_document(*row) for row in rows]})))
         return
     if not labs and (around := lab_around()):
         raise BadInput(*outside_of(around))
     if not labs:
         say(f"no lab is up; start one: {command('lab', 'up')}")
-    for lab, state, states in shown:
+    for lab, state, states in rows:
         click.echo("\n".join(_text(lab, state, states)))
 
 
@@ -196,12 +196,12 @@ def exec_(name: str, host: str, user: str, argv: tuple[str, ...]) -> None:
       clusterrun lab exec --host n0002 -- nvidia-smi
       clusterrun lab exec --user alice -- sbatch job.sh
     """
-    words, environment = Lab(name, say).entering(host, {}, os.getcwd(), user)
+    prefix, environment = Lab(name, say).entering(host, {}, os.getcwd(), user)
     if user:
         from clusterrun.lab.apart import run_in_own_session
 
-        click.get_current_context().exit(run_in_own_session([*words, *argv], environment))
-    os.execvpe(words[0], [*words, *argv], environment)
+        click.get_current_context().exit(run_in_own_session([*prefix, *argv], environment))
+    os.execvpe(prefix[0], [*prefix, *argv], environment)
 
 
 @lab.command(context_settings=HELP)
@@ -291,13 +291,15 @@ def fault() -> None:
 
 
 def _apply(kind: str, name: str, host: str = "", **details: Any) -> None:
-    """Put a fault in force; between groups of hosts, one between each two of them."""
-    given = {key: value for key, value in details.items() if value not in (None, "") and value is not False}
-    others = expand(given.pop("to", "")) or ("",)
-    for one in expand(host) or ("",):
+    """Put a fault in force for each host, or for each pair if there are two groups of hosts."""
+    settings = {
+        key: value for key, value in details.items() if value not in (None, "") and value is not False
+    }
+    others = expand(settings.pop("to", "")) or ("",)
+    for target in expand(host) or ("",):
         for other in others:
-            told = {**given, "to": other} if other else given
-            say(f"in force: {Lab(name, say).fault(kind, one, **told)}")
+            arguments = {**settings, "to": other} if other else settings
+            say(f"in force: {Lab(name, say).fault(kind, target, **arguments)}")
 
 
 def _cut(name: str, host: str, **details: Any) -> None:
@@ -323,10 +325,10 @@ def _wrong_name(name: str, line: str, host: str) -> None:
 
 
 def _heal(kind: str, name: str, host: str = "") -> None:
-    healed = Lab(name, say).heal(host, kind)
-    for lab in healed:
-        say(f"healed: {lab}")
-    if not healed:
+    healed_faults = Lab(name, say).heal(host, kind)
+    for healed_fault in healed_faults:
+        say(f"healed: {healed_fault}")
+    if not healed_faults:
         say("there was nothing to heal")
 
 
@@ -336,17 +338,17 @@ def _option(name: str, text: str, **more: Any) -> click.Option:
 
 def _add(
     name: str,
-    about: str,
+    description: str,
     examples: tuple[str, ...],
     *options: click.Parameter,
     of: click.Argument = HOST,
     does: Callable[..., None] | None = None,
 ) -> None:
-    """A command ``of`` one argument; unless it ``does`` something else, it puts its fault in force."""
+    """Add a command with the argument ``of``. It puts its fault in force, or calls ``does``."""
     lines = "".join(f"  clusterrun lab fault {name} {lab}".rstrip() + "\n" for lab in examples)
-    about += f"\n\n\b\nExamples:\n{lines}"
+    description += f"\n\n\b\nExamples:\n{lines}"
     does = does or partial(_apply, name)
-    fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=about))
+    fault.add_command(click.Command(name, HELP, does, params=[of, *options, NAME], help=description))
 
 
 _PROCESS = _option("--process", "One process only: its id there, its name, or a part of its command line.")

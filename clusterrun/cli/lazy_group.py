@@ -1,4 +1,4 @@
-"""Commands that load when they are called, and a guess at what a wrong word meant."""
+"""Loads commands when they are called, and suggests names for unknown commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+# The key in a context's meta data for the cluster that runs the command.
 HOST = "clusterrun.host"
-"""Where a context keeps the cluster on which the command is to run."""
 
 
 @frozen
@@ -25,8 +25,8 @@ class CommandEntry:
     module: str  # in `cli`
     attribute: str  # its name in the module
     help: str  # its line in the list of commands
-    is_common: bool = False  # it stands before "More commands"
-    is_hidden: bool = False  # an old name: it works, and no list or completion shows it
+    is_common: bool = False  # listed before "More commands"
+    is_hidden: bool = False  # an old name: it works, but lists and completion omit it
 
 
 class LazyGroup(click.Group):
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         everywhere: tuple[click.Option, ...] = (),
         **named: Any,
     ) -> None:
-        """``everywhere`` are options that each command takes too."""
+        """Create a group whose commands also take the options ``everywhere``."""
         super().__init__(*args, **named)
         self._entries = entries
         self._everywhere = everywhere
@@ -51,9 +51,9 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        found: click.Command = getattr(import_module(f"clusterrun.cli.{entry.module}"), entry.attribute)
-        found.params += [option for option in self._everywhere if option not in found.params]
-        return found
+        command: click.Command = getattr(import_module(f"clusterrun.cli.{entry.module}"), entry.attribute)
+        command.params += [option for option in self._everywhere if option not in command.params]
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for head, is_common in (("Commands", True), ("More commands", False)):
@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but a wrong name is answered with the nearest ones."""
+        """Resolve as click does. Raise ``UsageError`` with the nearest names if the name is unknown."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
             raise click.UsageError(
                 f"there is no command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}", ctx
@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def meant(word: str, known: Any) -> str:
-    """`` Did you mean …?`` with the nearest of ``known``, or nothing."""
-    near = nearest(word, known, most=2)
+def meant(word: str, names: Any) -> str:
+    """Return `` Did you mean …?`` with the nearest of ``names``, '' if none is near."""
+    near = nearest(word, names, most=2)
     return f" Did you mean {' or '.join(near)}?" if near else ""

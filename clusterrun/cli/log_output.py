@@ -1,4 +1,4 @@
-"""Prints what ranks said, with headings or as it is, until their run is over."""
+"""Prints the output of ranks, with or without headings, until their run ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def print_following(logs: RunLogs, fold: bool = False, line_filter: LineFilter |
 
 
 def print_pieces(pieces: Iterable[Piece], logs: RunLogs, fold: bool, as_is: bool) -> bool:
-    """Write ``pieces`` to stdout as wanted; whether there were any."""
+    """Write ``pieces`` to stdout. Return whether there were any."""
     some = False
     for data in _shown(pieces, logs, fold, as_is):
         sys.stdout.buffer.write(data)

@@ -1,4 +1,4 @@
-"""`clusterrun logs`: which ranks and lines are wanted, and their text on stdout."""
+"""`clusterrun logs`: selects ranks and lines, and prints their text on stdout."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def logs(
     begin = since(begun, context.clock.now()) if begun else 0.0
     line_filter = LineFilter(begin, Grep(grep, plain) if grep else None, as_is)
     if follow and len(run_ids) > 1:
-        seen = f"{run} is a sweep of {len(run_ids)} runs, and one is followed"
-        raise BadInput(seen, f"clusterrun logs -f {run_ids[0]}")
+        message = f"{run} is a sweep of {len(run_ids)} runs, and one is followed"
+        raise BadInput(message, f"clusterrun logs -f {run_ids[0]}")
     for run_id in run_ids:
-        wanted = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
-        reader = RunLogs(context, run_id, wanted, say)
+        request = LogRequest(_ranks(context, run_id, rank, node), stream, tail, attempt, begin)
+        reader = RunLogs(context, run_id, request, say)
         if follow:
             return _follow(context, reader, run_id, fold, line_filter)
         if len(run_ids) > 1:
@@ -85,11 +85,11 @@ def _ranks(context: Context, run_id: str, rank: str | None, node: str | None) ->
     if rank is None and node is None:
         return None
     nodes, each = RunLogs(context, run_id, LogRequest()).shape
-    found = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
+    ranks = numbers(rank, nodes * each, "rank") if rank is not None else frozenset[int]()
     if node is not None:
         state = context.store.state(run_id)
-        found |= {n * each + local for n in _nodes(node, nodes, state) for local in range(each)}
-    return found
+        ranks |= {n * each + local for n in _nodes(node, nodes, state) for local in range(each)}
+    return ranks
 
 
 def _nodes(text: str, count: int, state: RunState | None) -> frozenset[int]:

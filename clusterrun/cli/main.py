@@ -1,4 +1,4 @@
-"""The entry of `clusterrun`: the table of commands and the boundary around them."""
+"""The entry point of `clusterrun`: the table of commands and the handling of errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMMANDS = {
     "help": CommandEntry("help", "show", "Show a page of the documentation."),
     "completion": CommandEntry("completion", "completion", "Print the completion script for a shell."),
     "mcp": CommandEntry("mcp", "serve", "Serve the commands as tools to an assistant."),
-    # The name that `bench advise` had.
+    # The former name of `bench advise`.
     "advise": CommandEntry("advise", "advise", "Estimate what fits and how it scales.", is_hidden=True),
 }
 
@@ -72,17 +72,17 @@ DEBUG = click.Option(
 
 
 class _Root(LazyGroup):
-    """The commands; with ``--host`` they run elsewhere."""
+    """The root group. ``--host`` runs its commands on a cluster."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; what stands after ``--host NAME`` goes there as it is."""
-        given = list(args)
+        """Parse as click does. The arguments after ``--host NAME`` go to the cluster unchanged."""
+        arguments = list(args)
         rest = super().parse_args(ctx, args)
         if (host := ctx.meta.get(HOST)) and not ctx.resilient_parsing:
             from clusterrun.cli.host import run_on_cluster  # all other commands do without
 
-            words = self.make_parser(ctx).parse_args(given)[1]
-            ctx.exit(run_on_cluster(host, words, lambda name: self.get_command(ctx, name)))
+            command_line = self.make_parser(ctx).parse_args(arguments)[1]
+            ctx.exit(run_on_cluster(host, command_line, lambda name: self.get_command(ctx, name)))
         return rest
 
 
@@ -131,9 +131,9 @@ def main(args: list[str] | None = None) -> int:
             supervise_child()
         hints_for(typed_at, COMMANDS)
     if args is None and not (sys.stdout.encoding or "").lower().startswith("utf"):
-        # What the locale has no letter for is shown as \xd7, as on stderr; stdout would raise.
+        # A character that the locale lacks is printed as \xd7, as on stderr. Otherwise stdout raises.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    gc.set_threshold(50_000)  # commands keep what they make: the usual search for garbage costs a tenth
+    gc.set_threshold(50_000)  # commands keep their objects, so the usual garbage collection costs a tenth
     code = run_reporting_errors(
         lambda wishes: root.main(
             args, "clusterrun", complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=wishes

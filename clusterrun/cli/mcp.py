@@ -18,11 +18,11 @@ from clusterrun.model.contract import VERSION
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.nearest import did_you_mean
 
+# Seconds for a command that reads. A diagnosis of a live run takes up to 40.
 LIMIT = 120.0
-"""Seconds for a command that reads; a diagnosis of a live run takes up to 40."""
 SUBMIT_LIMIT = 600.0
+# Limit for the output of ranks. An assistant cannot use more.
 MOST_CHARACTERS = 60_000
-"""Of what ranks printed: more than that no assistant reads."""
 READ_ONLY = "this server only reads: clusterrun mcp --allow-changes lets it submit and cancel"
 ABOUT = """clusterrun runs PyTorch training on many nodes, on Slurm or on this machine.
 A run is meant by its run id, its job id, its name (the newest) or "last". UNKNOWN never means ended.
@@ -58,7 +58,7 @@ def serve(allow_changes: bool) -> None:
 
 
 def _served(tools: Tools) -> list[Any]:
-    """The tools as the server offers them. Each refuses an argument that it does not have."""
+    """Return the tools that the server offers. Each refuses an argument that it does not have."""
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.mcpserver.tools import Tool
     from mcp.types import ToolAnnotations
@@ -88,7 +88,7 @@ def _served(tools: Tools) -> list[Any]:
 
 
 def _refuse_unknown_arguments(tool: Any) -> None:
-    """The package drops arguments that a tool does not have. Refuse them, with the name that was meant."""
+    """Make the tool refuse unknown arguments with a suggestion. The package would drop them."""
     from pydantic import create_model, model_validator
 
     model = tool.fn_metadata.arg_model
@@ -110,10 +110,10 @@ def _refuse_unknown_arguments(tool: Any) -> None:
 
 
 class Tools:
-    """The server's tools; remembers the submissions that were shown and wait to be confirmed."""
+    """The tools of the server. It keeps previewed submissions until they are confirmed."""
 
     def __init__(self, allowed: bool, call: Callable[..., dict[str, Any]] | None = None) -> None:
-        """``call`` runs a command; the tests bring their own."""
+        """Create the tools. ``call`` runs a command, and tests replace it."""
         self.allowed = allowed
         self._call = call or command
         self._shown: dict[str, tuple[list[str], str]] = {}
@@ -150,13 +150,13 @@ class Tools:
             raise ClusterrunError(error.seen, "it may be queued anyway: status tells") from error
 
     def status(self, runs: list[str] | None = None) -> dict[str, Any]:
-        """The state of runs: all live and recent ones; of named ones the attempts too, and why they ended."""
+        """Return the state of live and recent runs. Named runs also have their attempts and reasons."""
         return self._call(["status", "--json", "--", *(runs or ())])
 
     def logs(
         self, run: str = "last", ranks: str = "", stream: str = "both", tail: int = 100, grep: str = ""
     ) -> dict[str, Any]:
-        """What the ranks of a run printed, in time order, a line that many ranks printed once.
+        """Return the output of the ranks of a run in time order. A line that many ranks printed appears once.
 
         ranks: "0,3-5". stream: out, err or both. tail: the last lines of each rank. grep: a regular
         expression.
@@ -167,14 +167,14 @@ class Tools:
         return self._call([*command_line, "--", run])
 
     def diagnose(self, run: str = "last") -> dict[str, Any]:
-        """Why a run hangs or has failed: verdict, culprit rank and node, evidence, remedy.
+        """Return why a run hangs or has failed: verdict, culprit rank and node, evidence, remedy.
 
         Takes up to a minute for a live run.
         """
         return self._call(["diagnose", "--json", "--", run])
 
     def report(self, run: str = "last") -> dict[str, Any]:
-        """What the check of the nodes before a run found: nodes, links, findings with their remedies."""
+        """Return the report of a run's pre-flight check: nodes, links, findings with their remedies."""
         return self._call(["report", "--json", "--", run])
 
     def cancel(self, runs: list[str]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Tools:
 
 
 def command(arguments: list[str], directory: str = "", limit: float = LIMIT) -> dict[str, Any]:
-    """What ``clusterrun WORDS`` said. Raises ``ClusterrunError`` with its message where it failed."""
+    """Return the output of a command. Raise ``ClusterrunError`` with its message if it failed."""
     if directory and not os.path.isdir(directory):
         raise BadInput(f"there is no folder {directory!r}", "give the folder where the script lies")
     environment = {**os.environ, "NO_COLOR": "1"}
@@ -196,7 +196,7 @@ def command(arguments: list[str], directory: str = "", limit: float = LIMIT) -> 
 
 
 def _read(text: str) -> Any:
-    """A JSON document as it is; of text the end, with a word on what is left out."""
+    """Return a decoded JSON document, or the end of a text with a note on the omitted part."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`clusterrun nodes`: which nodes earlier checks found unfit, how often and when."""
+"""`clusterrun nodes`: lists nodes that earlier checks reported unfit, how often and when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OFFENDER = View(
     ),
 )
 NODES = View(
-    "What `nodes --json` prints.",
+    "The output of `nodes --json`.",
     ViewField("cluster", "The cluster's name."),
     ViewField("nodes", "Nodes, the most frequent first.", many(OFFENDER)),
     ViewField("links", "Links.", many(OFFENDER)),
@@ -80,15 +80,18 @@ def nodes(cluster: str | None, since: str, forgotten: str | None, as_json: bool)
     elif unfit_nodes or unfit_links:
         show(OFFENDER, unfit_nodes + unfit_links, now)
     else:
-        _nothing(context, name, since)
+        say(f"nothing was found on nodes of {name} in the last {since}")
+        others = [other for other in clusters(context.store.home) if other != os.path.basename(name)]
+        if others:
+            say(f"there are findings on {', '.join(others)}: clusterrun nodes --cluster {others[0]}")
 
 
 def _forget(folder: str, text: str, cluster: str, now: float) -> None:
     names = expand(text)
     strangers = unknown(names, recall(folder, 0.0))
     if strangers:
-        seen = f"nothing is known of {fold(strangers)} on {cluster}"
-        raise BadInput(seen, "clusterrun nodes --since 365d lists them")
+        message = f"nothing is known of {fold(strangers)} on {cluster}"
+        raise BadInput(message, "clusterrun nodes --since 365d lists them")
     for node in names:
         forget(folder, node, now)
     say(f"forgot what was found on {fold(names)}")
@@ -96,10 +99,3 @@ def _forget(folder: str, text: str, cluster: str, now: float) -> None:
 
 def _ago(at: float, now: float) -> str:
     return f"{spoken(max(0.0, now - at))} ago"
-
-
-def _nothing(context: Context, cluster: str, since: str) -> None:
-    say(f"nothing was found on nodes of {cluster} in the last {since}")
-    others = [name for name in clusters(context.store.home) if name != os.path.basename(cluster)]
-    if others:
-        say(f"there are findings on {', '.join(others)}: clusterrun nodes --cluster {others[0]}")

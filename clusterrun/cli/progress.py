@@ -1,4 +1,4 @@
-"""What a run is doing before it trains, shown live on a terminal and in lines elsewhere."""
+"""Shows the progress of a run before it trains, live on a terminal and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from clusterrun.operations.wait import RunWait
 
 Show = Callable[[RunStatus], None]
 LOOK_SECONDS = 0.1
+# The end of a check's progress text: the time left in its budget.
 LEFT = re.compile(r",? *(\d+(?:\.\d+)?) s left")
-"""How a check's progress text ends: with the time left in its budget."""
 BEFORE_TRAINING = (Phase.QUEUED, Phase.STARTING, Phase.PREFLIGHT)
 
 
@@ -33,7 +33,7 @@ def past_preflight(status: RunStatus) -> bool:
 
 
 def show_until(context: Context, run_id: str, over: Callable[[RunStatus], bool]) -> RunStatus:
-    """Show what the run is doing until ``over`` is true of it; Ctrl-C comes through."""
+    """Show the progress of a run until ``over`` returns True for its status. Ctrl-C is not caught."""
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     watch = RunWait(context, run_id, quiet if live else say, logs_are_shown=True)
     budget = context.store.read(run_id).spec.preflight_budget or Preflight().budget
@@ -64,14 +64,14 @@ def _display(budget: float) -> Iterator[Show]:
         task = progress.add_task("", total=None, phase="", left="")
 
         def show(status: RunStatus) -> None:
-            left = LEFT.search(status.reason)
+            time_left = LEFT.search(status.reason)
             progress.update(
                 task,
                 description=visible(LEFT.sub("", status.reason)),
-                total=budget if left else None,
-                completed=max(0.0, budget - float(left[1])) if left else 0,
+                total=budget if time_left else None,
+                completed=max(0.0, budget - float(time_left[1])) if time_left else 0,
                 phase=status.phase.value,
-                left=f"{left[1]} s left" if left else "",
+                left=f"{time_left[1]} s left" if time_left else "",
             )
 
         yield show

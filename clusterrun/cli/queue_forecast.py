@@ -1,4 +1,4 @@
-"""`clusterrun plan`: when which shape of a run is expected to start."""
+"""`clusterrun plan`: prints when each shape of a run is expected to start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
-def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: Any) -> None:
+def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **submission: Any) -> None:
     """Show when a run of this size, and of smaller ones, is expected to start; nothing is queued.
 
     Options are those of submit. A forecast is made from the nodes that are free,
@@ -40,7 +40,7 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
     from clusterrun.operations.queue_forecast import forecasts
 
     context = Context()
-    spec = to_spec(command or ("train.py",), settled(given, profile, quiet=as_json))
+    spec = to_spec(command or ("train.py",), settled(submission, profile, quiet=as_json))
     shapes, now = forecasts(spec, context), context.clock.now()
     if as_json:
         print(json.dumps(PLAN.document({"asked_at": now, "shapes": shapes})))
@@ -49,19 +49,11 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **given: 
     say(*dict.fromkeys(sentence for forecast in shapes for sentence in _doubts(forecast)))
 
 
-def _starts(forecast: ShapeForecast, now: float) -> str:
-    return "not known" if forecast.starts_at is None else clock_time(forecast.starts_at, now)
-
-
 def _wait(forecast: ShapeForecast, now: float) -> str:
     if forecast.starts_at is None:
         return ""
     wait = max(0.0, forecast.starts_at - now)
     return spoken(wait) if wait >= 1 else "now"
-
-
-def _nodes(forecast: ShapeForecast, now: float) -> str:
-    return "" if forecast.starts_at is None else str(forecast.nodes_then)
 
 
 def _waited(waits: Waits | None) -> str:
@@ -77,10 +69,11 @@ def _off(off: Waits | None) -> str:
 
 
 def _late(seconds: float) -> str:
-    """How far a start was from its forecast; within a minute is as good as said."""
+    """Return how far a start was from its forecast. A minute does not count."""
     if abs(seconds) < 60:
         return "right"
-    return f"{spoken(abs(seconds))} {'late' if seconds > 0 else 'early'}"
+    direction = "late" if seconds > 0 else "early"
+    return f"{spoken(abs(seconds))} {direction}"
 
 
 def _doubts(forecast: ShapeForecast) -> list[str]:
@@ -102,7 +95,7 @@ def _doubts(forecast: ShapeForecast) -> list[str]:
 
 
 WAITS = View(
-    "Some times in three numbers; null where there are none.",
+    "A summary of times; null if there are none.",
     ViewField("count", "How many.", INTEGER),
     ViewField("middle", "Their median, in seconds.", NUMBER),
     ViewField("most", "The largest; early is negative.", NUMBER),
@@ -111,7 +104,7 @@ SHAPE = View(
     "One shape.",
     ViewField("shape", "As it was written, or its nodes and GPUs.", header="SHAPE"),
     ViewField("nodes", "The most nodes that train.", INTEGER),
-    ViewField("least", "The fewest that will do.", INTEGER),
+    ViewField("least", "The fewest nodes that are enough.", INTEGER),
     ViewField("gpus", "GPUs of each node.", INTEGER),
     ViewField(
         "seconds",
@@ -121,16 +114,25 @@ SHAPE = View(
         cell=lambda forecast, now: spoken(forecast.seconds),
         spare=1,
     ),
-    ViewField("partition", "Where it goes."),
+    ViewField("partition", "The partition."),
     ViewField(
         "starts_at",
-        "When it is expected to start; null where nobody can say.",
+        "The expected start; null if it cannot be forecast.",
         optional(TIME),
         header="STARTS",
-        cell=_starts,
+        cell=lambda forecast, now: (
+            "not known" if forecast.starts_at is None else clock_time(forecast.starts_at, now)
+        ),
     ),
     ViewField("in", kind=None, header="IN", cell=_wait),
-    ViewField("nodes_then", "How many would train then.", INTEGER, header="NODES", cell=_nodes, spare=2),
+    ViewField(
+        "nodes_then",
+        "How many would train then.",
+        INTEGER,
+        header="NODES",
+        cell=lambda forecast, now: "" if forecast.starts_at is None else str(forecast.nodes_then),
+        spare=2,
+    ),
     ViewField("hidden", "Nodes left out, with jobs that you are not shown.", INTEGER),
     ViewField("unplanned", "Jobs that wait and have no planned start.", INTEGER),
     ViewField(
@@ -149,7 +151,7 @@ SHAPE = View(
     ),
 )
 PLAN = View(
-    "What `plan --json` prints.",
+    "The output of `plan --json`.",
     ViewField("asked_at", "When Slurm was asked.", TIME),
     ViewField("shapes", "Each shape, in the order in which it was asked for.", many(SHAPE)),
 )

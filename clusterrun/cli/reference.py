@@ -1,7 +1,7 @@
-"""The tables that documents leave to the program: options, commands, limits, JSON fields; as Markdown.
+"""Generates tables of options, commands, limits and JSON fields for the documents, as Markdown.
 
-A document says ``<!-- table: NAME ARGUMENT -->`` on a line of its own. The site and ``clusterrun help`` put
-the table there, so no second copy of it is kept.
+A document marks the place with ``<!-- table: NAME ARGUMENT -->``. The site and ``clusterrun help`` insert the
+table.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NOT_RUN = re.compile(r"^<!-- not run: .* -->\n", re.MULTILINE)
 
 
 def expanded(text: str) -> str:
-    """A document with its tables, and without the notes to its tests. Raises ``KeyError``."""
+    """Return a document with its tables and without notes to tests. Raise ``KeyError`` for unknown names."""
     return _NOT_RUN.sub("", _MARK.sub(lambda mark: "\n".join(_TABLES[mark[1]](mark[2])), text))
 
 
 def command_of(*names: str) -> click.Command:
-    """The command of these words, as ``bench scaling``. Raises ``KeyError``."""
+    """Return the command of these names, such as ``bench scaling``. Raise ``KeyError`` if there is none."""
     command: click.Command | None = root
     for word in names:
         if not isinstance(command, click.Group):
@@ -63,7 +63,7 @@ def _rows(options: Iterable[click.Option]) -> Iterator[str]:
 
 
 def _default(option: click.Option) -> str:
-    """What holds when nobody says, where the help does not say so already."""
+    """Return the default of an option, '' if its help states it already."""
     if holds := getattr(option, "holds", ""):
         return f" Default: {_cell(holds)}."
     if not option.show_default or option.default in (None, "", ()) or "default:" in (option.help or ""):
@@ -72,24 +72,24 @@ def _default(option: click.Option) -> str:
 
 
 def _commands(_: str) -> Iterator[str]:
-    """Every command with its words, options and examples, but for submit, which has a page of its own."""
+    """Yield the section of every command: usage, options and examples."""
     for name, entry in COMMANDS.items():
         if not entry.is_hidden:
             yield from _command((name,))
 
 
-def _command(words: tuple[str, ...]) -> Iterator[str]:
-    command = command_of(*words)
+def _command(names: tuple[str, ...]) -> Iterator[str]:
+    command = command_of(*names)
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
-            yield from _command((*words, name))
+            yield from _command((*names, name))
         return
-    usage = command.collect_usage_pieces(click.Context(command, info_name=words[-1]))
+    usage = command.collect_usage_pieces(click.Context(command, info_name=names[-1]))
     text, _, examples = (command.help or "").partition("\b\n")
-    yield from ("", f"## {' '.join(words)}", "", "```", f"clusterrun {' '.join((*words, *usage))}", "```", "")
+    yield from ("", f"## {' '.join(names)}", "", "```", f"clusterrun {' '.join((*names, *usage))}", "```", "")
     yield from (_cell(paragraph) + "\n" for paragraph in text.strip().split("\n\n") if paragraph)
-    if words in (("submit",), ("check",)):
-        yield f"Its options are in [options](options.md#{'-'.join(('options-of', *words))})."
+    if names in (("submit",), ("check",)):
+        yield f"Its options are in [options](options.md#{'-'.join(('options-of', *names))})."
     elif own := _options_of(command):
         yield from _rows(own)
     lines = re.findall(r"^ +((?:sudo )?clusterrun .*)$", examples, re.MULTILINE)
@@ -117,7 +117,7 @@ def _fields(path: str, schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _below(path: str, field: dict[str, Any]) -> Iterator[str]:
-    """The fields of an object, or of the objects in a list or behind names."""
+    """Yield the fields of an object, or of the objects in a list or behind names."""
     yield from _fields(f"{path}.", field)
     for key, mark in (("items", "[]"), ("additionalProperties", ".NAME")):
         inner = field.get(key)
@@ -135,7 +135,7 @@ def _type(field: dict[str, Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text as one line that may stand in a table; options are code, and a column's mark is none."""
+    """Return a text as one line of a table, with options as code and column marks escaped."""
     line = re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
     parts = line.split("`")  # every second one is code already
     parts[::2] = [re.sub(r"(?<![\w-])--[a-z][a-z-]*", r"`\g<0>`", part) for part in parts[::2]]

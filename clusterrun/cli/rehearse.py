@@ -1,4 +1,4 @@
-"""`clusterrun rehearse`: a script under each fault, what differs afterwards; a table, JSON, JUnit, HTML."""
+"""`clusterrun rehearse`: runs a script under each fault and reports what differs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from clusterrun.rehearse.rehearsal import Rehearsal, Result
 
 TITLE = 18
-# How often the line that says what runs now is renewed on a terminal, and printed elsewhere.
+# Seconds between two updates of the progress line on a terminal, and between two lines elsewhere.
 RENEW_SECONDS, LINE_SECONDS = 1.0, 30.0
 JOIN_SECONDS = 5.0
 CLEAR = "\r\x1b[K"
+# Time limit of an allocation beyond the budget, for its start and its end.
 MORE_SECONDS = 300
-"""Of an allocation, beyond the budget: for its start and its end."""
 STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 
 
@@ -70,13 +70,13 @@ STYLES = {"ok": "green", "note": "yellow", "FAIL": "red", "unknown": "magenta"}
 @click.option("--list-faults", is_flag=True, help="Say what is done to a script, and end.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def rehearse(
-    command: tuple[str, ...], budget: str, notice: str, faults: str, list_faults: bool, **given: Any
+    command: tuple[str, ...], budget: str, notice: str, faults: str, list_faults: bool, **options: Any
 ) -> int:
     """Prove, on this machine or through Slurm, that a script resumes: run it under each fault, compare.
 
     COMMAND is a script, module or program as in submit, unchanged, with its arguments. It runs twice
-    undisturbed, then under each fault, always in copies of this directory. What differs
-    from the undisturbed run is named, with its cause. Exit code 0: all is well.
+    undisturbed, then under each fault, always in copies of this directory. Each difference
+    from the undisturbed run is reported with its cause. Exit code 0: all is well.
 
     \b
     Examples:
@@ -87,35 +87,40 @@ def rehearse(
       clusterrun rehearse --cluster slurm --elastic train.py
     """
     if list_faults:
-        return _list()
+        from clusterrun.rehearse.faults import ELASTIC, FAULTS
+
+        for fault in (*FAULTS, *ELASTIC):
+            needs = " (--elastic)" if fault in ELASTIC else ""
+            print(f"{fault.name:<12} {fault.does}{needs}")
+        return ExitCode.DONE
     if not command:
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
     names = _names(faults)
-    slurm = given["cluster"] == "slurm"
-    _check_command(command, slurm, given)
+    slurm = options["cluster"] == "slurm"
+    _check_command(command, slurm, options)
     if slurm and not os.environ.get("SLURM_JOB_ID"):
-        _in_new_allocation(duration.parse(budget), given)
-    keep, folder = given["keep"], _folder(given["keep"], slurm)
+        _in_new_allocation(duration.parse(budget), options)
+    keep, folder = options["keep"], _folder(options["keep"], slurm)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # our runs are ended before we are
     try:
         line = ProgressLine()
         budget_seconds, notice_seconds = duration.parse(budget), duration.parse(notice)
-        rehearsal = _rehearsal(command, folder, budget_seconds, notice_seconds, given, line.say)
+        rehearsal = _rehearsal(command, folder, budget_seconds, notice_seconds, options, line.say)
         results: list[Result] = []
         with line.showing(rehearsal.progress):
-            for result in rehearsal.rehearse(names, given["elastic"]):
+            for result in rehearsal.rehearse(names, options["elastic"]):
                 results.append(result)
-                if not given["as_json"]:
+                if not options["as_json"]:
                     with line.hidden():
                         _show(result)
-        return _end(rehearsal, results, command, given)
+        return _end(rehearsal, results, command, options)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class ProgressLine:
-    """One line on stderr that says what runs now: renewed on a terminal, else printed every 30 s."""
+    """Shows the current run in a line on stderr: updated on a terminal, else printed every 30 s."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -165,48 +170,39 @@ class ProgressLine:
             say(*lines)
 
 
-def _list() -> int:
-    from clusterrun.rehearse.faults import ELASTIC, FAULTS
-
-    for fault in (*FAULTS, *ELASTIC):
-        needs = " (--elastic)" if fault in ELASTIC else ""
-        print(f"{fault.name:<12} {fault.does}{needs}")
-    return ExitCode.DONE
-
-
 def _names(text: str) -> tuple[str, ...]:
     from clusterrun.rehearse.faults import ELASTIC, FAULTS
 
     names = tuple(filter(None, (name.strip() for name in text.split(","))))
-    known = [fault.name for fault in (*FAULTS, *ELASTIC)]
+    known_names = [fault.name for fault in (*FAULTS, *ELASTIC)]
     for name in names:
-        if name not in known:
-            raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known)}")
+        if name not in known_names:
+            raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known_names)}")
     return names
 
 
-def _check_command(command: tuple[str, ...], slurm: bool, given: dict[str, Any]) -> None:
+def _check_command(command: tuple[str, ...], slurm: bool, options: dict[str, Any]) -> None:
     """Refuse a command that ``submit`` refuses, before anything is copied. Raises ``BadInput``."""
     from clusterrun.script.command_words import check_words
     from clusterrun.script.nested_launchers import check_command
 
-    ranks_per_node = 0 if given["gpus"] else given["ranks_per_node"]
-    size = {"nodes": given["nodes"], "gpus": given["gpus"], "ranks_per_node": ranks_per_node}
+    ranks_per_node = 0 if options["gpus"] else options["ranks_per_node"]
+    size = {"nodes": options["nodes"], "gpus": options["gpus"], "ranks_per_node": ranks_per_node}
     spec = JobSpec(command, os.getcwd(), **size)
     say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
 
 
-def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
-    """Type the same inside an allocation of salloc's, which ends with it. Raises ``ClusterrunError``."""
+def _in_new_allocation(budget: int, options: dict[str, Any]) -> NoReturn:
+    """Run the same command line inside a new allocation of salloc. Raise ``ClusterrunError`` if it fails."""
     from clusterrun.cli.alloc import become
     from clusterrun.cli.submit_options import settled, to_spec
     from clusterrun.operations.context import Context
     from clusterrun.operations.submit import allocation_argv
 
     size = {
-        "nodes": given["nodes"] + given["elastic"],
-        "gpus": given["gpus"],
-        "ranks_per_node": None if given["gpus"] else given["ranks_per_node"],
+        "nodes": options["nodes"] + options["elastic"],
+        "gpus": options["gpus"],
+        "ranks_per_node": None if options["gpus"] else options["ranks_per_node"],
         "time": budget + MORE_SECONDS,
     }
     context = Context()
@@ -219,7 +215,7 @@ def _in_new_allocation(budget: int, given: dict[str, Any]) -> NoReturn:
 
 
 def _folder(keep: str | None, shared: bool) -> str:
-    """Where copies and runs are; ``shared``: with nodes. Raises ``BadInput`` for what is there already."""
+    """Return a new folder for copies and runs, shared with nodes or not. Raise ``BadInput`` if it exists."""
     from clusterrun.operations.context import Context
     from clusterrun.runs.private_files import private_folder
 
@@ -240,8 +236,8 @@ def _rehearsal(
     folder: str,
     budget: int,
     notice: int,
-    given: dict[str, Any],
-    tell: Callable[[str], None],
+    options: dict[str, Any],
+    report: Callable[[str], None],
 ) -> Rehearsal:
     from clusterrun.api import spec_of
     from clusterrun.rehearse.in_allocation import AllocationRuns
@@ -249,47 +245,50 @@ def _rehearsal(
     from clusterrun.rehearse.rehearsed_runs import RehearsedRuns
     from clusterrun.rehearse.working_copy import outside
 
-    slurm = given["cluster"] == "slurm"
-    wishes = {key: given[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}
-    wishes["ranks_per_node"] = 0 if given["gpus"] else given["ranks_per_node"]
-    wishes["env"] = list(given["env"])
+    slurm = options["cluster"] == "slurm"
+    fields = {key: options[key] for key in ("nodes", "gpus", "cluster")} | {"preflight": "off"}
+    fields["ranks_per_node"] = 0 if options["gpus"] else options["ranks_per_node"]
+    fields["env"] = list(options["env"])
     cwd = os.getcwd()
-    spec = spec_of(command, cwd, wishes, os.environ, no_progress=0)
+    spec = spec_of(command, cwd, fields, os.environ, no_progress=0)
     runs = (AllocationRuns if slurm else RehearsedRuns)(spec, folder, dict(os.environ), float(budget))
-    runs.fit(given["nodes"] + given["elastic"])
+    runs.fit(options["nodes"] + options["elastic"])
     for place in outside(command[1:], cwd):
         say(f"{place} lies outside of this directory: it is not copied, all runs share it")
     say(f"each run works in a copy of {cwd}")
-    return Rehearsal(runs, tell, given["steps"] or 0, float(notice))
+    return Rehearsal(runs, report, options["steps"] or 0, float(notice))
 
 
 def _show(result: Result) -> None:
-    """One row, and below it places in the script and what to write instead."""
+    """Print a row, and below it places in the script and the code to write instead."""
     width = max(60, shutil.get_terminal_size((110, 24)).columns)
     colour = coloured(sys.stdout)
-    for place, one in enumerate(result.findings):
+    for place, finding in enumerate(result.findings):
         title = result.title if place == 0 else ""
-        level = painted(one.level.value, STYLES[one.level.value]) if colour else one.level.value
-        lines = folded(one.said, width - TITLE - 8)
+        level = painted(finding.level.value, STYLES[finding.level.value]) if colour else finding.level.value
+        lines = folded(finding.said, width - TITLE - 8)
         lines[-1] += f"  {level}"
         for number, line in enumerate(lines):
-            print(f"{'' if number else title:<{TITLE}}{line}")
-        for more in filter(None, (", ".join(one.lines), one.remedy)):
+            head = "" if number else title
+            print(f"{head:<{TITLE}}{line}")
+        for more in filter(None, (", ".join(finding.lines), finding.remedy)):
             for line in folded(more, width - TITLE - 2):
                 print(" " * (TITLE + 2) + line)
     sys.stdout.flush()
 
 
-def _end(rehearsal: Rehearsal, results: list[Result], command: tuple[str, ...], given: dict[str, Any]) -> int:
+def _end(
+    rehearsal: Rehearsal, results: list[Result], command: tuple[str, ...], options: dict[str, Any]
+) -> int:
     from clusterrun.rehearse import rehearsal_report
     from clusterrun.runs.private_files import write_whole
 
     steps = rehearsal.plan.steps if rehearsal.plan else 0
-    if given["junit"]:
+    if options["junit"]:
         suite = rehearsal_report.junit(results, os.path.basename(command[0]))
-        write_whole(os.path.abspath(given["junit"]), suite)
-    if given["html"]:
-        write_whole(os.path.abspath(given["html"]), rehearsal_report.page(results, shlex.join(command)))
-    if given["as_json"]:
+        write_whole(os.path.abspath(options["junit"]), suite)
+    if options["html"]:
+        write_whole(os.path.abspath(options["html"]), rehearsal_report.page(results, shlex.join(command)))
+    if options["as_json"]:
         print(json.dumps(rehearsal_report.document(results, command, steps)))
     return ExitCode.DONE if rehearsal_report.well(results) else ExitCode.FAILED

@@ -1,4 +1,4 @@
-"""`clusterrun report`: which run, and its pre-flight report as text, JSON, a page or metrics."""
+"""`clusterrun report`: prints the pre-flight report of a run as text, JSON, a page or metrics."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COLOURS = {Grade.FAIL: "red", Grade.UNDETERMINED: "magenta", Grade.WARN: "yellow", Grade.PASS: "green"}
 WIDTH = 100
+# Files that a user names are readable for others, such as a browser or the collector of metrics.
 READABLE = 0o644
-"""Files that a user names are for others too: a browser, the collector of metrics."""
 
 
 def outputs(command: F) -> F:

@@ -1,4 +1,4 @@
-"""`clusterrun run`: ranks inside an allocation that is there, in the foreground."""
+"""`clusterrun run`: starts ranks inside an existing allocation, in the foreground."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from clusterrun.model.spec import JobSpec
     from clusterrun.operations.context import Context
 
+# Options of a job that is still to be queued. ``run`` refuses them, and ignores them in a
+# configuration.
 OF_A_JOB = tuple(option.name for option in option_table.CONFIGURABLE.values() if option.queued)
-"""Options of what is still to be queued: ``run`` refuses them, and passes them over in a configuration."""
+# The allocation decides these options, unless the command line does.
 OF_THE_ALLOCATION = ("nodes", "gpus", "nodelist", "exclude")
-"""What the allocation decides, unless the command line does."""
 ALWAYS = ("follow", "wait")
 
 
@@ -39,7 +40,7 @@ ALWAYS = ("follow", "wait")
 @profile_option
 @dry_run_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=files)
-def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: Any) -> int:
+def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submission: Any) -> int:
     """Start COMMAND on the nodes of the allocation that this shell is in, and show what its ranks print.
 
     Inside salloc, an interactive job, or a terminal in a job: nothing is queued, Ctrl-C ends the run and
@@ -54,11 +55,11 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **given: A
     """
     from clusterrun.operations.context import Context
 
-    refuse_job_options(given)
-    explicit = {name for name in OF_THE_ALLOCATION if given.get(name) is not None}
-    explicit |= {"gpus"} if given.get("gres") else set()
-    explicit |= {"preflight"} if given.get("preflight") is not None else set()
-    values = _here(settled(given, profile), explicit)
+    refuse_job_options(submission)
+    explicit = {name for name in OF_THE_ALLOCATION if submission.get(name) is not None}
+    explicit |= {"gpus"} if submission.get("gres") else set()
+    explicit |= {"preflight"} if submission.get("preflight") is not None else set()
+    values = _here(settled(submission, profile), explicit)
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values), Context()
     warn_misplaced(spec, "run")
@@ -73,27 +74,27 @@ for _parameter in run.params:
         _parameter.holds = "the allocation's" if _name in ("nodes", "gpus") else _parameter.holds
 
 
-def refuse_job_options(given: dict[str, Any]) -> None:
-    asked = [f"--{name}" for name in OF_A_JOB if given.get(name.replace("-", "_")) not in (None, ())]
-    if asked:
-        are = "is an option" if len(asked) == 1 else "are options"
-        seen = f"{', '.join(asked)} {are} of a job that is to be queued; run starts in one that is there"
-        raise BadInput(seen, "leave it out, or queue a job: clusterrun submit")
+def refuse_job_options(submission: dict[str, Any]) -> None:
+    refused = [f"--{name}" for name in OF_A_JOB if submission.get(name.replace("-", "_")) not in (None, ())]
+    if refused:
+        are = "is an option" if len(refused) == 1 else "are options"
+        message = f"{', '.join(refused)} {are} of a job that is to be queued; run starts in one that is there"
+        raise BadInput(message, "leave it out, or queue a job: clusterrun submit")
 
 
 def _here(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
-    """``values`` without what a configuration says of jobs that are to be queued."""
+    """Return ``values`` without a configuration's options of jobs that are to be queued."""
     return {**values, **defaults({*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)})}
 
 
 def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
     from clusterrun.operations.interactive import planned
 
-    made, there = planned(spec, explicit, context)
-    say(*made.notices)
-    say(f"would run {_what(made.plan.spec, there.job_id)}")
-    say(f"run directory {made.plan.run_dir}", "with this script:")
-    print(made.plan.script, end="")
+    draft, allocation = planned(spec, explicit, context)
+    say(*draft.notices)
+    say(f"would run {_what(draft.plan.spec, allocation.job_id)}")
+    say(f"run directory {draft.plan.run_dir}", "with this script:")
+    print(draft.plan.script, end="")
     return ExitCode.DONE
 
 
@@ -111,7 +112,7 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:
-    """End the run, and stay to its end; at a second Ctrl-C the end comes without us."""
+    """End the run and wait for its end. A second Ctrl-C stops the waiting."""
     from clusterrun.cli.follow_run import print_end
     from clusterrun.operations.interactive import end
 

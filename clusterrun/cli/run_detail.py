@@ -1,4 +1,4 @@
-"""One run in detail: what was asked, each attempt, the failure, where things are, what to type next."""
+"""Prints a run in detail: its options, attempts, failure, files and the commands to type next."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _use(status: RunStatus) -> str:
         return ""
     try:
         import psutil
-    except ImportError:  # a client that was carried over has nothing that is compiled
+    except ImportError:  # a client that was copied here has no compiled packages
         return ""
     try:
         family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children(recursive=True)]
         seconds = sum(sum(process.cpu_times()[:2]) for process in family)
         memory = sum(process.memory_info().rss for process in family)
-    except psutil.Error:  # one of them ended while we looked, or is not ours to look at
+    except psutil.Error:  # a process ended meanwhile, or belongs to another user
         return ""
     return f"{len(family)} processes, {spoken(seconds)} of CPU time, {gibibytes(memory)} of memory"
 
@@ -74,7 +74,7 @@ def _next(status: RunStatus, checked: bool) -> list[tuple[str, str]]:
 
 
 def lineage(attempts: Sequence[Attempt], check: Callable[[int], str]) -> list[str]:
-    """Every attempt, oldest first; the last words of a failure only where no newer attempt failed."""
+    """Return lines for every attempt, oldest first. Only the newest failure has its last output."""
     failed = max((attempt.epoch for attempt in attempts if attempt.failure), default=-1)
     has_several_jobs = len({attempt.job_id for attempt in attempts}) > 1
     return [
@@ -88,7 +88,8 @@ def _lines(attempt: Attempt, check: str, has_several_jobs: bool, newest_failure:
     job = f" in job {attempt.job_id}" if has_several_jobs and attempt.job_id else ""
     reason = attempt.reason or attempt.cause
     where = f", on {fold(attempt.nodes)}" if attempt.nodes else ""
-    head = f"attempt {attempt.epoch}{f' ({reason})' if reason else ''}{job}, {_times(attempt)}{where}"
+    reason = f" ({reason})" if reason else ""
+    head = f"attempt {attempt.epoch}{reason}{job}, {_times(attempt)}{where}"
     lines = ["", head + (f": {attempt.outcome}" if attempt.outcome else "")]
     lines += [f"  pre-flight {check}"] if check else []
     reached = progress_text(attempt.step, attempt.checkpoint)
@@ -113,7 +114,7 @@ def progress_text(step: int, checkpoint: int) -> str:
 
 
 def _state_column(name: str, text: Callable[[RunState], str]) -> ViewField:
-    """A line that the coordinator's state tells, if there is one."""
+    """Return a line from the coordinator's state. It is empty if there is no state."""
     return _line(name, lambda details: text(details.state) if details.state else "")
 
 
@@ -128,18 +129,6 @@ def _heartbeat(details: RunDetails, now: float) -> str:
     return f"{ago} ago, from its coordinator on {details.state.host}"
 
 
-def _job(status: RunStatus) -> str:
-    return f"{status.job_id} ({status.cluster})" if status.job_id else ""
-
-
-def _exit_code(status: RunStatus) -> str:
-    return "" if status.exit_code is None else str(status.exit_code)
-
-
-def _warnings(details: RunDetails) -> str:
-    return "\n".join((*(details.state.warnings if details.state else ()), *details.trained_alone))
-
-
 DETAILS = View(
     "One run.",
     _line("run", lambda details: details.status.run_id),
@@ -149,7 +138,12 @@ DETAILS = View(
     _line("command", lambda details: shlex.join(details.record.spec.command) if details.record else ""),
     _line("in", lambda details: details.record.spec.cwd if details.record else ""),
     _state_column("python", lambda state: state.python),
-    _line("job", lambda details: _job(details.status)),
+    _line(
+        "job",
+        lambda details: (
+            f"{details.status.job_id} ({details.status.cluster})" if details.status.job_id else ""
+        ),
+    ),
     _line("size", lambda details: _size(details.status)),
     _line("nodes", lambda details: details.status.nodelist),
     _line("progress", lambda details: progress_text(details.status.step, details.status.checkpoint)),
@@ -159,11 +153,18 @@ DETAILS = View(
     _line("submitted", lambda details: local_time(details.status.submitted_at or None)),
     _line("started", lambda details: local_time(details.status.started_at)),
     _line("ended", lambda details: local_time(details.status.ended_at)),
-    _line("exit code", lambda details: _exit_code(details.status)),
+    _line(
+        "exit code", lambda details: "" if details.status.exit_code is None else str(details.status.exit_code)
+    ),
     _state_column("left out", lambda state: fold(state.excluded)),
     _state_column("spares", lambda state: fold(state.spares)),
     ViewField("last heartbeat", kind=None, header="last heartbeat", cell=_heartbeat),
-    _line("warning", _warnings),
+    _line(
+        "warning",
+        lambda details: "\n".join(
+            (*(details.state.warnings if details.state else ()), *details.trained_alone)
+        ),
+    ),
     _line("files", lambda details: details.status.run_dir),
     _line("log files", lambda details: details.log_folder),
 )

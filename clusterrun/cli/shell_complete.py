@@ -1,4 +1,4 @@
-"""What TAB offers for a RUN and a profile: names from the disk alone, no scheduler is asked."""
+"""Completes names of runs, sweeps, profiles and hosts from the disk, without asking a scheduler."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def sweeps(context: click.Context, parameter: click.Parameter, incomplete: str) 
     return _named(lambda home: Sweeps(Store(home)), context, incomplete)
 
 
-def _named(known: Callable[[str], Store | Sweeps], context: click.Context, incomplete: str) -> list[str]:
+def _named(store_of: Callable[[str], Store | Sweeps], context: click.Context, incomplete: str) -> list[str]:
     if context.meta.get(HOST):
         return []  # runs of another machine: a TAB asks nobody there
     try:
-        ids = known(settings.home(os.environ)).ids()[:200]
+        ids = store_of(settings.home(os.environ)).ids()[:200]
     except ClusterrunError:
         return []
     return _beginning(["last", *map(name_of, ids), *ids], incomplete)
 
 
-def _beginning(words: Iterable[str], incomplete: str) -> list[str]:
-    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+def _beginning(candidates: Iterable[str], incomplete: str) -> list[str]:
+    return [candidate for candidate in dict.fromkeys(candidates) if candidate.startswith(incomplete)]
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -51,24 +51,28 @@ def files(context: click.Context, parameter: click.Parameter, incomplete: str) -
     return [CompletionItem(incomplete, type="file")]
 
 
+# Settings of an option that takes the name of a file.
 FILE: dict[str, Any] = {"metavar": "FILE", "shell_complete": files}
-"""Of an option that takes the name of a file."""
 
 
 def states(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     return _beginning([*(state.value.lower() for state in State), "live", "ended"], incomplete.lower())
 
 
+# Settings of an option that chooses runs by their states.
 STATE: dict[str, Any] = {"metavar": "STATE", "multiple": True, "shell_complete": states}
-"""Of an option that chooses runs by their states."""
 
 
 def profile_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return _beginning((name for one in _configurations() for name, _ in one.profiles), incomplete)
+    return _beginning(
+        (name for configuration in _configurations() for name, _ in configuration.profiles), incomplete
+    )
 
 
 def host_names(incomplete: str) -> list[str]:
-    return _beginning((host.name for one in _configurations() for host in one.hosts), incomplete)
+    return _beginning(
+        (host.name for configuration in _configurations() for host in configuration.hosts), incomplete
+    )
 
 
 def _configurations() -> list[Configuration]:

@@ -1,4 +1,4 @@
-"""Reads the standard input of a command that submits, if its ranks are to get it."""
+"""Reads the standard input of a submitting command if the ranks need it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ def with_input(spec: JobSpec) -> JobSpec:
     except OSError:
         raise BadInput("ranks are to read standard input, and it is closed", _FILE_REMEDY) from None
     if is_terminal:
-        seen = f"{spec.command[0]} would read from standard input, and a terminal cannot be passed to ranks"
+        message = (
+            f"{spec.command[0]} would read from standard input, and a terminal cannot be passed to ranks"
+        )
         raise BadInput(
-            seen, f"give it a script, pipe one in (submit {spec.command[0]} <script), or {_FILE_REMEDY}"
+            message, f"give it a script, pipe one in (submit {spec.command[0]} <script), or {_FILE_REMEDY}"
         )
     return spec
 
@@ -79,8 +81,8 @@ def files(spec: JobSpec) -> tuple[tuple[str, bytes], ...]:
         if len(content) > _MAX_SIZE:
             raise BadInput("standard input is larger than 64 MiB", _FILE_REMEDY)
     if not content:
-        seen = f"standard input is empty, and {spec.command[0]} would read nothing else"
-        raise BadInput(seen, f"give it a script, or {_FILE_REMEDY}")
+        message = f"standard input is empty, and {spec.command[0]} would read nothing else"
+        raise BadInput(message, f"give it a script, or {_FILE_REMEDY}")
     return ((os.path.basename(RunPaths("").input), bytes(content)),)
 
 

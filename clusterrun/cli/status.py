@@ -1,4 +1,4 @@
-"""`clusterrun status`: many runs as a table, one in detail, or JSON."""
+"""`clusterrun status`: prints runs as a table, a single run in detail, or JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
     "-w", "--watch", "live", is_flag=True, help="Keep showing them, until the named runs have ended."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
 def status(
-    wanted: tuple[str, ...],
+    names: tuple[str, ...],
     everything: bool,
     state: tuple[str, ...],
     name: str | None,
@@ -51,7 +51,7 @@ def status(
         raise click.UsageError("--watch and --json do not go together: --json is one document")
     context = Context(tell=say)
     chosen = Filter(states(state), name or "", since(begun, context.clock.now()) if begun else 0.0)
-    listing = RunList(context, wanted, chosen, everything)
+    listing = RunList(context, names, chosen, everything)
     if live:
         from clusterrun.cli.status_watch import watch
 
@@ -71,7 +71,7 @@ def status(
 
 
 def _show(context: Context, statuses: list[RunStatus], listing: RunList, chosen: Filter) -> None:
-    shown = len(statuses)
+    count = len(statuses)
     if not listing.named and chosen == EVERYTHING and any(status.sweep for status in statuses):
         from clusterrun.operations.sweep_status import folded  # few have sweeps
 
@@ -82,6 +82,7 @@ def _show(context: Context, statuses: list[RunStatus], listing: RunList, chosen:
         say("there are no runs yet: clusterrun submit train.py starts one")
     else:
         say("no run matches: clusterrun status --all shows all runs")
-    older = listing.older(shown)
+    older = listing.older(count)
     if older > 0 and statuses:
-        say(f"{older} older {'run' if older == 1 else 'runs'}: clusterrun status --all")
+        older_runs = "1 older run" if older == 1 else f"{older} older runs"
+        say(f"{older_runs}: clusterrun status --all")

@@ -1,4 +1,4 @@
-"""What `status` shows of runs: the columns of the table, and the JSON document with its schema."""
+"""Declares the columns and the JSON document of `status`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clusterrun.operations.context import Context
 from clusterrun.reports.view import INTEGER, NUMBER, TEXT, TIME, Kind, View, ViewField, many, one_of, optional
 
 _PAINT = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", State.UNKNOWN: "magenta"}
-# A time that is 0 or None was never told; a count that is negative was never reported.
+# A time of 0 or None and a negative count were never reported.
 MOMENT = optional(TIME, lambda moment: not moment)
 COUNT = optional(INTEGER, lambda count: count < 0)
 ROUNDED = Kind(NUMBER.schema, lambda number: round(number, 4))
@@ -26,7 +26,8 @@ def _style(status: RunStatus) -> str:
 
 
 def _size(status: RunStatus, now: float) -> str:
-    return f"{status.nodes}×{status.world_size // status.nodes if status.nodes else 0}"
+    ranks_per_node = status.world_size // status.nodes if status.nodes else 0
+    return f"{status.nodes}×{ranks_per_node}"
 
 
 def _time(status: RunStatus, now: float) -> str:
@@ -47,10 +48,10 @@ CAUSES = (
 )
 FAILURE = View(
     "Its first failure.",
-    ViewField("rank", "The rank; null where a node failed.", COUNT),
+    ViewField("rank", "The rank; null if a node failed.", COUNT),
     ViewField("node", "The node."),
     ViewField("code", "The exit code; negative for a signal.", INTEGER),
-    ViewField("why", "What was seen, as a sentence."),
+    ViewField("why", "The failure as a sentence."),
     ViewField("at", "When.", MOMENT),
 )
 ATTEMPT = View(
@@ -96,18 +97,20 @@ END_REPORT = View(
     "Times in seconds, memory in bytes; null: not measured.",
     ViewField("queue", "Seconds in the queue, before the first job and between jobs.", ROUNDED),
     ViewField("allocated", "Seconds in which the run had its nodes.", ROUNDED),
-    ViewField("check", "Of these, seconds of pre-flight checks.", ROUNDED),
-    ViewField("between", "Of these, seconds between two attempts in one job.", ROUNDED),
+    ViewField("check", "Seconds of pre-flight checks, a part of `allocated`.", ROUNDED),
+    ViewField("between", "Seconds between two attempts in one job, a part of `allocated`.", ROUNDED),
     ViewField("nodes", "Nodes, spares too.", INTEGER),
-    ViewField("start", "Of the allocated seconds, those in which ranks were started.", optional(ROUNDED)),
-    ViewField("ranks", "Of the allocated seconds, those in which ranks ran.", optional(ROUNDED)),
+    ViewField("start", "Seconds in which ranks were started, a part of `allocated`.", optional(ROUNDED)),
+    ViewField("ranks", "Seconds in which ranks ran, a part of `allocated`.", optional(ROUNDED)),
     ViewField(
         "steps",
-        "Of these, seconds between the first and the last step that the script reported.",
+        "Seconds between the first and the last step that the script reported, a part of `ranks`.",
         optional(ROUNDED),
     ),
     ViewField(
-        "counted", "Of these, seconds in steps that no later attempt had to repeat.", optional(ROUNDED)
+        "counted",
+        "Seconds in steps that no later attempt had to repeat, a part of `steps`.",
+        optional(ROUNDED),
     ),
     ViewField("goodput", "`counted` / `allocated`.", optional(ROUNDED)),
     ViewField("cores_mean", "Cores of a node that its ranks used on average.", optional(ROUNDED)),
@@ -116,16 +119,16 @@ END_REPORT = View(
     ViewField("memory_most", "The most bytes that the ranks of a node had at once.", optional(ROUNDED)),
     ViewField("memory_asked", "Bytes of a node that were asked for.", optional(INTEGER)),
     ViewField("gpus", "GPUs that were looked at.", optional(INTEGER)),
-    ViewField("gpus_idle", "Those that were never busy.", optional(INTEGER)),
+    ViewField("gpus_idle", "GPUs that were never busy.", optional(INTEGER)),
     ViewField("gpu_busy_mean", "The share of the time in which GPUs were busy.", optional(ROUNDED)),
     ViewField("gpu_busy_most", "The highest of a node in one sample.", optional(ROUNDED)),
     ViewField(
         "gpu_memory_most", "The share of its memory that the fullest GPU had taken.", optional(ROUNDED)
     ),
-    ViewField("gpu_joules", "What the GPUs drew, as they say.", optional(ROUNDED)),
+    ViewField("gpu_joules", "Joules that the GPUs counted.", optional(ROUNDED)),
     ViewField(
         "node_joules",
-        "What Slurm measured of all nodes (ConsumedEnergy of the accounting).",
+        "Joules that Slurm measured on all nodes (ConsumedEnergy of the accounting).",
         optional(ROUNDED),
     ),
     ViewField("smaller", "Options that would have been enough.", many(TEXT, "An option with its value.")),
@@ -142,7 +145,7 @@ RUN = View(
     ViewField("name", "Its name."),
     ViewField(
         "cluster",
-        "Where it runs.",
+        "The scheduler of the run.",
         one_of(("slurm", "local")),
     ),
     ViewField(
@@ -155,7 +158,7 @@ RUN = View(
     ),
     ViewField(
         "phase",
-        "What it does at the moment.",
+        "The current phase.",
         one_of(Phase),
         header="PHASE",
         cell=lambda status, now: status.phase.value,
@@ -197,13 +200,13 @@ RUN = View(
 )
 
 STATUS = View(
-    "What `status --json` and `wait --json` print.",
+    "The output of `status --json` and `wait --json`.",
     ViewField("runs", "The runs, in the order of the table.", many(RUN)),
 )
 
 
 def document(statuses: Iterable[RunStatus], context: Context | None = None) -> dict[str, Any]:
-    """What ``--json`` prints. With a ``context`` each run has its attempts and its end report too."""
+    """Return the JSON document. A ``context`` adds the attempts and the end report of each run."""
     runs = [{**fields(status), **(_details(context, status) if context else {})} for status in statuses]
     return STATUS.document({"runs": runs})
 
@@ -214,7 +217,7 @@ def _details(context: Context, status: RunStatus) -> dict[str, Any]:
 
     try:
         state = context.store.state(status.run_id)
-    except ClusterrunError:  # the reason of the run tells why
+    except ClusterrunError:  # the reason of the run explains it
         state = None
     return {
         "attempts": state.attempts if state else (),
@@ -228,9 +231,9 @@ def plain(statuses: Sequence[RunStatus], now: float) -> list[str]:
 
 
 def drawn(statuses: Sequence[RunStatus], now: float, width: int, has_colours: bool) -> terminal.Drawing:
-    """Draw a table for a terminal. Reasons stand below their runs if they have no room beside them.
+    """Draw a table for a terminal. Reasons are below their runs if the terminal is too narrow.
 
-    Then the reason of a run that ended well is left out.
+    The reason of a run that completed is omitted in that case.
     """
     styles = {"STATE": list(map(_style, statuses))} if has_colours else {}
     well = [place for place, status in enumerate(statuses) if status.state is State.COMPLETED]
@@ -240,7 +243,7 @@ def drawn(statuses: Sequence[RunStatus], now: float, width: int, has_colours: bo
 
 
 def show(statuses: Sequence[RunStatus], now: float) -> None:
-    """Print the table. On a terminal live runs and the newest ones stand last, where the eye is."""
+    """Print the table. On a terminal, live and newest runs come last, next to the prompt."""
     if not sys.stdout.isatty():
         print("\n".join(plain(statuses, now)))
         return

@@ -1,4 +1,4 @@
-"""`clusterrun status --watch`: the same runs again and again, quietly for Slurm."""
+"""`clusterrun status --watch`: shows runs repeatedly, with few requests to Slurm."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from clusterrun.operations.list_runs import RunList
 from clusterrun.operations.sweep_status import folded
 from clusterrun.operations.wait import gist
 
+# Seconds between polls of the runs' own files.
 LOOK_EVERY = 1.0
-"""Seconds between polls of the runs' own files."""
+# The pause after a look is this many times as long as the look.
 SHARE = 10
-"""The pause after a look, as a multiple of the time that the look took."""
+# Seconds for which an answer of Slurm is reused. The time grows while nothing changes.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 30.0
-"""Seconds for which an answer of Slurm will do: more while nothing happens."""
 
 
 class StatusWatch:
-    """The runs of a listing over time; asks Slurm less often while nothing changes."""
+    """The runs of a listing over time. It asks Slurm less often while nothing changes."""
 
     def __init__(self, context: Context, listing: RunList) -> None:
         self._context = context
         self._listing = listing
         self._pause = FIRST_PAUSE
         self._before: list[tuple[str, ...]] = []
-        self.found: list[RunStatus] = []
+        self.statuses: list[RunStatus] = []
         self.notices: list[str] = []
 
     def look(self) -> float:
-        """Look once; the seconds until it is worth looking again."""
+        """Update the statuses. Return the seconds until the next look."""
         began = self._context.clock.monotonic()
         inquiry = self._context.inquiry()
-        found = self._listing.look(inquiry, self._pause)
-        self.found = found if self._listing.named else folded(found, self._context.store)
+        statuses = self._listing.look(inquiry, self._pause)
+        self.statuses = statuses if self._listing.named else folded(statuses, self._context.store)
         self.notices = inquiry.notices
-        now = [_gist(status) for status in self.found]
+        now = [_gist(status) for status in self.statuses]
         self._pause = FIRST_PAUSE if now != self._before else min(self._pause * 1.2, LONGEST_PAUSE)
         self._before = now
         return max(LOOK_EVERY, SHARE * (self._context.clock.monotonic() - began))
 
     @property
     def over(self) -> bool:
-        return bool(self._listing.named) and all(status.state.ended for status in self.found)
+        return bool(self._listing.named) and all(status.state.ended for status in self.statuses)
 
 
 def _gist(status: RunStatus) -> tuple[str, ...]:
-    """What must change for a run to be worth another line: not how long something has lasted."""
+    """Return the facts that cause a new line when they change. Durations are not among them."""
     return status.run_id, status.state, status.phase, str(status.attempt), gist(status.reason)
 
 
 def watch(context: Context, listing: RunList) -> int:
-    """Show the runs until all that were named have ended; Ctrl-C ends it: 130 where an end was awaited."""
+    """Show the runs until all named runs have ended. Ctrl-C returns 130 if runs were named."""
     watching = StatusWatch(context, listing)
     try:
         if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -75,18 +75,18 @@ def watch(context: Context, listing: RunList) -> int:
 
 
 def _in_pipe(context: Context, watching: StatusWatch) -> None:
-    """Every run once, then a line for each change, with the time of day."""
-    shown: dict[str, tuple[str, ...]] = {}
+    """Print every run once, then a line for each change, with the time of day."""
+    gist_by_run: dict[str, tuple[str, ...]] = {}
     shown_notices: list[str] = []
     while True:
         pause = watching.look()
-        changed = [status for status in watching.found if shown.get(status.run_id) != _gist(status)]
+        changed = [status for status in watching.statuses if gist_by_run.get(status.run_id) != _gist(status)]
         now = context.clock.now()
         lines = plain(changed, now) if changed else []
-        for line in lines[1:] if shown else lines:
+        for line in lines[1:] if gist_by_run else lines:
             print(f"{clock_time(now, now)}  {line}")
         sys.stdout.flush()
-        shown.update((status.run_id, _gist(status)) for status in changed)
+        gist_by_run.update((status.run_id, _gist(status)) for status in changed)
         if watching.notices and not shown_notices:
             say("\n".join(watching.notices))
         shown_notices = watching.notices
@@ -96,7 +96,7 @@ def _in_pipe(context: Context, watching: StatusWatch) -> None:
 
 
 def _on_terminal(context: Context, watching: StatusWatch) -> None:
-    """A picture of the runs on the terminal's other screen; what it showed last stays on the first."""
+    """Show the runs on the alternate screen, and print the last picture on the main screen."""
     paint = coloured(sys.stdout)
     try:
         with other_screen() as keys:
@@ -114,16 +114,16 @@ def _on_terminal(context: Context, watching: StatusWatch) -> None:
                 if keys.wait(pause):
                     raise KeyboardInterrupt
     finally:
-        if watching.found:
-            show(watching.found, context.clock.now())
+        if watching.statuses:
+            show(watching.statuses, context.clock.now())
 
 
 def _picture(context: Context, watching: StatusWatch, columns: int, rows: int, paint: bool) -> str:
     now = context.clock.now()
     foot = [*watching.notices, f"{clock_time(now, now)}  q stops watching, the runs continue"]
     lines = ["no runs"]
-    if watching.found:  # the end of a long list is cut: live runs stand first
-        drawing = drawn(sorted(watching.found, key=lambda status: status.state.ended), now, columns, paint)
+    if watching.statuses:  # the end of a long list is cut: live runs stand first
+        drawing = drawn(sorted(watching.statuses, key=lambda status: status.state.ended), now, columns, paint)
         lines = [*drawing.lines, *([left_out_line(drawing.left_out)] if drawing.left_out else [])]
     room = max(1, rows - len(foot) - 1)
     if len(lines) > room:

@@ -1,4 +1,4 @@
-"""`clusterrun submit`: options to a spec, one call, and what to type next."""
+"""`clusterrun submit`: turns options into a spec, submits it and prints the next commands."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class OptionsThenProgram(click.Command):
         return super().parse_args(ctx, args if place is None else [*args[:place], "--", *args[place:]])
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """All of ours; for a TAB within the user's command that command alone."""
-        known = super().get_params(ctx)
+        """Return our parameters. Completion within the user's command only sees that command."""
+        parameters = super().get_params(ctx)
         if not (ctx.resilient_parsing and ctx.params.get("command")):
-            return known
-        return [parameter for parameter in known if isinstance(parameter, click.Argument)]
+            return parameters
+        return [parameter for parameter in parameters if isinstance(parameter, click.Argument)]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Our options; within the user's command files, for it has options of its own."""
+        """Complete our options, or files within the user's command."""
         if ctx.params.get("command"):
             return self.get_params(ctx)[0].shell_complete(ctx, incomplete)
         return super().shell_complete(ctx, incomplete)
 
 
 class Submit(OptionsThenProgram, GroupedCommand):
-    """Such a command with all options of a submission."""
+    """A command with all options of a submission, followed by the user's command."""
 
 
 def _module_at(command: click.Command, args: list[str]) -> int | None:
-    """The place of a ``-m`` among the options of ``command`` in ``args``, if there is one."""
+    """Return the index of a ``-m`` among the options of ``command`` in ``args``, None if there is none."""
     takes_value = {
         name for p in command.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts
     }
@@ -72,7 +72,7 @@ def _module_at(command: click.Command, args: list[str]) -> int | None:
 
 
 def _takes_next(word: str, takes_value: set[str]) -> bool:
-    """Whether the value of the option ``word`` is the next word; in ``-ft`` the last letter may take one."""
+    """Return whether the next argument is the value of ``word``. In ``-ft`` the last letter may take one."""
     if word.startswith("--"):
         return word in takes_value
     valued = [place for place, letter in enumerate(word) if place and f"-{letter}" in takes_value]
@@ -101,7 +101,7 @@ def submit(
     dry_run: bool,
     as_json: bool,
     profile: str | None,
-    **given: Any,
+    **submission: Any,
 ) -> int:
     """Submit COMMAND to run on every node, once per rank, and return at once.
 
@@ -119,7 +119,7 @@ def submit(
     """
     from clusterrun.operations.context import Context
 
-    values = settled(given, profile)
+    values = settled(submission, profile)
     follow, wait = bool(values["follow"].value), bool(values["wait"].value)
     if follow and as_json:
         raise click.UsageError("--json and --follow do not go together: both want stdout")
@@ -131,7 +131,7 @@ def submit(
 
 
 def warn_misplaced(spec: JobSpec, verb: str) -> None:
-    """Warn of options of ours after the script: there they are passed to the script."""
+    """Warn of our options after the script. They are passed to the script."""
     from clusterrun.script.checks import misplaced
 
     own = {name for parameter in submit.params for name in parameter.opts if name.startswith("--")}
@@ -141,24 +141,28 @@ def warn_misplaced(spec: JobSpec, verb: str) -> None:
 
 
 def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
-    """Print what would be submitted; touch nothing."""
+    """Print the submission without submitting it."""
     from clusterrun.operations.submit import draft
     from clusterrun.operations.submit_shapes import drafts
 
-    made = drafts(spec, context) if spec.shapes else [draft(spec, context)]
-    plans, words = [one.plan for one in made], spec.shape_words
+    previews = drafts(spec, context) if spec.shapes else [draft(spec, context)]
+    plans, shape_names = [plan.plan for plan in previews], spec.shape_words
     first = plans[0]
-    say(*dict.fromkeys(notice for one in made for notice in one.notices))
+    say(*dict.fromkeys(notice for plan in previews for notice in plan.notices))
     if as_json:
-        rows = [{"shape": word, "script": one.script, "argv": one.argv} for word, one in zip(words, plans)]
-        shapes = {"shapes": rows} if words else {}
+        rows = [
+            {"shape": word, "script": plan.script, "argv": plan.argv}
+            for word, plan in zip(shape_names, plans)
+        ]
+        shapes = {"shapes": rows} if shape_names else {}
         print(json.dumps(SUBMISSION.document({**_document(first, ""), **_planned(first), **shapes})))
         return ExitCode.DONE
     say(f"would submit {_what(first.spec)}\nrun directory {first.run_dir}")
-    say(*(() if words else _details(first)))
-    for word, one in zip(words or ("",), plans):
-        say(f"{word}{': ' if word else ''}would run {shlex.join(one.argv)}\nwith this script:")
-        print(one.script, end="")
+    say(*(() if shape_names else _details(first)))
+    for word, plan in zip(shape_names or ("",), plans):
+        prefix = f"{word}: " if word else ""
+        say(f"{prefix}would run {shlex.join(plan.argv)}\nwith this script:")
+        print(plan.script, end="")
     return ExitCode.DONE
 
 
@@ -191,7 +195,7 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:
-    job = ", ".join(f"job {one}" for one in (run.job_id, *run.record.others))
+    job = ", ".join(f"job {job_id}" for job_id in (run.job_id, *run.record.others))
     job = job if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
     if follow:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
@@ -212,7 +216,8 @@ def _what(spec: JobSpec) -> str:
     if spec.shapes:
         size = f"{' or '.join(spec.shape_words)}, whichever starts first"
     elif spec.per_node:
-        size = f"{spec.nodes_asked} node{'s' if spec.nodes > 1 else ''}, one process each"
+        nodes = "nodes" if spec.nodes > 1 else "node"
+        size = f"{spec.nodes_asked} {nodes}, one process each"
     else:
         size = size_words(spec.nodes, spec.local_size, spec.gpu_type, spec.gpus, spec.min_nodes)
     return f"{spec.name or spec.command[0]} to {where}, {size}"

@@ -1,4 +1,4 @@
-"""The options of a submission for click, made from `model/option_table.py`, and turned back into a spec."""
+"""Declares the options of `model/option_table.py` for click, and turns their values into a spec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def options(table: Iterable[Option]) -> Callable[[F], F]:
-    """A decorator that gives a command the options of ``table``; one that is not said is None."""
+    """Return a decorator that adds the options of ``table``. An option that is not used is None."""
 
     def decorate(command: F) -> F:
         for option in reversed(tuple(table)):
@@ -39,7 +39,9 @@ def _click(option: Option) -> Callable[[F], F]:
     names = [*filter(None, [option.short]), name, *option.also, option.field]
     about: dict[str, Any] = {"help": option.help, "group": option.group, "common": option.common}
     if option.kind == "switch":
-        switch = [f"{name}/--no-{option.name}" if one == name else one for one in names]
+        switch = [
+            f"{name}/--no-{option.name}" if option_name == name else option_name for option_name in names
+        ]
         return grouped(*switch, default=None, **about)
     return grouped(
         *names,
@@ -78,53 +80,53 @@ dry_run_option = grouped(
 )
 
 
-def settled(given: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
-    """Every option with its value and origin: command line, environment, profile, project, user, default.
+def settled(options: dict[str, Any], profile: str | None, quiet: bool = False) -> dict[str, Setting]:
+    """Return each option's value and origin: command line, environment, profile, project, user, default.
 
-    Unless ``quiet``, stderr names the project's file where one was read: it may lie in any folder above.
+    Print the path of the project's file unless ``quiet``, since it may be in any parent folder.
     """
-    gres = given.pop("gres", None)
-    if gres is not None and given.get("gpus") is not None:
+    gres = options.pop("gres", None)
+    if gres is not None and options.get("gpus") is not None:
         raise click.UsageError("--gpus and --gres are the same: give one of them")
     if gres is not None:
         gpus = option_table.CONFIGURABLE["gpus"]
-        given = {**given, "gpus": settings.read_value(gpus, gpu_request.from_gres(gres), "--gres")}
-    said = tuple(
+        options = {**options, "gpus": settings.read_value(gpus, gpu_request.from_gres(gres), "--gres")}
+    typed_values = tuple(
         (name, value)
-        for key, value in given.items()
+        for key, value in options.items()
         if (name := key.replace("_", "-")) in option_table.CONFIGURABLE and value not in (None, ())
     )
     chosen = profile or os.environ.get(settings.PROFILE_VARIABLE, "")
     read = profiles.load(os.getcwd(), os.environ)
-    for one in read:
-        if not quiet and os.path.basename(one.path) == profiles.PROJECT_FILE:
-            say(f"options are read from {one.path}")
-    typed = Source("command line", said)
+    for configuration in read:
+        if not quiet and os.path.basename(configuration.path) == profiles.PROJECT_FILE:
+            say(f"options are read from {configuration.path}")
+    typed = Source("command line", typed_values)
     return settings.settle([typed, *settings.from_environment(os.environ), *profiles.sources(read, chosen)])
 
 
 def defaults(names: Iterable[str]) -> dict[str, Setting]:
-    """The settings of these options as if nobody had said anything."""
-    known = option_table.CONFIGURABLE
-    return {name: Setting(name, known[name].default, settings.DEFAULT) for name in names}
+    """Return the default settings of these options."""
+    configurable = option_table.CONFIGURABLE
+    return {name: Setting(name, configurable[name].default, settings.DEFAULT) for name in names}
 
 
 def to_spec(
     command: Sequence[str], settled: dict[str, Setting], after: tuple[str, ...] = (), **more: Any
 ) -> JobSpec:
-    """The submission that the settings mean; ``more`` are fields of the spec. Raises ``BadInput``."""
+    """Return the spec of the settings. ``more`` are further fields. Raise ``BadInput`` for wrong values."""
     from clusterrun.api import spec_of
 
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value
         unsaid = option.kind == "number" and option.otherwise and value == option.default
         if unsaid and isinstance(value, int) and setting.origin != settings.DEFAULT:
-            seen = f"--{name} must be at least {value + 1}, not {value}"
-            raise BadInput(seen, f"give --{name} {value + 1} or more, or leave it out")
+            message = f"--{name} must be at least {value + 1}, not {value}"
+            raise BadInput(message, f"give --{name} {value + 1} or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     is_without_gpus = settled["gpus"].origin != settings.DEFAULT and str(settled["gpus"].value) == "0"
     if is_without_gpus and not (values["ranks_per_node"] or values.get("shapes")):
-        values["ranks_per_node"] = 1  # CPU ranks are meant: GPUs were not forgotten
+        values["ranks_per_node"] = 1  # --gpus 0 asks for CPU ranks
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))
     del values["follow"], values["wait"], values["slurm_every"], values["trust"]

@@ -1,4 +1,4 @@
-"""What `submit --json` prints."""
+"""Declares the JSON document of `submit`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from clusterrun.reports.view import BOOLEAN, OBJECT, TEXT, View, ViewField, many
 PYTHON = View(
     "The ranks' interpreter.",
     ViewField("path", "Its path; empty where the job finds it."),
-    ViewField("why", "What chose it."),
+    ViewField("why", "The reason for the choice."),
     ViewField("by_setup", "The job looks for it after the lines of `--setup`.", BOOLEAN),
     ViewField("before", "`PATH` is compared with this one.", is_required=False),
 )
 CONTAINER = View(
-    "What ranks run in.",
+    "The container of the ranks.",
     ViewField("image", "The image: a path, or a name."),
-    ViewField("runtime", "What starts it.", one_of(RUNTIMES)),
+    ViewField("runtime", "The program that starts it.", one_of(RUNTIMES)),
     ViewField(
         "mounts",
-        "What is mounted, what clusterrun adds included.",
+        "All mounts, also those that clusterrun adds.",
         many(
             View(
                 "One mount.",
                 ViewField("source", "A path of the host."),
-                ViewField("target", "Where it is inside."),
+                ViewField("target", "The path inside."),
                 ViewField("read_only", "It cannot be written inside.", BOOLEAN),
             )
         ),
@@ -34,14 +34,14 @@ SHAPE = View(
     "One of them.",
     ViewField("shape", "As it was written."),
     ViewField("script", "Its batch script."),
-    ViewField("argv", "What queues it.", many(TEXT, "One word.")),
+    ViewField("argv", "The command that queues it.", many(TEXT, "One word.")),
 )
 SUBMISSION = View(
-    "What `submit --json` prints, and with `--dry-run` what would be submitted.",
+    "The output of `submit --json`, also with `--dry-run`.",
     ViewField("run_id", "The run, as every other command takes it."),
     ViewField("job_id", "Slurm's job, or the process of a local run; empty in a dry run."),
     ViewField("name", "The run's name."),
-    ViewField("cluster", "Where it runs.", one_of((Cluster.SLURM, Cluster.LOCAL))),
+    ViewField("cluster", "The scheduler of the run.", one_of((Cluster.SLURM, Cluster.LOCAL))),
     ViewField("run_dir", "The run directory."),
     ViewField("command", "COMMAND as it was typed.", many(TEXT, "One word.")),
     ViewField("python", "`--dry-run` only. The ranks' interpreter.", PYTHON, is_required=False),
@@ -56,7 +56,10 @@ SUBMISSION = View(
         "survival", "`--dry-run` only. The budgets of restarts, as they will hold.", OBJECT, is_required=False
     ),
     ViewField(
-        "container", "`--dry-run` with `--container` only. What ranks run in.", CONTAINER, is_required=False
+        "container",
+        "`--dry-run` with `--container` only. The container of the ranks.",
+        CONTAINER,
+        is_required=False,
     ),
     ViewField(
         "shapes",

@@ -1,4 +1,4 @@
-"""`clusterrun sweep`: points to runs, what became of them, and their results."""
+"""`clusterrun sweep`: runs a script for many points, and shows their states and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
-from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context
 from clusterrun.runs.sweep_records import SweepRecord, Sweeps, SweepSearch
 
@@ -41,9 +40,9 @@ class SweepGroup(click.Group):
         """``sweep --set …`` means ``sweep start --set …``."""
         if args and args[0] not in self.commands:
             if not args[0].startswith("-"):
-                words = f"sweep {args[0]!r}: --set or --points stands before the command, or it is one of"
+                problem = f"sweep {args[0]!r}: --set or --points stands before the command, or it is one of"
                 raise click.UsageError(
-                    f"{words} {', '.join(self.commands)}.{meant(args[0], self.commands)}", ctx
+                    f"{problem} {', '.join(self.commands)}.{meant(args[0], self.commands)}", ctx
                 )
             args = ["start", *args]
         return super().parse_args(ctx, args)
@@ -100,7 +99,7 @@ def begin(
     dry_run: bool,
     as_json: bool,
     profile: str | None,
-    **given: Any,
+    **submission: Any,
 ) -> int:
     """Run COMMAND once for every point; {name} in it, or in a value of --env, stands for a value.
 
@@ -125,25 +124,21 @@ def begin(
         raise click.UsageError(
             "a sweep needs --set NAME=VALUES or --points FILE; for one run: clusterrun submit"
         )
-    values = settled(given, profile)
+    values = settled(submission, profile)
     say(*settings.misspelt(os.environ))
     context, spec = Context(tell=say), to_spec(command, values, after)
     if trials:
         if file:
             raise click.UsageError("--optuna asks for the points itself: give --set, not --points")
-        return _search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context, dry_run, as_json)
+        from clusterrun.operations.sweep_search import foreseen, new_search
+
+        record = new_search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context)
+        if not dry_run:
+            return _go_on(record, context, as_json)
+        say(f"Optuna would ask for {trials} points; the first might be these")
+        return _dry(foreseen(record), context, as_json)
     record = new_sweep(spec, points(sets, file), at_most or 0, context)
     return _dry(record, context, as_json) if dry_run else _announce(start(record, context, say), as_json)
-
-
-def _search(spec: JobSpec, search: SweepSearch, context: Context, dry_run: bool, as_json: bool) -> int:
-    from clusterrun.operations.sweep_search import foreseen, new_search
-
-    record = new_search(spec, search, context)
-    if dry_run:
-        say(f"Optuna would ask for {search.trials} points; the first might be these")
-        return _dry(foreseen(record), context, as_json)
-    return _go_on(record, context, as_json)
 
 
 def _go_on(record: SweepRecord, context: Context, as_json: bool) -> int:
@@ -262,7 +257,7 @@ def retry(word: str, failed: bool) -> int:
 def go_on(word: str, trials: int | None) -> int:
     """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, continue the search.
 
-    If the command that queued points was killed, those that Slurm never got are queued too.
+    Points that Slurm never got are queued too, if the command that queued them was killed.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What `sweep` shows as JSON, and of all sweeps as a table."""
+"""Declares the JSON documents of `sweep` and the table of all sweeps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SWEEP = View(
     ViewField("runs", "How many of its runs are in which state, in words.", header="RUNS"),
 )
 SWEEPS = View(
-    "What `sweep list --json` prints.", ViewField("sweeps", "The sweeps, newest first.", many(SWEEP))
+    "The output of `sweep list --json`.", ViewField("sweeps", "The sweeps, newest first.", many(SWEEP))
 )
 POINT = View(
     "A point.",
@@ -33,7 +33,7 @@ POINT = View(
     ViewField("point", "Each name of the sweep with its value.", by_name(TEXT)),
 )
 STARTED = View(
-    "What `sweep --json` prints once its points are queued.",
+    "The output of `sweep --json` once its points are queued.",
     ViewField("sweep_id", "The sweep."),
     ViewField("name", "Its name."),
     ViewField("job_id", "The newest array; empty without Slurm."),
@@ -47,7 +47,7 @@ RESULT = View(
     ViewField("point", "Each name of the sweep with its value.", by_name(TEXT)),
     ViewField(
         "reported",
-        "What the run reported; null for a number that is none.",
+        "The results of the run; null for a number that is not finite.",
         by_name(any_of("string", "number", "boolean", "null")),
     ),
     ViewField("reason", "Why the run is in that state; empty if it completed."),

@@ -1,4 +1,4 @@
-"""How values look to people: tables, times, colours where a terminal is."""
+"""Renders tables, times and sizes for people, with colours on a terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.visible import visible
 from clusterrun.reports.view import View
 
+# The least width of a table's last column. If less is left, the column is printed below its row.
 ROOM = 30
-"""Columns of a terminal that the last column of a table should have beside the rest; else it stands below."""
 INDENT = "    "
 # Columns between two columns of a table.
 GAP = 2
@@ -31,8 +31,8 @@ def painted(text: str, style: str) -> str:
     return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style else text
 
 
+# All characters below it take one column.
 _FIRST_ODD = "\u0300"
-"""Below it a character takes one column."""
 
 
 def width_of(text: str) -> int:
@@ -45,13 +45,14 @@ def width_of(text: str) -> int:
 
 
 def size_words(nodes: int, each: int, gpu_type: str, gpus: int, least: int = 0) -> str:
-    """The size of a run: ``2 nodes × 8 h100 GPUs = 16 ranks``; ``each`` node has so many ranks.
+    """Return the size of a run, such as ``2 nodes × 8 h100 GPUs = 16 ranks``.
 
-    ``least`` are the fewest nodes that will do (0: exactly ``nodes``).
+    ``each`` is the number of ranks per node, ``least`` the smallest number of nodes (0: exactly ``nodes``).
     """
     kind = (f"{visible(gpu_type)} GPU" if gpu_type else "GPU") if gpus else "CPU rank"
-    size = f"{node_range.as_text(nodes, least)} node{'s' if nodes > 1 else ''}"
-    size += f" × {each} {kind}{'s' if each > 1 else ''}"
+    nodes_word = "nodes" if nodes > 1 else "node"
+    kind += "s" if each > 1 else ""
+    size = f"{node_range.as_text(nodes, least)} {nodes_word} × {each} {kind}"
     ranks = node_range.as_text(nodes * each, least * each)
     return size + (f" = {ranks} ranks" if nodes * each > 1 else "")
 
@@ -61,7 +62,7 @@ def padded(text: str, width: int) -> str:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """``text`` in lines of at most ``width`` columns, broken between words where that can be."""
+    """Return ``text`` in lines of at most ``width`` columns, broken between words if possible."""
     lines, line = [], ""
     for word in text.split(" "):
         if line and width_of(line) + 1 + width_of(word) > width:
@@ -78,16 +79,16 @@ def folded(text: str, width: int) -> list[str]:
 
 @frozen
 class Drawing:
-    """A table as lines for a terminal, and the headers of the columns that it has no room for."""
+    """A table as lines for a terminal."""
 
     lines: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # headers of the omitted columns
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print ``rows`` on stdout: plain aligned lines in a pipe, fitted to the width of a terminal.
 
-    ``spare`` names the columns that a narrow terminal does without, so that the last one has ``ROOM``.
+    ``spare`` names the columns that a narrow terminal omits, so that the last column has ``ROOM``.
     """
     _print([list(heads), *([visible(cell) for cell in row] for row in rows)], spare)
 
@@ -105,7 +106,7 @@ def _print(cells: list[list[str]], spare: Sequence[str]) -> None:
 
 
 def put(drawing: Drawing) -> None:
-    """Print a table on a terminal, and below it which columns it does not show."""
+    """Print a table on a terminal, and name its omitted columns on stderr."""
     print("\n".join(drawing.lines))
     if drawing.left_out:
         print(left_out_line(drawing.left_out), file=sys.stderr)
@@ -135,20 +136,20 @@ def drawn(
 ) -> Drawing:
     """Draw a table, headers first, for a terminal that is ``width`` columns wide.
 
-    Columns of ``spare`` are left out, in that order, until the last one has ``ROOM``, or until the others fit
-    if ``is_last_below``. The last column stands below its row if it has too little room beside it, but not
-    for the ``silent`` rows. ``styles`` holds the style of each row by the header of its column.
+    Columns of ``spare`` are omitted, in that order, until the last column has ``ROOM``, or until the others
+    fit if ``is_last_below``. The last column is printed below its row if it has too little room. It is
+    omitted then for the ``silent`` rows. ``styles`` holds the style of each row by the header of its column.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    kept = narrowed(cells, spare, width, -GAP if is_last_below else ROOM)
-    left_out = tuple(head for head in cells[0] if head not in kept[0])
-    *widths, last = _widths(kept)
+    narrowed_cells = narrowed(cells, spare, width, -GAP if is_last_below else ROOM)
+    left_out = tuple(head for head in cells[0] if head not in narrowed_cells[0])
+    *widths, last = _widths(narrowed_cells)
     room = width - sum(widths) - GAP * len(widths)
     is_beside = room >= min(ROOM, last)
-    heads, *rows = kept if is_beside else [row[:-1] for row in kept]
+    heads, *rows = narrowed_cells if is_beside else [row[:-1] for row in narrowed_cells]
     grid = Table.grid(padding=(0, GAP, 0, 0))
     for place in range(len(heads)):
         is_last = is_beside and place == len(widths)
@@ -173,13 +174,13 @@ def drawn(
     for number, line in enumerate(lines[1:]):
         with_reasons.append(line)
         if number not in silent:
-            parts = folded(kept[number + 1][-1], width - len(INDENT))
+            parts = folded(narrowed_cells[number + 1][-1], width - len(INDENT))
             with_reasons += [INDENT + part for part in parts if part]
     return Drawing(tuple(with_reasons), left_out)
 
 
 def narrowed(rows: list[list[str]], spare: Sequence[str], width: int, room: int) -> list[list[str]]:
-    """``rows`` without as many of the spare columns as it takes to leave ``room`` for the last one."""
+    """Return ``rows`` without spare columns, until the last column has ``room``."""
     for head in spare:
         if sum(_widths(rows)[:-1]) + GAP * (len(rows[0]) - 1) + room <= width:
             break

@@ -1,4 +1,4 @@
-"""`clusterrun top`: what a run uses of its nodes, live on a terminal, as lines in a pipe, or as JSON."""
+"""`clusterrun top`: shows a run's usage of its nodes, live on a terminal, as lines in a pipe, or as JSON."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from clusterrun.reports.view import INTEGER, NUMBER, TIME, View, ViewField, many
 from clusterrun.system import Clock
 
 HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMORY", "WATTS", "°C")
-# Columns that a narrow terminal does without, in this order.
+# Columns that a narrow terminal omits, in this order.
 SPARE = ("°C", "WATTS", "SENT", "RECEIVED", "GPU MEMORY", "CORES")
+# A node whose newest sample is older counts as silent.
 STALE_SECONDS = 30.0
-"""A sample this old says that the node is silent, not that it uses little."""
 
 
 RANK_USE = View(
@@ -60,8 +60,8 @@ MEANS = View(
         "most_gpu_memory", "The share of its memory that the fullest GPU had taken; -1: not measured.", NUMBER
     ),
     ViewField("gpus", "GPUs that were looked at.", INTEGER),
-    ViewField("idle", "Those that were never busy; -1: not measured.", INTEGER),
-    ViewField("joules", "What the GPUs drew, as they say; -1: not measured.", NUMBER),
+    ViewField("idle", "GPUs that were never busy; -1: not measured.", INTEGER),
+    ViewField("joules", "Joules that the GPUs counted; -1: not measured.", NUMBER),
 )
 NODE_USE = View(
     "A node, over the newest sample.",
@@ -76,14 +76,14 @@ NODE_USE = View(
     ViewField("sent", "Bytes per second, all networks.", NUMBER),
     ViewField("ranks", "Its ranks.", many(RANK_USE), is_required=False),
     ViewField("gpus", "Its GPUs.", many(GPU_USE), is_required=False),
-    ViewField("gpus_said", "Why there is nothing in `gpus` where there should be.", is_required=False),
+    ViewField("gpus_said", "The reason why `gpus` is empty although the node has GPUs.", is_required=False),
     ViewField("whole", "Means since the ranks were started.", optional(MEANS), is_required=False),
 )
 TOP = View(
-    "What `top --json` prints each interval, one document a line.",
+    "The output of `top --json` each interval, one document a line.",
     ViewField("run_id", "The run."),
     ViewField("at", "When.", TIME),
-    ViewField("nodes", "The nodes that were asked for.", many(NODE_USE)),
+    ViewField("nodes", "The requested nodes.", many(NODE_USE)),
 )
 
 
@@ -123,7 +123,7 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
 def _lines(
     live: LiveUsage, clock: Clock, interval: float, text: Callable[[LiveUsage, float], str], between: str
 ) -> None:
-    """Print ``text`` of each look; 0 as ``interval``: of one."""
+    """Print ``text`` of each look, or of a single look if ``interval`` is 0."""
     live.look_first()
     while True:
         print(text(live, clock.now()), flush=True)
@@ -159,7 +159,7 @@ def _on_terminal(live: LiveUsage, clock: Clock, interval: float, ranks: bool | N
 
 
 def _fitted(live: LiveUsage, now: float, ranks: bool | None, columns: int, rows: int) -> list[str]:
-    """As much as the window holds: ranks where they fit, else nodes, else the first of them."""
+    """Return the lines that fit the window: all ranks, else only nodes, else the first nodes."""
     room, paint = rows - 4, coloured(sys.stdout)
     lines = _table(live, now, ranks is not False, paint, columns)
     if len(lines) > room and ranks is None:
@@ -172,16 +172,16 @@ def _fitted(live: LiveUsage, now: float, ranks: bool | None, columns: int, rows:
 
 def _headline(live: LiveUsage, now: float) -> str:
     status = live.status
-    said = f"{visible(status.run_id)}  {status.state.value}, {status.phase.value}  {clock_time(now, now)}"
-    return said if live.uses else f"{said}  no node has sent a sample yet"
+    headline = f"{visible(status.run_id)}  {status.state.value}, {status.phase.value}  {clock_time(now, now)}"
+    return headline if live.uses else f"{headline}  no node has sent a sample yet"
 
 
 def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
     rows = [row for use in live.uses for row in (_node(use, now), *(_ranks(use) if ranks else ()))]
     if not rows:
         return []
-    kept = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
-    cells = [[row[place] for place in kept] for row in (HEADS, *rows)]
+    filled = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
+    cells = [[row[place] for place in filled] for row in (HEADS, *rows)]
     left_out = []
     for head in SPARE if columns else ():
         if max(map(len, aligned(cells))) < columns:
@@ -216,7 +216,7 @@ def _node(use: NodeUse, now: float) -> tuple[str, ...]:
 
 
 def _ranks(use: NodeUse) -> list[tuple[str, ...]]:
-    """A row for each rank, with its GPU where there are as many of both."""
+    """Return a row per rank. It shows a GPU if the node has as many GPUs as ranks."""
     paired = use.gpus if len(use.gpus) == len(use.ranks) else ()
     rows = []
     for number, rank in enumerate(use.ranks):
@@ -234,5 +234,5 @@ def _ranks(use: NodeUse) -> list[tuple[str, ...]]:
 
 
 def _sum(values: Sequence[float]) -> str:
-    known = [value for value in values if value >= 0]
-    return f"{sum(known):.0f}" if known else ""
+    measured = [value for value in values if value >= 0]
+    return f"{sum(measured):.0f}" if measured else ""

@@ -1,9 +1,8 @@
-"""`clusterrun wait`: returns when runs have ended, with the worst of their exit codes."""
+"""`clusterrun wait`: waits for the end of runs and returns the worst exit code."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import click
 
@@ -19,14 +18,14 @@ from clusterrun.operations.list_runs import runs_named
 from clusterrun.operations.wait import RunWait
 from clusterrun.runs.sweep_records import Sweeps
 
+# If more runs than this are awaited, details are printed only for those that failed.
 MANY = 3
-"""Of more runs only those are told at length that did not end well."""
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, as status does.")
-@click.argument("wanted", metavar="[RUN]...", nargs=-1, shell_complete=runs)
-def wait(wanted: tuple[str, ...], as_json: bool) -> int:
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=runs)
+def wait(names: tuple[str, ...], as_json: bool) -> int:
     """Wait until every RUN has ended; exit 0 if all ended well, else 1 (3: its nodes were unfit).
 
     A run that can never start, as Slurm says, is not waited for: exit 1, with the reason. Ctrl-C
@@ -38,27 +37,23 @@ def wait(wanted: tuple[str, ...], as_json: bool) -> int:
       clusterrun wait last
     """
     context = Context(tell=say)
-    ids = runs_named(context, wanted or ("last",))
+    ids = runs_named(context, names or ("last",))
+    ended: list[RunStatus] = []
     try:
-        ended = [_wait(context, run_id, as_json, len(ids)) for run_id in ids]
+        for run_id in ids:
+            status = RunWait(context, run_id, say).wait(None)
+            ended.append(status)
+            if not as_json:
+                put(f"{status.run_id} {status.state.value}")
+            if len(ids) <= MANY or status.state is not State.COMPLETED:
+                print_end(context, status)
     except KeyboardInterrupt:
         return detached(" ".join(ids), "wait")
     if as_json:
         put(json.dumps(document(ended, context)))
-    return max((*map(exit_code, ended), *_unqueued(context, wanted)))
-
-
-def _unqueued(context: Context, wanted: tuple[str, ...]) -> Iterator[ExitCode]:
-    for found in filter(None, map(Sweeps(context.store).find, wanted)):
-        if found.waiting:
-            say(f"{len(found.waiting)} points are not queued: clusterrun sweep continue {found.name}")
-            yield ExitCode.FAILED
-
-
-def _wait(context: Context, run_id: str, as_json: bool, count: int) -> RunStatus:
-    status = RunWait(context, run_id, say).wait(None)
-    if not as_json:
-        put(f"{status.run_id} {status.state.value}")
-    if count <= MANY or status.state is not State.COMPLETED:
-        print_end(context, status)
-    return status
+    codes = [exit_code(status) for status in ended]
+    for sweep in filter(None, map(Sweeps(context.store).find, names)):
+        if sweep.waiting:
+            say(f"{len(sweep.waiting)} points are not queued: clusterrun sweep continue {sweep.name}")
+            codes.append(ExitCode.FAILED)
+    return max(codes)

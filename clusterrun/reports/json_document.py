@@ -28,7 +28,7 @@ NODE = View(
     ViewField("findings", "Worst first.", many(FINDING)),
 )
 REPORT = View(
-    "What `report --json` and `check --json` print.",
+    "The output of `report --json` and `check --json`.",
     ViewField("verdict", "The verdict of the whole check.", one_of(Grade)),
     ViewField("seconds", "How long it took.", NUMBER),
     ViewField("rounds", "Rounds of collective tests.", INTEGER),
