@@ -1,7 +1,7 @@
-"""The coordinator of a run on this machine, as a process: known by its id, alive or not, ended.
+"""Identifies, checks and ends the coordinator process of a run on this machine.
 
-The job id of such a run is ``PID.START``, with the process's start in the kernel's ticks since
-boot: a process id that was given out again is somebody else.
+The job id of such a run is ``PID.START``. START is the process's start in kernel ticks since boot, which
+distinguishes processes that have the same process id one after the other.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from clusterrun import proc
 from clusterrun.model.contract import KILL_WAIT_SECONDS
 from clusterrun.system import Clock
 
+# Seconds in which a coordinator ends its run after SIGKILL to its ranks.
 AFTER_RANKS_SECONDS = 20.0
-"""What a coordinator needs to end its run, beside the time that its ranks have from SIGTERM to SIGKILL."""
 END_SECONDS = KILL_WAIT_SECONDS + AFTER_RANKS_SECONDS
 PAUSE = 0.05
+# Seconds of waiting before the user gets a message.
 NOTICE_AFTER = 2.0
-"""Seconds before a user who waits gets a message."""
 
 
 def identity(pid: int) -> str:
-    """The job id of the living process ``pid``; '' when there is none (a zombie has ended)."""
+    """Return the job id of the live process ``pid``, '' if there is none. A zombie counts as ended."""
     process = proc.read(pid)
     if process is None or process.state in proc.GONE_STATES:
         return ""
@@ -39,9 +39,9 @@ def alive(job_id: str) -> bool:
 def end(
     job_id: str, clock: Clock, limit: float = END_SECONDS, slow: Callable[[], None] = lambda: None
 ) -> bool:
-    """Ask the coordinator to end its run; whether it is gone after at most ``limit`` seconds and a little.
+    """End the coordinator. Return whether it is gone after at most ``limit`` + 2 seconds.
 
-    One that does not end is killed: its agents then end the ranks when their lease runs out.
+    A coordinator that ignores SIGTERM is killed. Its agents end the ranks when their lease expires.
     """
     patience = min(limit, NOTICE_AFTER)
     if _gone_after(job_id, clock, patience, signal.SIGTERM, signal.SIGCONT):

@@ -1,6 +1,6 @@
-"""Start a plan on this machine: its coordinator, in a session that a Ctrl-C in the terminal does not reach.
+"""Starts the coordinator of a plan on this machine, in a session that Ctrl-C in the terminal does not reach.
 
-``main`` is the program that starts the coordinator and watches it, with submitit's local controller.
+``main`` is the program that starts and watches the coordinator with submitit's local controller.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from clusterrun.model.errors import SchedulerError
 from clusterrun.script.plan import Plan
 
 START_SECONDS = 60.0
+# The current directory is removed from sys.path, since it may hold a file named like a module of
+# Python. Our own folder is added, since this Python may lack it.
 PROGRAM = """import sys
 sys.path = [place for place in sys.path if place] + sys.argv[1:]
 from clusterrun.local.start_run import main
 main()"""
-"""Without the current directory, where a file of the user's may be named as a module of Python's; with our
-own folder, which this Python may not know."""
 LAST_LINES = 10
+# submitit ends a task after this time. The coordinator enforces the time limit of a run.
 TEN_YEARS = 10 * 366 * 86400
-"""submitit ends a task after its time; the time limit of a run is the coordinator's to keep."""
 
 
 def start(plan: Plan, environment: Mapping[str, str]) -> str:
-    """Start ``plan``, whose script stands in the run directory; the id of its coordinator's process."""
+    """Start ``plan``, whose script is in the run directory. Return the id of its coordinator's process."""
     for_controller = {
         **environment,
         "SUBMITIT_LOCAL_NTASKS": "1",
@@ -55,8 +55,8 @@ def start(plan: Plan, environment: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Start the task in a session of its own, say its job id on stdout, then watch it to its end."""
-    from submitit.local.local import Controller  # here: the process that submits need not load it
+    """Start the task in a session of its own, print its job id, and watch it to its end."""
+    from submitit.local.local import Controller  # the submitting process does not load it
 
     if os.fork():
         os._exit(0)
@@ -71,7 +71,7 @@ def main() -> None:
     controller.start_tasks()
     shutil.rmtree(folder)  # the script itself writes to job.out
     print(processes.identity(controller.tasks[0].pid), flush=True)
-    # Whoever started us waits until nobody holds its pipes any more.
+    # The caller waits until all writers of its pipes have closed them.
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     try:
