@@ -123,8 +123,8 @@ class Run:
         from clusterrun.operations.wait import RunWait
 
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
-            seen = f"timeout: {timeout!r} is not a number of seconds"
-            raise BadInput(seen, "leave it out to wait to the end")
+            message = f"timeout: {timeout!r} is not a number of seconds"
+            raise BadInput(message, "leave it out to wait to the end")
         return RunWait(self._context, self.run_id, tell).wait(timeout)
 
     def logs(
@@ -144,8 +144,8 @@ class Run:
 
         if stream not in ("both", "out", "err"):
             raise BadInput(f"stream: {stream!r} is not out, err or both", "leave it out for both")
-        wanted = LogRequest(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
-        reader = RunLogs(self._context, self.run_id, wanted)
+        request = LogRequest(_ranks(ranks), stream, _whole("tail", tail), _whole("attempt", attempt))
+        reader = RunLogs(self._context, self.run_id, request)
 
         def lines(follow: bool) -> Iterator[str]:
             from clusterrun.logs.format import headed
@@ -227,7 +227,7 @@ class SweepRuns:
 
     def wait(self, tell: Tell = quiet) -> list[RunStatus]:
         """Return when every run has ended, or can never start."""
-        return [one.wait(tell=tell) for one in self.runs]
+        return [member.wait(tell=tell) for member in self.runs]
 
     def cancel(self, tell: Tell = quiet) -> list[RunStatus]:
         """End every run."""
@@ -271,8 +271,8 @@ def sweep(
     axes = [(name, list(values)) for name, values in points.items()] if isinstance(points, Mapping) else []
     listed = combined([{}] if isinstance(points, Mapping) else list(points), axes, "points")
     spec = spec_of(command, cwd or os.getcwd(), options, context.environ)
-    made = new_sweep(spec, listed, _whole("at_most", at_most) or 0, context)
-    return SweepRuns(start(made, context, tell), context)
+    record = new_sweep(spec, listed, _whole("at_most", at_most) or 0, context)
+    return SweepRuns(start(record, context, tell), context)
 
 
 def spec_of(
@@ -289,8 +289,8 @@ def spec_of(
     values = {**spec_fields.fields(options, environ or {}), **more}
     spec = JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
     if shadow := shadowed_by(spec.name):
-        seen = f"--name {spec.name} names a run that no command could find: {spec.name} means {shadow}"
-        raise BadInput(seen, f"give another name, for example --name run-{spec.name}")
+        message = f"--name {spec.name} names a run that no command could find: {spec.name} means {shadow}"
+        raise BadInput(message, f"give another name, for example --name run-{spec.name}")
     return spec
 
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from clusterrun.model.container import Container, Mount
 
+# Before the name of a variable on its way into a container.
 FORWARDED_PREFIX = "CLUSTERRUN_CARRIED_"
-"""Before the name of a variable on its way into a container."""
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# They describe the host's files; inside they are the image's, but for those that the user set by --env.
 _OF_THE_HOST = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX"),
@@ -29,7 +30,6 @@ _OF_THE_HOST = frozenset(
         *("SHELL", "TMPDIR", "BASH_ENV", "ENV"),
     )
 )
-"""They describe the host's files; inside they are the image's, but for those that the user set by --env."""
 _SHARED_BY_CHARLIECLOUD = ("/dev", "/proc", "/sys", "/tmp")
 
 
@@ -41,8 +41,8 @@ class NodeDevices:
     amd: bool = False
     infiniband: bool = False
     root: bool = False
+    # An image of Charliecloud's that is a folder holds the variables of its image.
     image_environment: bool = False
-    """An image of Charliecloud's that is a folder holds the variables of its image."""
     image_is_folder: bool = False
 
 
@@ -65,12 +65,12 @@ class ContainerRuntime:
 
 def _apptainer(container: Container, node: NodeDevices) -> tuple[str, ...]:
     flags = [*(["--nv"] if node.nvidia else []), *(["--rocm"] if node.amd else [])]
-    binds = [word for one in container.mounts for word in ("--bind", _bind(one))]
+    binds = [word for mount in container.mounts for word in ("--bind", _bind(mount))]
     return ("exec", *flags, *binds, "--pwd", "/", container.image)
 
 
 def _charliecloud(container: Container, node: NodeDevices) -> tuple[str, ...]:
-    binds = [f"--bind={one.source}:{one.target}" for one in container.mounts]
+    binds = [f"--bind={mount.source}:{mount.target}" for mount in container.mounts]
     return (*(["--set-env"] if node.image_environment else []), *binds, container.image, "--")
 
 
@@ -82,7 +82,7 @@ def _podman(container: Container, node: NodeDevices) -> tuple[str, ...]:
     flags += ["--device=nvidia.com/gpu=all"] if node.nvidia else []
     flags += ["--device=/dev/kfd", "--device=/dev/dri"] if node.amd else []
     flags += ["--device=/dev/infiniband"] if node.infiniband else []
-    binds = [f"--volume={_bind(one)}" for one in container.mounts]
+    binds = [f"--volume={_bind(mount)}" for mount in container.mounts]
     return ("run", *flags, *binds, *(["--rootfs"] if node.image_is_folder else []), container.image)
 
 
@@ -91,10 +91,11 @@ def _pyxis(container: Container, node: NodeDevices) -> tuple[str, ...]:
     return (f"container-image={container.image}", f"container-mounts={binds}")
 
 
-def _bind(one: Mount) -> str:
-    return f"{one.source}:{one.target}" + (":ro" if one.read_only else "")
+def _bind(mount: Mount) -> str:
+    return f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
 
 
+# In the order in which one is taken by default; ``slurm`` only where somebody does.
 TABLE = {
     "pyxis": ContainerRuntime((), ("squashfs", "name"), _pyxis, ":,"),
     "apptainer": ContainerRuntime(
@@ -104,7 +105,6 @@ TABLE = {
     "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
     "slurm": ContainerRuntime((), (), lambda one, _: (f"container={one.image}",), mounts=False),
 }
-"""In the order in which one is taken by default; ``slurm`` only where somebody does."""
 
 
 def form(image: str, is_folder: bool) -> str:
@@ -130,8 +130,10 @@ def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
 
 def environment_inside(environment: Mapping[str, str], set_by_user: Iterable[str]) -> dict[str, str]:
     """``environment`` without what describes the host; ``set_by_user`` are names that the user has set."""
-    kept = frozenset(set_by_user)
-    return {name: value for name, value in environment.items() if name in kept or name not in _OF_THE_HOST}
+    user_names = frozenset(set_by_user)
+    return {
+        name: value for name, value in environment.items() if name in user_names or name not in _OF_THE_HOST
+    }
 
 
 def forwarded_environment(
@@ -174,8 +176,8 @@ def in_container(
     runtime = TABLE[container.runtime]
     program = program_of(container.runtime, environment.get("PATH", os.defpath)) or runtime.programs[0]
     hidden = environment.get("CUDA_VISIBLE_DEVICES") == ""
-    words = runtime.words(container, devices_here(container, hidden))
-    return (program, *words, *argv), forwarded_environment(container.runtime, environment, set_by_user)
+    arguments = runtime.words(container, devices_here(container, hidden))
+    return (program, *arguments, *argv), forwarded_environment(container.runtime, environment, set_by_user)
 
 
 def program_of(runtime: str, path: str) -> str:
@@ -200,29 +202,29 @@ def make_places(container: Container) -> None:
     """Make the folders in an image of Charliecloud's on which something is mounted: it does not itself."""
     if container.runtime != "charliecloud" or not os.path.isdir(container.image):
         return
-    for one in container.mounts:
-        if any(one.target == top or one.target.startswith(top + "/") for top in _SHARED_BY_CHARLIECLOUD):
+    for mount in container.mounts:
+        if any(mount.target == top or mount.target.startswith(top + "/") for top in _SHARED_BY_CHARLIECLOUD):
             continue
         try:
-            _make_place(container.image, one)
+            _make_place(container.image, mount)
         except OSError as error:
             raise ClusterrunError(
-                f"{one.target} cannot be made in the image {container.image}: {error.strerror}",
-                f"make it where the image can be written: mkdir -p {container.image}{one.target}",
+                f"{mount.target} cannot be made in the image {container.image}: {error.strerror}",
+                f"make it where the image can be written: mkdir -p {container.image}{mount.target}",
             ) from error
 
 
-def _make_place(image: str, one: Mount) -> None:
+def _make_place(image: str, mount: Mount) -> None:
     """Part by part: a link in the image may lead to a folder of the host, where nothing may be made."""
     place = image
-    parts = [part for part in one.target.split("/") if part]
+    parts = [part for part in mount.target.split("/") if part]
     for number, part in enumerate(parts):
         place = os.path.join(place, part)
         if os.path.lexists(place):
             if os.path.islink(place):
                 return
             continue
-        if number == len(parts) - 1 and not os.path.isdir(one.source):
+        if number == len(parts) - 1 and not os.path.isdir(mount.source):
             with open(place, "a"):
                 return
         try:

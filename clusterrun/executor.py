@@ -37,8 +37,8 @@ from clusterrun.training.function import CALL, NAME, CallPaths, check_ours
 ENTRY = ("-m", "clusterrun.training.function")
 GIGABYTE = 1024**3
 log = logging.getLogger("clusterrun")
+# A function's time limit if none was given: submitit's own default.
 DEFAULT_MINUTES = 5
-"""A function's time limit if none was given: submitit's own default."""
 
 
 class NotSubmitted(BadInput, RuntimeError):
@@ -48,8 +48,8 @@ class NotSubmitted(BadInput, RuntimeError):
 class ClusterrunJob(core.Job[Any]):
     """A call as a run: its id, its state, what it printed and what it returned."""
 
+    # A result is read whole: a larger one is not, unless somebody raises this.
     max_result_size_gb = 8.0
-    """A result is read whole: a larger one is not, unless somebody raises this."""
 
     def __init__(
         self, folder: str | Path, job_id: str, tasks: Sequence[int] = (0,), context: Context | None = None
@@ -92,7 +92,7 @@ class ClusterrunJob(core.Job[Any]):
     def done(self, force_check: bool = False) -> bool:
         """Whether there is a result, or none will come any more."""
         if self._sub_jobs:
-            return all(one.done() for one in self._sub_jobs)
+            return all(job.done() for job in self._sub_jobs)
         if self._status().state.ended or (self._watch is not None and self._watch.over()):
             return True
         return not self.run.record.spec.restarts and self.paths.result_pickle.exists()
@@ -106,9 +106,9 @@ class ClusterrunJob(core.Job[Any]):
         if not path.exists():
             status = self._status()
             state, rank = status.state.value, self.paths.task_id
-            seen = f"{self.job_id} is {state} and rank {rank} has returned nothing"
-            seen += f": {status.reason}" if status.reason else ""
-            lines = (seen, (self.stderr() or "").strip()[-2000:], f"clusterrun diagnose {self.job_id}")
+            message = f"{self.job_id} is {state} and rank {rank} has returned nothing"
+            message += f": {status.reason}" if status.reason else ""
+            lines = (message, (self.stderr() or "").strip()[-2000:], f"clusterrun diagnose {self.job_id}")
             raise utils.UncompletedJobError("\n".join(filter(None, lines)))
         return _loaded(path, self.max_result_size_gb)
 
@@ -139,14 +139,16 @@ def _loaded(path: Path, most: float) -> tuple[str, Any]:
     check_ours(path)
     size = path.stat().st_size / GIGABYTE
     if size > most:
-        seen = f"the result in {path} has {size:.3g} GiB and would be read whole: up to {most:g} GiB are"
+        message = f"the result in {path} has {size:.3g} GiB and would be read whole: up to {most:g} GiB are"
         remedy = f"return the path of what is large; or say type(job).max_result_size_gb = {size + 1:.0f}"
-        raise utils.UncompletedJobError(f"{seen}\n{remedy}")
+        raise utils.UncompletedJobError(f"{message}\n{remedy}")
     try:
         outcome: tuple[str, Any] = utils.pickle_load(path)
     except (MemoryError, EOFError, pickle.UnpicklingError, AttributeError, ImportError) as error:
-        seen = f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
-        raise utils.UncompletedJobError(seen) from error
+        message = (
+            f"the result in {path} ({size:.3g} GiB) cannot be read here: {type(error).__name__}: {error}"
+        )
+        raise utils.UncompletedJobError(message) from error
     return outcome
 
 
@@ -183,29 +185,29 @@ class ClusterrunExecutor(core.Executor):
 
     def _convert_parameters(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """What submitit's ``AutoExecutor`` calls its parameters."""
-        found = dict(params)
-        if "timeout_min" in found:
-            found["time"] = f"{found.pop('timeout_min')}m"
-        if "mem_gb" in found:
-            found["mem"] = f"{int(found.pop('mem_gb') * 1024)}M"
-        tasks, gpus = found.pop("tasks_per_node", None), found.pop("gpus_per_node", None)
+        parameters = dict(params)
+        if "timeout_min" in parameters:
+            parameters["time"] = f"{parameters.pop('timeout_min')}m"
+        if "mem_gb" in parameters:
+            parameters["mem"] = f"{int(parameters.pop('mem_gb') * 1024)}M"
+        tasks, gpus = parameters.pop("tasks_per_node", None), parameters.pop("gpus_per_node", None)
         if gpus is not None:
-            found["gpus"] = gpus
-        if "cpus_per_task" in found:
-            found["cpus_per_rank"] = found.pop("cpus_per_task")
-        if found.pop("stderr_to_stdout", False):
+            parameters["gpus"] = gpus
+        if "cpus_per_task" in parameters:
+            parameters["cpus_per_rank"] = parameters.pop("cpus_per_task")
+        if parameters.pop("stderr_to_stdout", False):
             self._tell("stderr_to_stdout is ignored: job.stderr() has what was printed as errors")
         if gpus and tasks == 1:
-            found["per_node"] = True
+            parameters["per_node"] = True
         elif tasks is not None:
-            found["ranks_per_node"] = tasks
-        return found
+            parameters["ranks_per_node"] = tasks
+        return parameters
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        wanted = self._convert_parameters(kwargs)
-        options = {name: value for name, value in wanted.items() if name != "at_most"}
+        converted = self._convert_parameters(kwargs)
+        options = {name: value for name, value in converted.items() if name != "at_most"}
         python_options.check("submit", options, python_options.SUBMIT)
-        self.parameters.update(wanted)
+        self.parameters.update(converted)
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
         options = {name: value for name, value in self.parameters.items() if name != "at_most"}
@@ -214,45 +216,45 @@ class ClusterrunExecutor(core.Executor):
         command = (*ENTRY, *_beside_script())
         spec = api.spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
         if spec.min_nodes or spec.shapes:
-            asked = f"shapes={spec.shapes!r}" if spec.shapes else f"nodes={spec.nodes_asked!r}"
-            raise BadInput(f"{asked}: a job has one result for each rank", "give nodes=4")
+            option = f"shapes={spec.shapes!r}" if spec.shapes else f"nodes={spec.nodes_asked!r}"
+            raise BadInput(f"{option}: a job has one result for each rank", "give nodes=4")
         files = [[(CALL, content)] for content in self._pickled(calls, spec)]
         if len(files) == 1:
             ids = [api.launch(spec, self._context, self._tell, files[0]).run_id]
         else:
-            made = new_sweep(spec, [()] * len(files), self.parameters.get("at_most") or 0, self._context)
-            ids = self._started(made, files).run_ids
+            record = new_sweep(spec, [()] * len(files), self.parameters.get("at_most") or 0, self._context)
+            ids = self._started(record, files).run_ids
         ranks = range(spec.nodes if spec.per_node else spec.world_size)
         return [self.job_class(self.folder, run_id, tuple(ranks), self._context) for run_id in ids]
 
     def _started(self, sweep: SweepRecord, files: Sequence[Files]) -> SweepRecord:
         """All calls queued: where a limit holds some back, this waits until there is room for them."""
-        made = start(sweep, self._context, self._tell, files, patient=False)
-        if made.waiting:
+        record = start(sweep, self._context, self._tell, files, patient=False)
+        if record.waiting:
             log.warning(
                 "%s: %d calls are queued; a limit on your jobs holds %d back, which are queued as others end",
-                made.name, len(made.run_ids), len(made.waiting),
+                record.name, len(record.run_ids), len(record.waiting),
             )  # fmt: skip
-            made = start(made, self._context, self._tell, files)
-        return made
+            record = start(record, self._context, self._tell, files)
+        return record
 
     def _pickled(self, calls: Sequence[Any], spec: JobSpec) -> list[bytes]:
         import cloudpickle
 
-        found: list[bytes] = []
+        contents: list[bytes] = []
         for call in calls:
             call.set_timeout(spec.time / 60 or DEFAULT_MINUTES, self.max_num_timeout)
             try:
-                found.append(cloudpickle.dumps(call, pickle.HIGHEST_PROTOCOL))
+                contents.append(cloudpickle.dumps(call, pickle.HIGHEST_PROTOCOL))
             except Exception as error:
-                seen = f"{_name(call)} cannot be sent to the ranks: {type(error).__name__}: {error}"
+                message = f"{_name(call)} cannot be sent to the ranks: {type(error).__name__}: {error}"
                 remedy = "open files, locks, sockets and the like where the function runs, not before"
-                raise NotSubmitted(seen, remedy) from error
-            if len(found[0]) * len(calls) > self.max_pickle_size_gb * GIGABYTE:
-                size = len(found[0]) * len(calls) / GIGABYTE
-                seen = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
-                raise NotSubmitted(seen, "pass paths, not data; or raise executor.max_pickle_size_gb")
-        return found
+                raise NotSubmitted(message, remedy) from error
+            if len(contents[0]) * len(calls) > self.max_pickle_size_gb * GIGABYTE:
+                size = len(contents[0]) * len(calls) / GIGABYTE
+                message = f"{len(calls)} calls of {_name(call)} are about {size:.3g} GiB with their arguments"
+                raise NotSubmitted(message, "pass paths, not data; or raise executor.max_pickle_size_gb")
+        return contents
 
 
 def _beside_script() -> list[str]:

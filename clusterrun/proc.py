@@ -12,10 +12,10 @@ import stat
 from clusterrun.model.frozen import frozen
 
 TICKS = os.sysconf("SC_CLK_TCK")
+# A zombie has ended; only its parent's look at it is missing.
 GONE_STATES = "ZXx"
-"""A zombie has ended; only its parent's look at it is missing."""
+# By SIGSTOP, or by a debugger.
 STOPPED_STATES = ("T", "t")
-"""By SIGSTOP, or by a debugger."""
 
 
 @frozen
@@ -28,8 +28,8 @@ class Process:
     parent: int
     session: int
     started: int
+    # Of processor time, that it has used.
     seconds: float = 0.0
-    """Of processor time, that it has used."""
 
     @property
     def stopped(self) -> bool:
@@ -39,30 +39,30 @@ class Process:
 def read(pid: int) -> Process | None:
     # A name may hold spaces and parentheses: only the last one closes it.
     head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
-    name, words = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
-    if not words:
+    name, fields = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
+    if not fields:
         return None
-    parent, session, started = (int(words[place]) for place in (1, 3, 19))
-    seconds = (int(words[11]) + int(words[12])) / TICKS
-    return Process(pid, name, words[0].decode(), parent, session, started, seconds)
+    parent, session, started = (int(fields[place]) for place in (1, 3, 19))
+    seconds = (int(fields[11]) + int(fields[12])) / TICKS
+    return Process(pid, name, fields[0].decode(), parent, session, started, seconds)
 
 
 def look(pid: int) -> Process | None:
     """The process now; None if it has ended."""
-    found = read(pid)
-    return None if found is None or found.state in GONE_STATES else found
+    process = read(pid)
+    return None if process is None or process.state in GONE_STATES else process
 
 
 def seconds_without_processor(pid: int) -> float:
     """Return how long the process was ready to run and waited for a processor; 0.0 if that is unknown."""
-    words = content(f"/proc/{pid}/schedstat").split()
-    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+    fields = content(f"/proc/{pid}/schedstat").split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def runs(pid: int) -> bool:
     """Whether it lives and is not stopped: then it may answer."""
-    found = look(pid)
-    return found is not None and not found.stopped
+    process = look(pid)
+    return process is not None and not process.stopped
 
 
 def described(process: Process) -> str:
@@ -161,13 +161,13 @@ def reads_pipe(pid: int) -> bool:
 
 def descriptors(pid: int) -> dict[int, str]:
     """What each open descriptor of ``pid`` leads to; empty if one may not look."""
-    found = {}
+    paths = {}
     for name in listed(f"/proc/{pid}/fd"):
         try:
-            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+            paths[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
         except OSError:
             continue
-    return found
+    return paths
 
 
 def written_files(pid: int) -> dict[str, int]:
@@ -193,13 +193,13 @@ def awaited_lock(pid: int) -> tuple[int, str]:
     """
     holder = 0
     for line in content("/proc/locks").decode("ascii", "replace").split("\n"):
-        words = line.split()
-        if len(words) < 8:
+        fields = line.split()
+        if len(fields) < 8:
             continue
-        if words[1] != "->":
-            holder = int(words[4])
-        elif int(words[5]) == pid and holder > 0:
-            return holder, _locked(holder, words[6]) or _locked(pid, words[6])
+        if fields[1] != "->":
+            holder = int(fields[4])
+        elif int(fields[5]) == pid and holder > 0:
+            return holder, _locked(holder, fields[6]) or _locked(pid, fields[6])
     return 0, ""
 
 

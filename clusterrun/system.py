@@ -190,8 +190,8 @@ END_SECONDS = 5.0
 
 def _named(argv: Sequence[str]) -> str:
     """A command as people know it: its first words, without the long ones that only programs read."""
-    words = " ".join(argv)
-    return words if len(words) <= MOST_NAMED else f"{words[:MOST_NAMED].rpartition(' ')[0] or argv[0]} …"
+    text = " ".join(argv)
+    return text if len(text) <= MOST_NAMED else f"{text[:MOST_NAMED].rpartition(' ')[0] or argv[0]} …"
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

@@ -6,14 +6,14 @@ from clusterrun.bench import rates
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen
 
+# The share of a GPU's memory for training; CUDA's context and the allocator's gaps take the rest.
 USABLE = 0.9
-"""The share of a GPU's memory for training; CUDA's context and the allocator's gaps take the rest."""
+# Blocks that FSDP is taken to cut a model into; two of them are whole at any time.
 BLOCKS = 32
-"""Blocks that FSDP is taken to cut a model into; two of them are whole at any time."""
+# Numbers that an optimizer keeps for each parameter.
 OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
-"""Numbers that an optimizer keeps for each parameter."""
+# Bytes of each parameter's weight, gradient and optimizer number, and of a 16-bit copy beside them.
 PRECISIONS = {"fp32": (4, 4, 4, 0), "amp": (4, 4, 4, 2), "bf16": (2, 2, 2, 0)}
-"""Bytes of each parameter's weight, gradient and optimizer number, and of a 16-bit copy beside them."""
 GB = 1e9
 
 
@@ -94,9 +94,9 @@ def advise(question: AdviceQuestion) -> Advice:
     take, because = _choice(question, {fit.strategy: fit for fit in fits})
     worlds = [1 << power for power in range(1, question.world.bit_length()) if 1 << power < question.world]
     several = [*worlds, question.world] if question.world > 1 else []
-    known = question.bandwidth > 0 and question.step_seconds > 0
+    is_known = question.bandwidth > 0 and question.step_seconds > 0
     fitting = [fit.strategy for fit in fits if fit.fits and fit.strategy != "single"]
-    expected = tuple(_expect(question, name, n) for name in fitting for n in several if known)
+    expected = tuple(_expect(question, name, n) for name in fitting for n in several if is_known)
     return Advice(take, because, fits, expected, _times(question))
 
 
@@ -107,22 +107,22 @@ def _fit(question: AdviceQuestion, strategy: str) -> Fit:
     state = OPTIMIZERS[question.optimizer] * number
     terms = [("weights", weight), ("gradients", gradient), (f"{question.optimizer}'s state", state)]
     terms += [("16-bit copy", copy)] if strategy != "fsdp" else []
-    found = [
+    terms_found = [
         (f"{name} {_count(count)} × {size} B{f' / {parts}' if parts > 1 else ''}", count * size / parts)
         for name, size in terms
         if size
     ]
     if strategy == "ddp":
-        found.append((f"buckets {_count(count)} × {gradient} B", count * gradient))
+        terms_found.append((f"buckets {_count(count)} × {gradient} B", count * gradient))
     if strategy == "fsdp":
         held = copy or weight
-        found.append((f"two of {BLOCKS} blocks whole {_count(count)} × {held} B × 2 / {BLOCKS}",
+        terms_found.append((f"two of {BLOCKS} blocks whole {_count(count)} × {held} B × 2 / {BLOCKS}",
                       count * held * 2 / BLOCKS))  # fmt: skip
     if question.activations:
-        found.append(("activations (as told)", question.activations))
-    needs = sum(size for _, size in found)
+        terms_found.append(("activations (as told)", question.activations))
+    needs = sum(size for _, size in terms_found)
     room = USABLE * question.memory
-    lines = [f"{name} = {size / GB:.2f} GB" for name, size in found]
+    lines = [f"{name} = {size / GB:.2f} GB" for name, size in terms_found]
     verdict = "fits" if needs <= room else "does not fit"
     share = f"{USABLE:.0%} of {question.memory / GB:g} GB = {room / GB:.1f} GB"
     return Fit(
@@ -194,12 +194,12 @@ def _waits(question: AdviceQuestion, strategy: str) -> tuple[str, ...]:
     if not question.step_seconds:
         return (f"{line}; what of it a step waits for: --step-time SECONDS of one GPU",)
     step = question.step_seconds
-    left = rates.exposed(seconds, step, hides=True)
+    exposed_seconds = rates.exposed(seconds, step, hides=True)
     return (
         f"{line}, of which the backward pass hides up to 2/3 × {step * 1e3:.4g} = "
         f"{rates.BACKWARD * step * 1e3:.4g} ms",
-        f"{strategy}: a step takes {step * 1e3:.4g} + {left * 1e3:.4g} ms: "
-        f"efficiency {step / (step + left):.0%} on {question.world} GPUs",
+        f"{strategy}: a step takes {step * 1e3:.4g} + {exposed_seconds * 1e3:.4g} ms: "
+        f"efficiency {step / (step + exposed_seconds):.0%} on {question.world} GPUs",
     )
 
 

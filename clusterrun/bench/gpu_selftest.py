@@ -24,35 +24,35 @@ from clusterrun.slurm import partition_limits
 
 NAME = "selftest-gpu"
 HANG_SECONDS = 15
+# Asked of the scheduler for the second run; it takes a minute, and more where GPUs load slowly.
 LONGEST_SECONDS = 900
-"""Asked of the scheduler for the second run; it takes a minute, and more where GPUs load slowly."""
 _LINE = re.compile(r"^selftest (\w+) (\{.*\})$", re.MULTILINE)
 
 
 def with_gpus(spec: JobSpec, context: Context) -> JobSpec:
     """``spec`` with the GPUs that there are, where none were asked for. Raises ``BadInput``."""
-    here = spec.cluster is Cluster.LOCAL or (
+    is_local = spec.cluster is Cluster.LOCAL or (
         spec.cluster is Cluster.AUTO and bool(context.client().why_not())
     )
-    if here:
-        found = count_gpus(context.environ) // spec.allocated
-        where = f"this machine has {found}" if spec.gpus and found else "this machine has none"
+    if is_local:
+        available = count_gpus(context.environ) // spec.allocated
+        where = f"this machine has {available}" if spec.gpus and available else "this machine has none"
     else:
         offer = None if spec.gpus else partition_limits.target_partition(spec, context.client().partitions())
-        found = spec.gpus or (offer.gpus if offer else 0)
+        available = spec.gpus or (offer.gpus if offer else 0)
         where = "Slurm tells of none in that partition"
-    wanted = spec.gpus or found
-    if 0 < wanted <= found:
-        return replace(spec, gpus=wanted)
+    requested = spec.gpus or available
+    if 0 < requested <= available:
+        return replace(spec, gpus=requested)
     raise BadInput(
-        f"the self-test needs {wanted or 'some'} GPUs on a node, and {where}",
+        f"the self-test needs {requested or 'some'} GPUs on a node, and {where}",
         "say where they are, on a login node: clusterrun check --selftest-gpu --gpus 8 --partition NAME",
     )
 
 
 def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
     """Make both runs, one after the other, and return all that they found. Raises ``ClusterrunError``."""
-    made: dict[str, Any] = {
+    values_by_name: dict[str, Any] = {
         "format": FORMAT,
         "clusterrun": __version__,
         "made_at": context.clock.now(),
@@ -62,22 +62,22 @@ def measure(spec: JobSpec, context: Context, tell: Tell) -> dict[str, Any]:
     }
     tell("1 of 2: the check of the nodes, about a minute")
     checked = _ended(spec, context, tell)
-    made["check_run"] = checked.run_id
+    values_by_name["check_run"] = checked.run_id
     try:
-        made["check"] = document(checked.report())
+        values_by_name["check"] = document(checked.report())
     except ClusterrunError as error:
-        made["ended"] = error.seen
+        values_by_name["ended"] = error.seen
     tell("2 of 2: sums, bandwidth, training, and a rank that stops on purpose, about a minute")
     ran = _ended(training(spec), context, tell)
-    made["run"], made["state"] = ran.run_id, ran.status().state.value
+    values_by_name["run"], values_by_name["state"] = ran.run_id, ran.status().state.value
     for name, values in _LINE.findall(rank0_output(context, ran.run_id)):
-        made[name] = json.loads(values)
-    found = ran.diagnose()
-    hang = {**encode(found), "verdict": found.verdict.value}
-    made["hang" if "stall" in made else "failed"] = hang
-    if "stall" not in made and "ended" not in made and spec.world_size > 1:
-        made["ended"] = found.said
-    return made
+        values_by_name[name] = json.loads(values)
+    diagnosis = ran.diagnose()
+    hang = {**encode(diagnosis), "verdict": diagnosis.verdict.value}
+    values_by_name["hang" if "stall" in values_by_name else "failed"] = hang
+    if "stall" not in values_by_name and "ended" not in values_by_name and spec.world_size > 1:
+        values_by_name["ended"] = diagnosis.said
+    return values_by_name
 
 
 def training(spec: JobSpec) -> JobSpec:
@@ -113,19 +113,19 @@ def hidden(text: str, names: Iterable[str], context: Context) -> str:
 
 
 def _replacements(names: Iterable[str], user: str) -> Iterator[tuple[str, str]]:
-    known = list(dict.fromkeys(name for name in names if name))
-    for name in sorted(known, key=len, reverse=True):
-        yield name, f"node{known.index(name)}"
+    nodes = list(dict.fromkeys(name for name in names if name))
+    for name in sorted(nodes, key=len, reverse=True):
+        yield name, f"node{nodes.index(name)}"
     if len(user) > 1:
         yield user, "user"
 
 
-def text_of(made: dict[str, Any], context: Context, anonymous: bool) -> str:
+def text_of(selftest: dict[str, Any], context: Context, anonymous: bool) -> str:
     """The document as it is kept: the home as ``~``, and without names where that is wanted."""
     home = context.environ.get("HOME", "").rstrip("/")
-    text = json.dumps(made, indent=1)
+    text = json.dumps(selftest, indent=1)
     text = text.replace(home + "/", "~/") if len(home) > 1 else text
-    checked = made.get("check") or {}
+    checked = selftest.get("check") or {}
     return (
         hidden(text, (*checked.get("nodes", ()), *checked.get("world", ())), context) if anonymous else text
     )

@@ -10,10 +10,10 @@ from clusterrun.bench.result import ResultRow, Table
 from clusterrun.model.errors import BadInput
 
 FORMATS = (".png", ".svg")
+# From so many times the smallest world on, both axes are logarithmic.
 MANY = 16
-"""From so many times the smallest world on, both axes are logarithmic."""
+# How far lines stand apart, as a share of the world.
 APART = 0.012
-"""How far lines stand apart, as a share of the world."""
 
 
 def check(path: str) -> None:

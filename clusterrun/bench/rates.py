@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 
+# Bytes of gradients that DDP sends together.
 BUCKET = 25 * 2**20
-"""Bytes of gradients that DDP sends together."""
+# The share of a step's computing that is the backward pass, behind which DDP's sending can hide.
 BACKWARD = 2 / 3
-"""The share of a step's computing that is the backward pass, behind which DDP's sending can hide."""
 
 
 def ring_share(ranks: int) -> float:

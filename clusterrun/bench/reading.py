@@ -37,22 +37,22 @@ def report(text: str) -> SpeedLine | None:
     above 0 is not a pace.
     """
     for line in reversed(text.splitlines()):
-        told = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]
-        rates = {name: number for name, text in told if (number := _rate(text))}
+        pairs = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]
+        rates = {name: number for name, text in pairs if (number := _rate(text))}
         if "steps" in rates:
             return _from(line, rates)
     return None
 
 
 def _from(line: str, rates: dict[str, float]) -> SpeedLine:
-    told = dict(_PAIR.findall(line))
+    values = dict(_PAIR.findall(line))
     others = [rates[name] for name in rates if name != "steps"]
     return SpeedLine(
         rates["steps"],
         rates.get("samples", others[0] if others else 0.0),
-        _whole(told.get("steps", "")),
-        _whole(told.get("parameters", "")),
-        told.get("ran_as", ""),
+        _whole(values.get("steps", "")),
+        _whole(values.get("parameters", "")),
+        values.get("ran_as", ""),
     )
 
 

@@ -11,10 +11,10 @@ from clusterrun.bench.study import Cell, Growth
 from clusterrun.bench.study_results import MachineInfo, Measured, StudyResults
 from clusterrun.model.frozen import frozen
 
+# Steps that a time is given for, where the script does not say how many it took.
 DEFAULT_STEPS = 100
-"""Steps that a time is given for, where the script does not say how many it took."""
+# Of each parameter: gradients travel as 32-bit numbers unless a script has it otherwise.
 GRADIENT_BYTES = 4
-"""Of each parameter: gradients travel as 32-bit numbers unless a script has it otherwise."""
 
 
 @frozen
@@ -103,10 +103,10 @@ def build_table(
 
 def _unit(good: list[Measured]) -> str:
     """What work is counted in: what all that reported can be compared by."""
-    told = [one.report for one in good if one.report]
-    if not told:
+    reports = [run.report for run in good if run.report]
+    if not reports:
         return "runs/s"
-    return "samples/s" if all(one.samples_per_second for one in told) else "steps/s"
+    return "samples/s" if all(run.samples_per_second for run in reports) else "steps/s"
 
 
 def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellRates:
@@ -136,26 +136,26 @@ def _rate(run: Measured, unit: str, growth: Growth) -> float:
     return run.report.samples_per_second if unit == "samples/s" else run.report.steps_per_second * grown
 
 
-def _row(one: CellRates, base: CellRates | None, per_node: int, prediction: Prediction) -> ResultRow:
-    laid = shape_of(one.cell, per_node)
-    if not one.rates or base is None:
-        return ResultRow(one.cell, laid, 0, notes=one.notes, failed=one.failed)
-    speed_up = one.rate / base.rate
+def _row(cell_rates: CellRates, base: CellRates | None, per_node: int, prediction: Prediction) -> ResultRow:
+    laid = shape_of(cell_rates.cell, per_node)
+    if not cell_rates.rates or base is None:
+        return ResultRow(cell_rates.cell, laid, 0, notes=cell_rates.notes, failed=cell_rates.failed)
+    speed_up = cell_rates.rate / base.rate
     return ResultRow(
-        one.cell,
+        cell_rates.cell,
         laid,
-        len(one.rates),
-        one.rate,
-        one.steps,
-        one.samples,
+        len(cell_rates.rates),
+        cell_rates.rate,
+        cell_rates.steps,
+        cell_rates.samples,
         speed_up=speed_up,
-        efficiency=speed_up * base.cell.world / one.cell.world,
-        spread=one.spread,
-        predicted=prediction.speed_up(one.cell),
-        slowest=min(one.rates) / base.rate,
-        fastest=max(one.rates) / base.rate,
-        notes=one.notes,
-        failed=one.failed,
+        efficiency=speed_up * base.cell.world / cell_rates.cell.world,
+        spread=cell_rates.spread,
+        predicted=prediction.speed_up(cell_rates.cell),
+        slowest=min(cell_rates.rates) / base.rate,
+        fastest=max(cell_rates.rates) / base.rate,
+        notes=cell_rates.notes,
+        failed=cell_rates.failed,
     )
 
 

@@ -20,8 +20,8 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.wait import RunWait
 
+# Bytes of the end of rank 0's output in which its pace is looked for.
 OUTPUT_TAIL_BYTES = 4 << 20
-"""Bytes of the end of rank 0's output in which its pace is looked for."""
 NO_RATE_REPORTED = "it ended well, but rank 0 never printed steps_per_second=…"
 
 
@@ -32,8 +32,8 @@ class Runner:
         self, subject: StudySubject, path: str, results: StudyResults, context: Context, tell: Tell
     ) -> None:
         self.results = results
+        # Seconds of this call, and of its runs from their submission to their end.
         self.elapsed = self.spent = 0.0
-        """Seconds of this call, and of its runs from their submission to their end."""
         self._shown_notices: set[str] = set()
         self._subject = subject
         self._path = path
@@ -46,16 +46,16 @@ class Runner:
         A cell that fails is noted and left; the others continue. Raises ``SchedulerUnreachable``.
         """
         began = self._context.clock.monotonic()
-        left = self.left(cells, repeats)
+        remaining = self.left(cells, repeats)
         failed: set[Cell] = set()
-        for place, (cell, number) in enumerate(left, 1):
+        for place, (cell, number) in enumerate(remaining, 1):
             if cell in failed:
                 continue
-            self._tell(f"[{place}/{len(left)}] {cell.name}, run {number + 1} of {repeats}")
-            done = self._measured(cell, number)
-            if done.failed:
+            self._tell(f"[{place}/{len(remaining)}] {cell.name}, run {number + 1} of {repeats}")
+            measured = self._measured(cell, number)
+            if measured.failed:
                 failed.add(cell)
-                self._tell(f"  {done.failed}")
+                self._tell(f"  {measured.failed}")
         self.elapsed += self._context.clock.monotonic() - began
 
     def left(self, cells: tuple[Cell, ...], repeats: int) -> list[tuple[Cell, int]]:
@@ -63,8 +63,8 @@ class Runner:
         return [one for one in in_turn(cells, repeats) if not self._is_measured(*one)]
 
     def _is_measured(self, cell: Cell, number: int) -> bool:
-        known = self.results.run(cell, number)
-        return known is not None and not known.under_way and not known.failed
+        run = self.results.run(cell, number)
+        return run is not None and not run.under_way and not run.failed
 
     def check(self, cells: tuple[Cell, ...], repeats: int) -> None:
         """Raise ``BadInput`` where not one cell can run: that is a mistake of the command, not of a cell."""
@@ -96,18 +96,18 @@ class Runner:
 
     def _under_way(self, cell: Cell, number: int) -> Run | None:
         """The run that an interrupted call left behind, if it is still known."""
-        known = self.results.run(cell, number)
-        if known is None or not known.under_way:
+        earlier = self.results.run(cell, number)
+        if earlier is None or not earlier.under_way:
             return None
         try:
-            return find(known.run_id, self._context)
+            return find(earlier.run_id, self._context)
         except NoSuchRun:
             return None
 
     def _ended(self, cell: Cell, number: int, run: Run) -> Measured:
         status = self._awaited(run)
         text = rank0_output(self._context, run.run_id)
-        found = Measured(
+        measured = Measured(
             cell,
             number,
             run.run_id,
@@ -116,11 +116,11 @@ class Runner:
             report=report(text),
             notices=notices(text),
         )
-        self.spent += found.wall
+        self.spent += measured.wall
         if status.state is not State.COMPLETED:
-            return replace(found, report=None, failed=why(run, status))
-        self._tell(f"  {_pace(found.report)}; {found.seconds:.1f} s")
-        return found
+            return replace(measured, report=None, failed=why(run, status))
+        self._tell(f"  {_pace(measured.report)}; {measured.seconds:.1f} s")
+        return measured
 
     def _tell_once(self, sentence: str) -> None:
         """Report a notice once, though every submission repeats it."""
@@ -139,15 +139,15 @@ class Runner:
 
     def probe(self, spec: JobSpec, worlds: tuple[int, ...]) -> None:
         """Ask the machines what they are and how fast they sum, unless that is known for all worlds."""
-        known = self.results.probed
-        if known and not known.failed and all(known.reduced(world) for world in worlds if world > 1):
+        probed = self.results.probed
+        if probed and not probed.failed and all(probed.reduced(world) for world in worlds if world > 1):
             return
         began = self._context.clock.monotonic()
         self._tell(f"a short job first: device, torch version and all-reduce on {spec.world_size} ranks")
-        found = self._probed(spec)
-        if found.failed:
-            self._tell(f"  {found.failed}: no predictions, and device and torch version stay unknown")
-        self.results = replace(self.results, probed=found)
+        machine = self._probed(spec)
+        if machine.failed:
+            self._tell(f"  {machine.failed}: no predictions, and device and torch version stay unknown")
+        self.results = replace(self.results, probed=machine)
         book.save(self._path, self.results)
         self.elapsed += self._context.clock.monotonic() - began
 
@@ -161,10 +161,10 @@ class Runner:
         status = self._awaited(run)
         wall = max(0.0, (status.ended_at or 0.0) - status.submitted_at)
         self.spent += wall
-        known = MachineInfo(run.run_id, wall, status.cluster)
+        machine = MachineInfo(run.run_id, wall, status.cluster)
         if status.state is not State.COMPLETED:
-            return replace(known, failed=why(run, status))
-        return probe_results(rank0_output(self._context, run.run_id), known)
+            return replace(machine, failed=why(run, status))
+        return probe_results(rank0_output(self._context, run.run_id), machine)
 
 
 def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]:
@@ -178,10 +178,10 @@ def in_turn(cells: tuple[Cell, ...], repeats: int) -> Iterator[tuple[Cell, int]]
 def rank0_output(context: Context, run_id: str) -> str:
     """The end of what rank 0 printed in the newest attempt, on both streams."""
     paths = context.store.paths(run_id)
-    known = attempts(paths.attempts)
-    if not known:
+    numbers = attempts(paths.attempts)
+    if not numbers:
         return ""
-    logs = paths.attempt(known[-1])
+    logs = paths.attempt(numbers[-1])
     return "\n".join(_ends_of((logs.err(0), logs.out(0))))
 
 
@@ -201,16 +201,16 @@ def _trained(context: Context, status: RunStatus) -> float:
 def why(run: Run, status: RunStatus) -> str:
     """One sentence about a run that did not end well."""
     failure = run.failure
-    told = failure.why if failure else status.reason
+    reason = failure.why if failure else status.reason
     last = (
         next((line.strip() for line in reversed(failure.last_lines) if line.strip()), "") if failure else ""
     )
-    words = [status.state.value, *(word for word in (told, last) if word)]
-    return f"{': '.join(words)} ({run.run_id})"
+    parts = [status.state.value, *(word for word in (reason, last) if word)]
+    return f"{': '.join(parts)} ({run.run_id})"
 
 
-def _pace(found: SpeedLine | None) -> str:
-    return f"{found.steps_per_second:g} steps per second" if found else NO_RATE_REPORTED
+def _pace(line: SpeedLine | None) -> str:
+    return f"{line.steps_per_second:g} steps per second" if line else NO_RATE_REPORTED
 
 
 def probe_results(text: str, known: MachineInfo) -> MachineInfo:

@@ -9,8 +9,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
 
+# The global batch of train.py where nobody says another.
 REFERENCE_BATCH = 64
-"""The global batch of train.py where nobody says another."""
 THREADS = "OMP_NUM_THREADS"
 _PLACEHOLDER = re.compile(r"\{(?:(strategy)|(world)|(\d+)([*/])world)\}")
 
@@ -39,8 +39,8 @@ def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
     """The run that measures ``cell``. Raises ``BadInput`` for a world that the nodes cannot hold."""
     base = subject.spec
     laid = shape(cell.world, base.gpus or base.ranks_per_node)
-    one = cell.one_process or cell.strategy == STARTS_ITS_RANKS
-    if one and laid.nodes > 1:
+    is_one_process = cell.one_process or cell.strategy == STARTS_ITS_RANKS
+    if is_one_process and laid.nodes > 1:
         raise BadInput(
             f"{cell.strategy} is one process on one machine, and a world of {cell.world} takes {laid.nodes}"
         )
@@ -53,7 +53,7 @@ def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
         nodes=laid.nodes,
         gpus=laid.each if base.gpus else 0,
         ranks_per_node=0 if base.gpus else (1 if cell.one_process else laid.each),
-        per_node=cell.world > 1 and one,
+        per_node=cell.world > 1 and is_one_process,
     )
 
 

@@ -11,10 +11,10 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
 
+# The strategy of a script that is not told any.
 AS_IS = ""
-"""The strategy of a script that is not told any."""
+# Strategies of which one process computes everything; the others have one rank per device.
 ONE_PROCESS = ("single", "dp")
-"""Strategies of which one process computes everything; the others have one rank per device."""
 STARTS_ITS_RANKS = "ddp-spawn"
 KNOWN = ("single", "dp", "ddp", "ddp-spawn", "fsdp")
 
@@ -88,14 +88,16 @@ def cells(strategies: tuple[str, ...], worlds: tuple[int, ...], gpus: int) -> tu
     One process is asked for at world 1; DataParallel at every larger world where there are GPUs for
     it. A strategy of several ranks is left out at world 1 where ``single`` is measured there.
     """
-    found = [Cell(strategy, world) for world in sorted(set(worlds)) for strategy in dict.fromkeys(strategies)]
-    wanted = [cell for cell in found if _makes_sense(cell, strategies, gpus)]
+    candidates = [
+        Cell(strategy, world) for world in sorted(set(worlds)) for strategy in dict.fromkeys(strategies)
+    ]
+    chosen = [cell for cell in candidates if _makes_sense(cell, strategies, gpus)]
     if "dp" in strategies and not gpus:
-        wanted.append(Cell("dp", 1))  # it runs as single, and the table says so
-    if not wanted:
-        asked = f"--strategies {','.join(strategies)} with --worlds {','.join(map(str, worlds))}"
-        raise BadInput(f"{asked} leaves nothing to measure", "single needs world 1, dp a world above 1")
-    return tuple(sorted(wanted, key=lambda cell: (cell.world, strategies.index(cell.strategy))))
+        chosen.append(Cell("dp", 1))  # it runs as single, and the table says so
+    if not chosen:
+        options = f"--strategies {','.join(strategies)} with --worlds {','.join(map(str, worlds))}"
+        raise BadInput(f"{options} leaves nothing to measure", "single needs world 1, dp a world above 1")
+    return tuple(sorted(chosen, key=lambda cell: (cell.world, strategies.index(cell.strategy))))
 
 
 def _makes_sense(cell: Cell, strategies: tuple[str, ...], gpus: int) -> bool:
@@ -108,21 +110,21 @@ def _makes_sense(cell: Cell, strategies: tuple[str, ...], gpus: int) -> bool:
 
 def read_worlds(text: str) -> tuple[int, ...]:
     """World sizes from ``1,2,4``. Raises ``BadInput``."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words or not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
+    sizes = [word.strip() for word in text.split(",") if word.strip()]
+    if not sizes or not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in sizes):
         raise BadInput(f"--worlds {text!r} is not a list of world sizes", "write --worlds 1,2,4")
-    return tuple(sorted({int(word) for word in words}))
+    return tuple(sorted({int(word) for word in sizes}))
 
 
 def read_strategies(text: str, reference: bool) -> tuple[str, ...]:
     """Strategies from ``single,ddp``; the reference script knows only its own. Raises ``BadInput``."""
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-    strange = [word for word in words if word not in KNOWN]
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    strange = [word for word in names if word not in KNOWN]
     if reference and strange:
         raise BadInput(f"there is no strategy {strange[0]!r}", f"there are: {', '.join(KNOWN)}")
-    if not words:
+    if not names:
         raise BadInput(f"--strategies {text!r} names none", f"for example: --strategies {','.join(KNOWN)}")
-    return words
+    return names
 
 
 def worlds_up_to(most: int) -> tuple[int, ...]:

@@ -82,12 +82,12 @@ class StudyResults:
 
     def with_run(self, run: Measured) -> StudyResults:
         """With ``run`` in the place of what was known of that repeat."""
-        others = tuple(one for one in self.runs if (one.cell, one.number) != (run.cell, run.number))
+        others = tuple(other for other in self.runs if (other.cell, other.number) != (run.cell, run.number))
         return replace(self, runs=(*others, run))
 
     def run(self, cell: Cell, number: int) -> Measured | None:
         """What is known of one repeat."""
-        return next((one for one in self.runs if (one.cell, one.number) == (cell, number)), None)
+        return next((run for run in self.runs if (run.cell, run.number) == (cell, number)), None)
 
 
 def path_of(home: str, name: str) -> str:
@@ -100,15 +100,15 @@ def open_results(path: str, fresh: StudyResults) -> StudyResults:
 
     Raises ``BadInput`` if it holds another study, ``BadDocument`` where it is damaged.
     """
-    found = read(path)
-    if found is None:
+    stored = read(path)
+    if stored is None:
         return fresh
-    if found.digest != fresh.digest:
+    if stored.digest != fresh.digest:
         raise BadInput(
-            f"{path} holds measurements of something else ({found.subject})",
+            f"{path} holds measurements of something else ({stored.subject})",
             "--fresh throws them away; another --name keeps them",
         )
-    return found
+    return stored
 
 
 def read(path: str) -> StudyResults | None:

@@ -11,11 +11,11 @@ from clusterrun.bench.plot import check
 from clusterrun.model.errors import BadInput
 from clusterrun.operations.sweep_results import SweepResult, SweepResults, is_number
 
+# An axis is logarithmic where its largest value is at least so many times its smallest.
 WIDE = 50.0
-"""An axis is logarithmic where its largest value is at least so many times its smallest."""
 MOST_PANELS = 6
+# Characters of a value that are shown.
 LONGEST = 16
-"""Characters of a value that are shown."""
 
 
 def draw_sweep(found: SweepResults, title: str, path: str) -> None:
