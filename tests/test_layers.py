@@ -245,6 +245,23 @@ def test_a_package_imports_from_lower_layers_of_its_own_side_only():
     assert strays == {}
 
 
+# The folders inside a package, lowest first. A folder imports from lower folders and from files beside them.
+FOLDERS = {"preflight": ("probes", "checks", "node", "torch_worker", "causes", "session")}
+
+
+def test_a_folder_of_a_package_imports_from_lower_folders_only():
+    def upward_imports(module: Module) -> list[str]:
+        folders = FOLDERS[module.package]
+        folder = module.place.split("/")[1]
+        imported = (name.split(".") for name in module.imports)
+        used = {name[2] for name in imported if name[1:2] == [module.package] and len(name) > 3}
+        if folder not in folders:
+            return []
+        return sorted(other for other in used & set(folders) if folders.index(other) > folders.index(folder))
+
+    assert findings(in_packages(*FOLDERS), upward_imports) == {}
+
+
 @pytest.mark.parametrize(
     ("package", "used", "may"),
     [

@@ -8,7 +8,7 @@ import re
 from clusterrun import proc
 from clusterrun.model.preflight_report import Finding, Grade
 from clusterrun.preflight.majority import outlier_findings, some_of
-from clusterrun.preflight.node.network_interfaces import interfaces
+from clusterrun.preflight.probes.network_interfaces import interfaces
 from clusterrun.preflight.probes.process_context import variables
 from clusterrun.preflight.tasks import Findings, Readings, RunNeeds
 from clusterrun.preflight.untrusted import entries, strings, text

@@ -19,10 +19,10 @@ from clusterrun.preflight.node.forked_call import ForkedCall
 from clusterrun.preflight.node.gpu_driver import hold_driver
 from clusterrun.preflight.node.listener import Listener
 from clusterrun.preflight.node.message_exchange import MessageExchange, RunningExchange
-from clusterrun.preflight.node.network_interfaces import interfaces
 from clusterrun.preflight.node.proxy import RemoteExaminers, RunningThrough
 from clusterrun.preflight.node.task_runner import RunningChecks, RunningDial
 from clusterrun.preflight.node.torch_worker_client import TorchWorkerClient
+from clusterrun.preflight.probes.network_interfaces import interfaces
 
 _PIECE = 1 << 16
 _LONGEST_WAIT = 60.0
