@@ -424,10 +424,10 @@ def _ask(explanation: PairExplanation, tests: Round) -> None:
         range(len(groups)) if explanation.answers.poor else (), 2
     ):  # are two groups one?
         if not explanation.are_apart(a, b, no_chance):
-            wanted = TESTS_ACROSS
+            missing_tests = TESTS_ACROSS
             for node in groups[b]:
-                if wanted and tests.meet(node, groups[a]):
-                    wanted -= 1
+                if missing_tests and tests.meet(node, groups[a]):
+                    missing_tests -= 1
     suspects = sorted(
         explanation.undetermined, key=lambda node: (explanation.rivals[node][0].lead, tests.tests[node])
     )

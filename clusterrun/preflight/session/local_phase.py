@@ -29,13 +29,13 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     The time to import torch depends on the file system. A node is blamed only if most others were faster.
     Slow GPU drivers do not shorten the time of the tests.
     """
-    extra = DRIVER_SECONDS if state.asked.gpus else 0.0
+    extra = DRIVER_SECONDS if state.needs.gpus else 0.0
     state.end_at += extra
     for node in state.present():
         state.ask(node.node, ListenTask(state.nonce), LISTEN_SECONDS)
         look_at(state, node.node)
         if state.orders.preflight.python:
-            warm_up(state, node.node)
+            start_torch_worker(state, node.node)
     yield (ListenTask,)
     yield from network_phase.rounds(state)
     yield from absent_nodes.rounds(state)
@@ -50,43 +50,43 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
 
 
 def look_at(state: SessionState, node: int) -> None:
-    checks = registry.names(state.asked)
+    checks = registry.names(state.needs)
     limits = [check.LIMIT for check in map(registry.check_named, checks) if check is not None]
-    state.ask(node, LocalTask(state.asked, checks), max(limits, default=0.0) + LOCAL_SLACK_SECONDS)
+    state.ask(node, LocalTask(state.needs, checks), max(limits, default=0.0) + LOCAL_SLACK_SECONDS)
 
 
-def warm_up(state: SessionState, node: int) -> None:
-    state.ask(node, state.warm_task, state.left)
+def start_torch_worker(state: SessionState, node: int) -> None:
+    state.ask(node, state.torch_task, state.seconds_left)
 
 
 def hurry(state: SessionState, kind: type) -> None:
     """Shorten the limits of the other nodes after half of the nodes answered."""
-    open_count = state.questions.count(kind)
-    batch_size = state.questions.batch(kind)
+    open_count = state.requests.count(kind)
+    batch_size = state.requests.batch(kind)
     if kind not in LEAST_PATIENCE or not batch_size // 2 - 1 <= open_count <= batch_size // 2:
         return
-    least = DRIVER_PATIENCE if state.asked.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
-    for request in state.questions.of_kind(kind):
-        patience = max(least, PATIENCE * (state.now - request.asked))
+    least = DRIVER_PATIENCE if state.needs.gpus and kind is not ListenTask else LEAST_PATIENCE[kind]
+    for request in state.requests.of_kind(kind):
+        patience = max(least, PATIENCE * (state.now - request.asked_at))
         if isinstance(request.task, LocalTask):
             if patience >= request.seconds - LOCAL_SLACK_SECONDS:
                 continue  # Each check has a limit of its own.
             sooner = tasks.message_text(replace(request.task, limit=patience))
             state.asks.append(AskWorker(request.node, request.number, sooner))
             patience += LOCAL_SLACK_SECONDS
-        state.questions.hurry(request, request.asked + patience)
+        state.requests.hurry(request, request.asked_at + patience)
 
 
 def write(state: SessionState) -> None:
     local, workers, products = {}, {}, {}
-    for subject in state.subjects.values():
-        if subject.local is not None:
-            local[subject.name] = subject.local
-        if subject.first_torch_worker is not None:
-            workers[subject.name] = subject.first_torch_worker
-        if subject.product is not None:
-            products[subject.name] = subject.product
-    findings_by_name = registry.findings(state.asked, local, workers, products)
+    for node in state.nodes.values():
+        if node.local is not None:
+            local[node.name] = node.local
+        if node.first_torch_worker is not None:
+            workers[node.name] = node.first_torch_worker
+        if node.product is not None:
+            products[node.name] = node.product
+    findings_by_name = registry.findings(state.needs, local, workers, products)
     node_findings = [
         NodeFinding(state.numbers.get(name), finding)
         for name, findings in findings_by_name.items()
@@ -100,7 +100,11 @@ def choose_backend(state: SessionState) -> None:
     if not orders.preflight.python:
         state.notice("no collective was tested: the ranks are no Python program")
         return
-    ready = {node.name: node.warm for node in state.present() if node.warm is not None and node.warm.up}
+    ready = {
+        node.name: node.torch_worker
+        for node in state.present()
+        if node.torch_worker is not None and node.torch_worker.up
+    }
     backends = [worker.backend for worker in ready.values()]
     if not backends:
         whys = [
@@ -111,7 +115,9 @@ def choose_backend(state: SessionState) -> None:
         return
     state.backend = max(sorted(set(backends)), key=backends.count)
     # NCCL takes one rank per GPU. Fewer GPUs than ranks are no fault if the user requested no number.
-    device_counts = {node.name: node.warm.devices for node in state.present() if node.warm is not None}
+    device_counts = {
+        node.name: node.torch_worker.devices for node in state.present() if node.torch_worker is not None
+    }
     fewest = min(device_counts, key=lambda name: device_counts[name])
     if state.backend == "nccl" and not orders.gpus_per_node and device_counts[fewest] < orders.ranks_per_node:
         state.backend = "gloo"

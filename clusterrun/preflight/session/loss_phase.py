@@ -40,7 +40,7 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
         if hinted and a not in partners[b] and len(partners[a]) < _MOST_HINTS:
             partners[a][b] = None
     for node in listeners:
-        others = [state.subjects[number] for number in partners[node.node]]
+        others = [state.nodes[number] for number in partners[node.node]]
         targets = tuple(
             Target(other.node, other.name, other.address, other.listening.ports[:1], 0)
             for other in others
@@ -56,9 +56,9 @@ def begin(state: SessionState) -> Iterator[tuple[type, ...]]:
 def read(state: SessionState) -> Iterator[tuple[type, ...]]:
     """Read the counts. Read them again some seconds later if they hint at loss without proof."""
     yield from _ask(state, 0.0)
-    least = limit(state.asked.limits, "loss_warn")
+    least = limit(state.needs.limits, "loss_warn")
     is_odd = any(way.stalls or (way.share >= least and way.resent >= _FEW_RESENT) for way in _ways(state))
-    if is_odd and state.left > MORE_SECONDS + _ANSWER_SECONDS:
+    if is_odd and state.seconds_left > MORE_SECONDS + _ANSWER_SECONDS:
         state.label = "a longer look at messages that had to be sent again"
         yield from _ask(state, MORE_SECONDS)
     write(state)
@@ -77,7 +77,7 @@ def _ways(state: SessionState) -> list[LossyWay]:
 
 
 def write(state: SessionState) -> None:
-    ways, least = _ways(state), limit(state.asked.limits, "loss_warn")
+    ways, least = _ways(state), limit(state.needs.limits, "loss_warn")
     troubles, parts = losses.explain_losses(ways, least)
     nodes = [NodeFinding(trouble.nodes[0], _of_node(state, trouble)) for trouble in troubles if trouble.side]
     links = [_of_link(state, trouble) for trouble in troubles if len(trouble.nodes) == 2]
@@ -101,7 +101,7 @@ def _of_node(state: SessionState, trouble: LossTrouble) -> Finding:
 
 
 def _of_link(state: SessionState, trouble: LossTrouble) -> LinkReport:
-    a, b = (state.subjects[node].name for node in trouble.nodes)
+    a, b = (state.nodes[node].name for node in trouble.nodes)
     traffic = f"{a} and {b} send each other" if trouble.both else f"{a} sends to {b}"
     message = f"packets of what {traffic} get lost: {_counts(trouble)}"
     direction, grade = "both" if trouble.both else "a->b", _grade(state, trouble, stalls=2)
@@ -119,5 +119,5 @@ def _counts(trouble: LossTrouble) -> str:
 
 def _grade(state: SessionState, trouble: LossTrouble, stalls: int) -> Grade:
     """FAIL if much is lost, or if messages stalled more often than one event explains."""
-    lossy = trouble.share >= limit(state.asked.limits, "loss_fail")
+    lossy = trouble.share >= limit(state.needs.limits, "loss_fail")
     return Grade.FAIL if lossy or trouble.stalls >= stalls else Grade.WARN

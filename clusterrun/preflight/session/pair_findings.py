@@ -1,4 +1,4 @@
-"""Describe what tests of pairs and of the set show, with numbers and remedies. It decides nothing."""
+"""Describe the results of tests of pairs and of the set, with numbers and remedies. It decides nothing."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; 
 
 @frozen
 class PairFindings:
+    """The findings of a search with tests of pairs."""
+
     state: SessionState
     result: SearchResult
     last: Mapping[frozenset[int], GroupTest]  # of each pair the last test, or the last that failed
@@ -54,7 +56,7 @@ class PairFindings:
         partition_findings.write_slow(self.state, result.slow_parts, result.median or 0.0, between)
 
     def _across(self, parts: Sequence[tuple[int, ...]]) -> tuple[int, list[float]]:
-        """Return how many links between the parts failed, and the rates of those that did not."""
+        """Return how many links between the parts failed, and the rates of the others."""
         place = {node: number for number, part in enumerate(parts) for node in part}
         failed, rates = 0, []
         for nodes, test in self.last.items():
@@ -87,45 +89,45 @@ class PairFindings:
             )
         why, failed = self._why(evidence), f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "undetermined":
-            said = f"{failed} ({why}); by whose fault is not known"
-            return Finding("pair", Grade.UNDETERMINED, said, _THIRD)
+            message = f"{failed} ({why}); by whose fault is not known"
+            return Finding("pair", Grade.UNDETERMINED, message, _THIRD)
         if evidence.wrong:
-            said = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
-            return Finding("sums", evidence.grade, said, _WRONG)
+            message = f"wrong sums in {evidence.wrong} of {evidence.tests} tests: {why}"
+            return Finding("sums", evidence.grade, message, _WRONG)
         with_whom = self.state.names(dict.fromkeys(evidence.against))
         return Finding(
             "pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", broken_remedy(self.state)
         )
 
     def _why(self, evidence: Evidence) -> str:
-        one = evidence.nodes
-        keys = [frozenset(one)] if len(one) == 2 else [frozenset((*one, b)) for b in evidence.against]
-        trials = (self.last[key] for key in keys if key in self.last)
-        return next(filter(None, map(why_failed, trials)), "no answer within the limit")
+        nodes = evidence.nodes
+        keys = [frozenset(nodes)] if len(nodes) == 2 else [frozenset((*nodes, b)) for b in evidence.against]
+        group_tests = (self.last[key] for key in keys if key in self.last)
+        return next(filter(None, map(why_failed, group_tests)), "no answer within the limit")
 
     def _link(self, evidence: Evidence) -> LinkReport:
         a, b = evidence.nodes
-        direction, said = "both", f"{evidence.failed} of {evidence.tests} tests failed"
+        direction, message = "both", f"{evidence.failed} of {evidence.tests} tests failed"
         if evidence.kind == "slow":
             if self.ways.get((b, a), 0.0) < self.ways.get((a, b), 0.0):
                 a, b = b, a
-            there, back = self.ways.get((a, b)), self.ways.get((b, a))
-            direction = "a->b" if there and back and there < back / 2 else "both"
-            said = _slow(evidence)
+            forward, back = self.ways.get((a, b)), self.ways.get((b, a))
+            direction = "a->b" if forward and back and forward < back / 2 else "both"
+            message = _slow(evidence)
         elif evidence.kind == "broken":
-            said += f", both nodes pass with others: {self._why(evidence)}"
+            message += f", both nodes pass with others: {self._why(evidence)}"
         else:
-            said += "; whether the link or a node is to blame is not known"
-        first, second = self.state.subjects[a].name, self.state.subjects[b].name
-        return LinkReport(first, second, direction, evidence.grade, said, _LINK.format(first, second))
+            message += "; whether the link or a node is to blame is not known"
+        first, second = self.state.nodes[a].name, self.state.nodes[b].name
+        return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
 
 
 def broken_remedy(state: SessionState) -> str:
     return _BROKEN_GPU if state.has_gpus else _BROKEN
 
 
-def why_failed(trial: GroupTest) -> str:
-    return (trial.wrong or trial.why) if trial.passed is False else ""
+def why_failed(test: GroupTest) -> str:
+    return (test.wrong or test.why) if test.passed is False else ""
 
 
 def _slow(evidence: Evidence) -> str:
@@ -136,48 +138,50 @@ def _slow(evidence: Evidence) -> str:
 
 
 def of_ends(state: SessionState) -> Iterator[NodeFinding]:
-    """Nodes whose torch worker ended more than once while nobody else was concerned; once is a notice."""
-    for one in state.subjects.values():
-        if len(one.ends) > 1:
-            said = f"its Python ended {len(one.ends)} times during a matrix product: {one.ends[-1]}"
-            yield NodeFinding(one.node, Finding("warm-process", Grade.FAIL, said, broken_remedy(state)))
-        elif one.ends:
-            state.notice(f"the Python of {one.name} ended once ({one.ends[0]}), and was started again")
+    """Report nodes whose torch worker ended repeatedly by itself. A single end is a notice."""
+    for node in state.nodes.values():
+        if len(node.ends) > 1:
+            message = f"its Python ended {len(node.ends)} times during a matrix product: {node.ends[-1]}"
+            yield NodeFinding(node.node, Finding("warm-process", Grade.FAIL, message, broken_remedy(state)))
+        elif node.ends:
+            state.notice(f"the Python of {node.name} ended once ({node.ends[0]}), and was started again")
 
 
-def of_set(state: SessionState, failed: GroupTest, known: GroupsResult, unfinished: bool) -> None:
-    """What is said where the whole set fails, though its nodes and pairs do not."""
+def of_set(state: SessionState, failed: GroupTest, search: GroupsResult, unfinished: bool) -> None:
+    """Report a set that fails although its nodes and pairs pass. ``unfinished``: the search continues."""
     why = why_failed(failed) or "no answer within the limit"
-    rest = len(failed.nodes) - len(known.bad) - len(known.apart)
-    groups, together = f"groups of {known.size} nodes and more fail with", f"the other {rest} pass together"
+    rest = len(failed.nodes) - len(search.bad) - len(search.apart)
+    groups, together = f"groups of {search.size} nodes and more fail with", f"the other {rest} pass together"
     for node in failed.nodes:  # nodes that an earlier search of a larger set found stay unfit
-        said = f"{groups} it, whichever others they hold ({why}); {together}"
-        finding = Finding("set", Grade.FAIL, said, broken_remedy(state))
-        state.subjects[node].write("groups", [finding] if node in known.bad else [])
-    if known.bad:
+        message = f"{groups} it, whichever others they hold ({why}); {together}"
+        finding = Finding("set", Grade.FAIL, message, broken_remedy(state))
+        state.nodes[node].write("groups", [finding] if node in search.bad else [])
+    if search.bad:
         state.write("set", [])
-    elif known.apart:
-        seen = f"{groups} each of {state.names(known.apart)} ({why}); {together}"
-        partition_findings.write_apart(state, known.apart, seen)
+    elif search.apart:
+        observed = f"{groups} each of {state.names(search.apart)} ({why}); {together}"
+        partition_findings.write_apart(state, search.apart, observed)
         state.write("set", [])
     elif len(failed.nodes) == 1:
         finding = Finding("set", Grade.FAIL, f"its own ranks fail together: {why}", broken_remedy(state))
         state.write("set", [NodeFinding(failed.nodes[0], finding)])
     elif len(failed.nodes) == 2:
-        said = f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
-        state.write_of_all("set", "set", Grade.FAIL, said, _THIRD)
+        message = (
+            f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
+        )
+        state.write_of_all("set", "set", Grade.FAIL, message, _THIRD)
     else:
-        state.write_of_all("set", "set", Grade.FAIL, _of_set(state, known, why, unfinished), _SET)
+        state.write_of_all("set", "set", Grade.FAIL, _of_set(state, search, why, unfinished), _SET)
 
 
-def _of_set(state: SessionState, known: GroupsResult, why: str, unfinished: bool) -> str:
-    said = f"the whole set fails ({why})"
-    if known.passed >= len(known.least):
-        said = f"{state.names(known.least)} fail together, and their pairs do not ({why})"
+def _of_set(state: SessionState, search: GroupsResult, why: str, unfinished: bool) -> str:
+    message = f"the whole set fails ({why})"
+    if search.passed >= len(search.least):
+        message = f"{state.names(search.least)} fail together, and their pairs do not ({why})"
     elif not unfinished:
-        sizes = f"no part of up to {known.passed} nodes does" if known.passed else "its pairs do not"
-        said += f", {sizes}: it is the set, not a single node"
-    if 0 < len(known.common) < len(known.least):
-        said += f"; {state.names(known.common)} are in all groups that failed"
+        sizes = f"no part of up to {search.passed} nodes does" if search.passed else "its pairs do not"
+        message += f", {sizes}: it is the set, not a single node"
+    if 0 < len(search.common) < len(search.least):
+        message += f"; {state.names(search.common)} are in all groups that failed"
     more = "; the search for a node was not finished: --preflight-budget gives more time"
-    return said + more * unfinished
+    return message + more * unfinished

@@ -1,4 +1,4 @@
-"""A network that is partitioned, or slow between groups of nodes: what is said of it; decides nothing."""
+"""Write the findings about a network that is partitioned or slow between nodes. It decides nothing."""
 
 from __future__ import annotations
 
@@ -19,93 +19,97 @@ _KEPT = (
 _UPLINKS = "look at the uplinks of the switches between them: ibstat, ethtool, ip -s link"
 
 
-def write(state: SessionState, source: str, parts: Parts, seen: str, how: str = "is partitioned") -> None:
-    """The network is partitioned: no node is to blame, and only one part can train. No parts: it is not."""
+def write(state: SessionState, source: str, parts: Parts, observed: str, how: str = "is partitioned") -> None:
+    """Report a partitioned network, in which one part can train. Remove the report if ``parts`` is empty."""
     state.parts[source] = tuple(map(tuple, parts))
-    said = f"the network {how} between {_between(state, parts)}: {seen}; no node of them is to blame"
+    message = f"the network {how} between {_between(state, parts)}: {observed}; no node of them is to blame"
     if not state.choice().whole:
         best = state.largest_fit_partition()
-        said += f"; {_SWITCHES}; the largest part alone: {_alone(state, best)}"
-    _tell(state, f"parts by {source}", parts, said, _SWITCHES)
+        message += f"; {_SWITCHES}; the largest part alone: {_alone(state, best)}"
+    _tell(state, f"parts by {source}", parts, message, _SWITCHES)
 
 
 def _tell(
-    state: SessionState, source: str, parts: object, said: str, remedy: str, grade: Grade | None = None
+    state: SessionState, source: str, parts: object, message: str, remedy: str, grade: Grade | None = None
 ) -> None:
-    """Write it where there are such ``parts``; without another ``grade`` it fails where too few can train."""
+    """Write the finding if ``parts`` is not empty. The default grade is FAIL if too few nodes can train."""
     grade = grade or (Grade.WARN if state.choice().whole else Grade.FAIL)
-    state.write(source, [NodeFinding(None, Finding("network", grade, said, remedy))] if parts else [])
+    state.write(source, [NodeFinding(None, Finding("network", grade, message, remedy))] if parts else [])
 
 
-def write_silent(state: SessionState, here: Sequence[int], silent: Sequence[int]) -> None:
-    """Several nodes, absent or lost, answer none of those that are here: cut off, or all of them down."""
-    state.parts["joining"] = (tuple(here), tuple(silent)) if silent else ()
+def write_silent(state: SessionState, present: Sequence[int], silent: Sequence[int]) -> None:
+    """Report several nodes that answer none of the present nodes: they are cut off, or all down."""
+    state.parts["joining"] = (tuple(present), tuple(silent)) if silent else ()
     names = _names(state, silent)
     message = (
-        f"{names} answer none of {_names(state, here)}: the network is partitioned between them, or those "
+        f"{names} answer none of {_names(state, present)}: the network is partitioned between them, or those "
         f"are down; if sinfo -N -n {names} shows that they run, {_SWITCHES}; "
-        f"{_known_part(state, here, silent)}"
+        f"{_offer(state, present, silent)}"
     )
     _tell(state, "parts by joining", silent, message, _SWITCHES)
 
 
-def write_apart(state: SessionState, apart: Sequence[int], seen: str) -> None:
-    """Larger groups fail with each of these nodes: they are to blame, or what connects them to the others."""
-    rest = tuple(one.node for one in state.subjects.values() if not one.unfit and one.node not in apart)
+def write_apart(state: SessionState, apart: Sequence[int], observed: str) -> None:
+    """Report nodes that make larger groups fail: they, or their connections to the others, are at fault."""
+    rest = tuple(node.node for node in state.nodes.values() if not node.unfit and node.node not in apart)
     state.parts["groups"] = (rest, tuple(apart))
-    said = f"{seen}: those nodes are at fault, or what connects them to the others, which cannot be told"
-    said += f"; the others alone: {_alone(state, rest)}"
+    message = (
+        f"{observed}: those nodes are at fault, or what connects them to the others, which cannot be told"
+    )
+    message += f"; the others alone: {_alone(state, rest)}"
     left_out = state.choice().whole and not {*apart} & {*state.choice().nodes}
-    _tell(state, "parts by groups", apart, said, _SWITCHES, Grade.WARN if left_out else Grade.FAIL)
+    _tell(state, "parts by groups", apart, message, _SWITCHES, Grade.WARN if left_out else Grade.FAIL)
 
 
 def write_small(
-    state: SessionState, here: Sequence[int], small: Sequence[int], ways: str = "from {} to {}"
+    state: SessionState, present: Sequence[int], small: Sequence[int], ways: str = "from {} to {}"
 ) -> None:
-    """Several nodes that did not join, or fell silent, get or send no large packets."""
-    state.parts["sizes"] = (tuple(here), tuple(small)) if small else ()
-    there = _names(state, small)
-    said = (
-        f"large packets {ways.format(_names(state, here), there)} get lost, small ones arrive: the network "
-        f"is partitioned between them for large packets, or all of {there} have a wrong MTU; {_SIZES}; "
-        f"{_known_part(state, here, small)}"
+    """Report several absent or silent nodes that get or send no large packets."""
+    state.parts["sizes"] = (tuple(present), tuple(small)) if small else ()
+    names = _names(state, small)
+    message = (
+        f"large packets {ways.format(_names(state, present), names)} get lost, small ones arrive: the "
+        f"network is partitioned between them for large packets, or all of {names} have a wrong MTU; "
+        f"{_SIZES}; {_offer(state, present, small)}"
     )
-    _tell(state, "parts by sizes", small, said, _SIZES)
+    _tell(state, "parts by sizes", small, message, _SIZES)
 
 
-def write_kept_away(state: SessionState, here: Sequence[int], away: Sequence[int]) -> None:
-    """Several nodes did not join, their machines answer, and the launcher knows of nothing."""
-    said = (
+def write_kept_away(state: SessionState, present: Sequence[int], away: Sequence[int]) -> None:
+    """Report several nodes that did not join without a reason, although their machines answer."""
+    message = (
         f"the agents of {_names(state, away)} did not join, nothing says why, and their machines answer "
-        f"{_names(state, here)}: a firewall between them drops connections to some ports, or these nodes "
+        f"{_names(state, present)}: a firewall between them drops connections to some ports, or these nodes "
         f"share something slow or missing"
     )
-    _tell(state, "parts by agents", away, said, _KEPT)
+    _tell(state, "parts by agents", away, message, _KEPT)
 
 
-def write_lossy(state: SessionState, parts: Parts, seen: str, grade: Grade) -> None:
-    """What goes between these groups gets lost, what stays inside does not: one part trains if need be."""
+def write_lossy(state: SessionState, parts: Parts, observed: str, grade: Grade) -> None:
+    """Report groups of nodes that lose packets only between each other. One group can train alone."""
     if grade is Grade.FAIL:
-        write(state, "loss", parts, seen, "loses packets")
+        write(state, "loss", parts, observed, "loses packets")
         return
     state.parts["loss"] = ()
-    said = f"the network loses packets between {_between(state, parts)}: {seen}; no node of them is to blame"
-    _tell(state, "parts by loss", parts, said, _SWITCHES, grade)
+    message = (
+        f"the network loses packets between {_between(state, parts)}: {observed}; no node of them is to blame"
+    )
+    _tell(state, "parts by loss", parts, message, _SWITCHES, grade)
 
 
 def write_slow(state: SessionState, parts: Parts, inside: float, between: float) -> None:
-    """Links between these groups are slow alike, those inside are not: one uplink, or one switch."""
-    said = (
+    """Report groups of nodes whose links are slow only between each other: an uplink or a switch."""
+    message = (
         f"the network is slow between {_between(state, parts)}: {between:.3g} GB/s at the median, "
         f"{inside:.3g} inside them; no node of them is to blame; {_UPLINKS}"
     )
-    _tell(state, "slow parts of the network", parts, said, _UPLINKS, Grade.WARN)
+    _tell(state, "slow parts of the network", parts, message, _UPLINKS, Grade.WARN)
 
 
-def _known_part(state: SessionState, here: Sequence[int], others: Sequence[int]) -> str:
-    """Offer the nodes that reach each other. The others may be several parts, which nobody sees."""
-    offer = f"these work together: {_alone(state, here)}"
-    if len(others) > len(here):
+def _offer(state: SessionState, present: Sequence[int], others: Sequence[int]) -> str:
+    """Return the offer to train on the nodes that reach each other. The others may be several parts."""
+    offer = f"these work together: {_alone(state, present)}"
+    if len(others) > len(present):
         offer += f"; the others may be several parts: clusterrun check {_alone(state, others)}"
     return offer
 
@@ -115,8 +119,8 @@ def _alone(state: SessionState, nodes: Sequence[int]) -> str:
 
 
 def _between(state: SessionState, parts: Parts) -> str:
-    return " and ".join(_names(state, one) for one in parts)
+    return " and ".join(_names(state, part) for part in parts)
 
 
 def _names(state: SessionState, nodes: Sequence[int]) -> str:
-    return fold([state.subjects[node].name for node in nodes])
+    return fold([state.nodes[node].name for node in nodes])

@@ -30,7 +30,7 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     hints = sum(test.outcome == "failed" for test in state.tests)
     ways = _ways(state, _suspects(state)) if hints != state.swept_after else []
     state.swept_after = hints
-    if not ways or state.left < SECONDS:
+    if not ways or state.seconds_left < SECONDS:
         return
     causes = blocked((yield from _sweep(state, ways)))
     nodes = [cause for cause in causes if len(cause.nodes) == 1]
@@ -46,10 +46,10 @@ def rounds_between(state: SessionState) -> Iterator[tuple[type, ...]]:
     ways = next(
         ([ends, ends[::-1]] for ends in partly if len({place.get(node, -1) for node in ends}) > 1), []
     )
-    if not ways or state.left < SECONDS:
+    if not ways or state.seconds_left < SECONDS:
         return
     for cause in blocked((yield from _sweep(state, ways))):
-        a, b = (state.subjects[node].name for node in cause.nodes)
+        a, b = (state.nodes[node].name for node in cause.nodes)
         if cause.first:
             ports = f"TCP ports from about {cause.first} to {cause.last}"
             state.notice(f"between them {ports} do not answer: {a} -> {b}")
@@ -94,7 +94,7 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
             first, *others = (state.numbers[name] for name in names)
             for other in others:
                 groups.join(first, other)
-    mates = {node: group for group in groups.of(state.subjects) for node in group}
+    mates = {node: group for group in groups.of(state.nodes) for node in group}
     candidates = [node for node in listeners if node not in suspects] + suspects
     ways: dict[tuple[int, int], None] = {}
     for place, suspect in enumerate(suspects):
@@ -119,7 +119,7 @@ def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) ->
         targets = []
         for (dialling, dialled), ports in ways.items():
             if dialling == a:
-                target = state.subjects[dialled]
+                target = state.nodes[dialled]
                 # The kernel takes source ports in order. A shuffled comb keeps a blocked range of these from
                 # looking like a blocked range of destination ports.
                 shuffled = tuple(sorted(ports, key=lambda port: port * 40503 % 65537))
@@ -145,7 +145,7 @@ _LIMITED = "something limits how many are open or begin at a time"
 
 
 def _link(state: SessionState, cause: Blocked) -> LinkReport:
-    a, b = (state.subjects[node].name for node in cause.nodes)
+    a, b = (state.nodes[node].name for node in cause.nodes)
     if not cause.first:
         connections = f"{cause.share:.0%} of the TCP connections from {a} to {b}"
         message = f"{connections} get no answer, whichever port: {_LIMITED}"

@@ -29,7 +29,7 @@ def recall(state: SessionState, report: Report, suspects: Sequence[int]) -> None
     for node_report in report.nodes:
         node = state.numbers.get(node_report.node)
         if node is not None and node_report.role == "excluded" and node not in suspects:
-            state.subjects[node].exclude_as_known_unfit(node_report.findings)
+            state.nodes[node].exclude_as_known_unfit(node_report.findings)
     bad_links = (link for link in report.links if link.verdict is Grade.FAIL)
     state.write("before", (), [link for link in bad_links if {link.a, link.b} <= state.numbers.keys()])
 
@@ -41,32 +41,34 @@ def rounds(
 
     ``network`` means that the network may be at fault, so that the whole set is tested as well.
     """
-    state = pairs.case
-    state.set_wanted = network
+    state = pairs.state
+    state.should_test_set = network
     suspects = [member.node for member in state.present() if member.node in suspects]
-    looked = [*suspects, *_spares(state, suspects)]
-    several_lost = sum(member.absent in _LOST for member in state.subjects.values()) > 1
-    if not looked and not several_lost:
+    examined = [*suspects, *_spares(state, suspects)]
+    several_lost = sum(member.absent in _LOST for member in state.nodes.values()) > 1
+    if not examined and not several_lost:
         return
-    if looked:
-        state.notice(f"a short check: of {state.names(looked)} alone")
+    if examined:
+        state.notice(f"a short check: of {state.names(examined)} alone")
     for member in state.present():
         state.ask(member.node, ListenTask(state.nonce), local_phase.LISTEN_SECONDS)
-    for node in looked:
+    for node in examined:
         local_phase.look_at(state, node)
     yield (ListenTask,)
     if several_lost:
         yield from absent_nodes.rounds(state)  # Lost nodes dial ports that listen.
-    if not looked:
+    if not examined:
         return
-    yield from network_phase.around(state, looked)
+    yield from network_phase.around(state, examined)
     state.label = "local round"
     yield (LocalTask,)
     local_phase.write(state)
     if not _tests_wanted(state, suspects, network):
         return
-    for node in [member.node for member in state.present()] if network else _members(state, suspects, looked):
-        local_phase.warm_up(state, node)
+    for node in (
+        [member.node for member in state.present()] if network else _members(state, suspects, examined)
+    ):
+        local_phase.start_torch_worker(state, node)
     state.label = "torch is being imported"
     yield (StartTorch,)
     local_phase.write(state)
@@ -79,10 +81,10 @@ def rounds(
 
 def _spares(state: SessionState, suspects: Sequence[int]) -> list[int]:
     """Return the spares that may replace a suspect or a lost node, in their order."""
-    nodes = list(state.subjects)
+    nodes = list(state.nodes)
     places, idle = nodes[: state.orders.nodes], nodes[state.orders.nodes :]
-    needed = sum(node in suspects or bool(state.subjects[node].gone) for node in places)
-    free = [node for node in idle if not state.subjects[node].gone and node not in suspects]
+    needed = sum(node in suspects or bool(state.nodes[node].gone) for node in places)
+    free = [node for node in idle if not state.nodes[node].gone and node not in suspects]
     return free[: needed + SPARES_MORE] if needed else []
 
 
@@ -91,20 +93,20 @@ def _tests_wanted(state: SessionState, suspects: Sequence[int], network: bool) -
     options = state.orders.preflight
     if not options.python or network:
         return bool(options.python)
-    has_fit_suspects = any(not state.subjects[node].unfit for node in suspects)
-    helps = options.resubmit or any(not state.subjects[node].unfit for node in _spares(state, suspects))
+    has_fit_suspects = any(not state.nodes[node].unfit for node in suspects)
+    helps = options.resubmit or any(not state.nodes[node].unfit for node in _spares(state, suspects))
     return bool(has_fit_suspects and helps and options.level is Level.FULL)
 
 
-def _members(state: SessionState, suspects: Sequence[int], looked: Sequence[int]) -> list[int]:
+def _members(state: SessionState, suspects: Sequence[int], examined: Sequence[int]) -> list[int]:
     """Return the tested nodes, and as partners their neighbours in the ring, near ones first."""
-    ring = [node for node in state.choice().nodes if not state.subjects[node].unfit]
+    ring = [node for node in state.choice().nodes if not state.nodes[node].unfit]
     needed = max(state.orders.preflight.confirm, 2 * len(suspects))
     at = [place for place, node in enumerate(ring) if node in suspects]
     steps = (step * way for step in range(1, len(ring)) for way in (1, -1))
     near = [ring[(place + step) % len(ring)] for step in steps for place in at]
-    partners = [node for node in dict.fromkeys(near) if node not in looked]
-    members = {*looked, *partners[:needed]}
+    partners = [node for node in dict.fromkeys(near) if node not in examined]
+    members = {*examined, *partners[:needed]}
     return [
         node_state.node
         for node_state in state.present()

@@ -27,12 +27,12 @@ class Request:
     number: int
     node: int
     task: Task
-    asked: float  # steady clock
+    asked_at: float  # steady clock
     until: float  # steady clock
 
     @property
     def seconds(self) -> float:
-        return self.until - self.asked
+        return self.until - self.asked_at
 
 
 class Requests:

@@ -1,4 +1,4 @@
-"""All that one examination knows of its nodes and has asked so far; its rounds read and write it."""
+"""The state of a check: its nodes, requests, findings and budget. The rounds read and write it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from clusterrun.preflight.session.precedence import (
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
 
+# Replaces the answer of a node that did not report its ports.
 NOT_HEARD = tasks.ListenAnswer((), (), 0, 0.0)
-"""Instead of the answer of a node that did not say where it can be dialled."""
 
 
 @frozen
@@ -34,34 +34,31 @@ class NodeFinding:
 
 
 class NodeState:
-    """``gone`` is why it is asked no more ('' while it is); ``ports`` are those it can lead a test on.
-
-    ``absent`` is why it never joined, ``lost_at`` when it fell silent after that; ``excused``: by
-    another's fault, it may be fit. ``late_until``: until then one late answer is waited for. ``ends``
-    are how its torch workers ended before their time.
-    """
+    """The answers of a node and the findings about it. ``node`` is its number in the allocation."""
 
     def __init__(self, node: int, name: str, address: str) -> None:
         self.node, self.name, self.address = node, name, address
-        self.gone = self.absent = ""
-        self.excused = False
-        self.lost_at: float | None = None
-        self.late_until: float | None = None
+        self.gone = ""  # why it gets no more requests; '' while it gets them
+        self.absent = ""  # why its agent never joined; '' if it joined
+        self.excused = False  # True if another node or the network may be at fault
+        self.lost_at: float | None = None  # when it fell silent; steady clock
+        self.late_until: float | None = None  # end of the wait for its first late answer; steady clock
         self.local: tasks.LocalAnswer | None = None
         self.listening = NOT_HEARD
+        # Bounds of how far its clock is ahead of the coordinator's; seconds.
         self.earliest, self.latest = float("-inf"), float("inf")
-        self.resolved: dict[str, str] = {}
-        self.resolve_seconds = 0.0
-        self.warm: tasks.TorchStarted | None = None
+        self.resolved: dict[str, str] = {}  # by name, its addresses with spaces between; '' if unknown
+        self.resolve_seconds = 0.0  # the slowest look-up of a name
+        self.torch_worker: tasks.TorchStarted | None = None
         self.first_torch_worker: tasks.TorchStarted | None = None
-        self.ports: list[int] = []
-        self.product: tasks.GroupResult | None = None
-        self.ends: list[str] = []
-        self._found: dict[str, tuple[Finding, ...]] = {}
+        self.ports: list[int] = []  # free ports on which it can lead a group test
+        self.product: tasks.GroupResult | None = None  # its best matrix product
+        self.ends: list[str] = []  # how its torch workers ended before their time
+        self._findings: dict[str, tuple[Finding, ...]] = {}  # by phase
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        in_order = (self._found[phase] for phase in PRECEDENCE if phase in self._found)
+        in_order = (self._findings[phase] for phase in PRECEDENCE if phase in self._findings)
         return tuple(finding for findings in in_order for finding in findings)
 
     @property
@@ -73,7 +70,7 @@ class NodeState:
         return bool(self.gone) or self.verdict is Grade.FAIL
 
     def failed_in(self, phase: str) -> bool:
-        return any(finding.verdict is Grade.FAIL for finding in self._found.get(phase, ()))
+        return any(finding.verdict is Grade.FAIL for finding in self._findings.get(phase, ()))
 
     @property
     def listens(self) -> bool:
@@ -81,12 +78,13 @@ class NodeState:
 
     @property
     def torch_ready(self) -> bool:
-        return self.warm is not None and self.warm.up and not self.unfit
+        return self.torch_worker is not None and self.torch_worker.up and not self.unfit
 
     @property
     def interface(self) -> tasks.Interface | None:
-        """The interface by which its agent reaches the coordinator: the one that ranks will use."""
-        return next((one for one in self.listening.interfaces if one.address == self.address), None)
+        """Return the interface of the connection to the coordinator. The ranks use it too."""
+        used = (interface for interface in self.listening.interfaces if interface.address == self.address)
+        return next(used, None)
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -94,52 +92,52 @@ class NodeState:
 
     @property
     def offset(self) -> float:
-        """How far its clock is ahead of the coordinator's, in the middle of what is possible; seconds."""
+        """Return how far its clock is ahead of the coordinator's: the middle of the bounds, in seconds."""
         return (self.earliest + self.latest) / 2
 
     def target(self, ports: tuple[int, ...], address: str = "") -> tasks.Target:
-        """It as one to be dialled on these ports; ``address`` where its agent never told one."""
+        """Return the node as a target on these ports. ``address`` replaces the address of its agent."""
         return tasks.Target(self.node, self.name, address or self.address, ports, self.listening.udp_port)
 
-    def told_time(self, wall: float, earliest: float, latest: float) -> None:
-        """Its clock said ``wall`` at a moment when the coordinator's stood between these two."""
+    def bound_clock(self, wall: float, earliest: float, latest: float) -> None:
+        """Narrow the bounds of its clock. It read ``wall`` between these times of the coordinator's clock."""
         self.earliest, self.latest = max(self.earliest, wall - latest), min(self.latest, wall - earliest)
 
-    def warm_up(self, said: tasks.TorchStarted) -> None:
-        self.warm = said
-        self.first_torch_worker = self.first_torch_worker or said
-        self.ports = list(said.ports)
-        if not said.up and self.first_torch_worker.up:
-            why = f"its torch worker cannot be started again: {said.why}"
+    def record_torch_worker(self, answer: tasks.TorchStarted) -> None:
+        self.torch_worker = answer
+        self.first_torch_worker = self.first_torch_worker or answer
+        self.ports = list(answer.ports)
+        if not answer.up and self.first_torch_worker.up:
+            why = f"its torch worker cannot be started again: {answer.why}"
             self.mark_gone("torch", why, "see the examiner's log")
 
     def record_matmul(self, result: tasks.GroupResult) -> None:
-        """Record its matrix product: of several the fastest, but a wrong one is kept."""
+        """Record its fastest matrix product. A wrong product replaces all others."""
         best = self.product
-        speeds = [dict(one.rates).get("product", 0.0) for one in (result, best or result)]
+        speeds = [dict(product.rates).get("product", 0.0) for product in (result, best or result)]
         if best is None or (best.passed and (not result.passed or speeds[0] > speeds[1])):
             self.product = result
 
     def write(self, phase: str, findings: Iterable[Finding]) -> None:
         """Replace the findings of a phase about this node."""
         _require_precedence(phase)
-        self._found.pop(phase, None)
+        self._findings.pop(phase, None)
         if new := tuple(findings):
-            self._found[phase] = new
+            self._findings[phase] = new
 
     def exclude_as_known_unfit(self, findings: Iterable[Finding]) -> None:
-        found = tuple(findings)
-        failed = [one.said for one in found if one.verdict is Grade.FAIL]
-        self.absent, self.excused = "", bool(found) and not failed
+        findings = tuple(findings)
+        failed = [finding.said for finding in findings if finding.verdict is Grade.FAIL]
+        self.absent, self.excused = "", bool(findings) and not failed
         self.gone = failed[0] if failed else "it was found unfit before"
-        self.write("gone", found)
+        self.write("gone", findings)
 
-    def explain_gone(self, grade: Grade, said: str, remedy: str) -> None:
-        """Why its agent is not here, instead of what was said of that before."""
-        self.write("gone", [Finding("agent", grade, said, remedy)])
+    def explain_gone(self, grade: Grade, message: str, remedy: str) -> None:
+        """Replace the finding that says why its agent is missing."""
+        self.write("gone", [Finding("agent", grade, message, remedy)])
 
     def mark_gone(self, check: str, why: str, remedy: str) -> None:
-        """It will not be asked any more: it is lost, or says nothing."""
+        """Mark it as lost or silent. It gets no more requests."""
         if not self.gone:
             self.gone = why
             self.write("gone", [Finding(check, Grade.FAIL, why, remedy)])
@@ -151,19 +149,19 @@ def _require_precedence(phase: str) -> None:
 
 
 class SessionState:
-    """``now`` is the steady time of the last event, ``end_at`` that when the budget is spent."""
+    """The state of a check."""
 
     def __init__(
         self, orders: Orders, nodes: list[NodeState], now: float, wall: float, run_dir: str, nonce: str = ""
     ) -> None:
         self.orders = orders
         self.nonce = nonce  # only the examiners of this check know it
-        self.subjects = {one.node: one for one in nodes}
-        self.numbers = {one.name: one.node for one in nodes}
-        self.now = self.began = now
-        self.wall = wall
-        self.end_at = now + orders.preflight.budget
-        self.questions = Requests()
+        self.nodes = {node.node: node for node in nodes}
+        self.numbers = {node.name: node.node for node in nodes}
+        self.now = self.began = now  # the last and the first event; steady clock
+        self.wall = wall  # wall clock at ``began``
+        self.end_at = now + orders.preflight.budget  # steady clock
+        self.requests = Requests()
         self.asks: list[AskWorker] = []
         self.dials = Dials()
         self.losses = Losses()
@@ -176,31 +174,33 @@ class SessionState:
         self.rounds = 0
         self.backend = ""
         self.set_passed = False
-        self.set_wanted = True
-        # What this version has no limit for cannot be limited, and stops nothing.
-        given = orders.preflight.limits
-        known = tuple((name, value) for name, value in given if name in BY_NAME and 0 <= value < float("inf"))
-        self.limits = limits_of(known)
-        self.asked = _needs(orders, run_dir, known)
+        self.should_test_set = True
+        # Limits that this version does not know are ignored.
+        requested = orders.preflight.limits
+        valid = tuple(
+            (name, limit) for name, limit in requested if name in BY_NAME and 0 <= limit < float("inf")
+        )
+        self.limits = limits_of(valid)
+        self.needs = _needs(orders, run_dir, valid)
+        # The groups of nodes between which the network is partitioned, by the phase that found them.
         self.parts: dict[str, tuple[tuple[int, ...], ...]] = {}
-        """By who found them, the groups of nodes between which the network is partitioned."""
         self._links: dict[str, tuple[LinkReport, ...]] = {}
         self._together: dict[str, tuple[Finding, ...]] = {}
 
-    # --- asking ---
+    # --- requests ---
 
     def ask(self, node: int, task: tasks.Task, seconds: float, body: str = "") -> None:
-        self.asks.append(self.questions.ask(self.now, node, task, seconds, body))
+        self.asks.append(self.requests.ask(self.now, node, task, seconds, body))
 
     @property
-    def warm_task(self) -> tasks.StartTorch:
+    def torch_task(self) -> tasks.StartTorch:
         orders = self.orders
         contained = orders.container.is_prefix
         return tasks.StartTorch(orders.preflight.python, orders.cwd, not orders.hide_gpus, contained)
 
     @property
     def ranks(self) -> int:
-        """Ranks of each node in a group test: a launcher of its own may start more of them than GPUs."""
+        """Return the ranks per node in a group test. A custom launcher may start more ranks than GPUs."""
         ranks, gpus = self.orders.ranks_per_node, self.orders.gpus_per_node
         return min(ranks, gpus) if self.backend == "nccl" and gpus else ranks
 
@@ -209,48 +209,48 @@ class SessionState:
         return bool(self.orders.gpus_per_node) or self.backend == "nccl"
 
     @property
-    def left(self) -> float:
-        """Seconds of the budget."""
+    def seconds_left(self) -> float:
+        """Return the seconds that remain of the budget."""
         return max(0.0, self.end_at - self.now)
 
     def wall_at(self, steady: float) -> float:
         return self.wall + steady - self.began
 
-    def notice(self, words: str) -> None:
-        """A line of the report that blames nobody; said once."""
-        if words not in self.notices:
-            self.notices.append(words)
+    def notice(self, message: str) -> None:
+        """Add a line to the report that blames no node. A repeated line is added once."""
+        if message not in self.notices:
+            self.notices.append(message)
 
-    # --- what is known ---
+    # --- answers and findings ---
 
     def present(self) -> list[NodeState]:
-        return [one for one in self.subjects.values() if not one.gone]
+        return [node for node in self.nodes.values() if not node.gone]
 
     def listeners(self) -> list[NodeState]:
-        """Those present that told where they can be dialled."""
-        return [one for one in self.present() if one.listens]
+        """Return the present nodes that reported their ports."""
+        return [node for node in self.present() if node.listens]
 
-    def led_to(self, name: str) -> list[str]:
-        """The addresses to which a name leads those that looked for it."""
-        seen = (one.resolved.get(name, "").split() for one in self.present())
-        return [found[0] for found in seen if found]
+    def addresses_of(self, name: str) -> list[str]:
+        """Return the first address of a name on each present node that resolves it."""
+        resolved = (node.resolved.get(name, "").split() for node in self.present())
+        return [addresses[0] for addresses in resolved if addresses]
 
     def names(self, nodes: Iterable[int]) -> str:
-        return ", ".join(self.subjects[node].name for node in nodes)
+        return ", ".join(self.nodes[node].name for node in nodes)
 
     def write(self, phase: str, findings: Iterable[NodeFinding], links: Iterable[LinkReport] = ()) -> None:
         """Replace the findings of a phase."""
         _require_precedence(phase)
         by_node: dict[int | None, list[Finding]] = {}
-        for found in findings:
-            by_node.setdefault(found.node, []).append(found.finding)
+        for node_finding in findings:
+            by_node.setdefault(node_finding.node, []).append(node_finding.finding)
         self._together[phase] = tuple(by_node.get(None, ()))
         self._links[phase] = tuple(links)
-        for node, subject in self.subjects.items():
-            subject.write(phase, by_node.get(node, ()))
+        for number, node in self.nodes.items():
+            node.write(phase, by_node.get(number, ()))
 
     def write_of_all(self, phase: str, check: str, grade: Grade, message: str, remedy: str = "") -> None:
-        """Replace the findings of a phase by one about all nodes together."""
+        """Replace the findings of a phase by a single finding about all nodes together."""
         self.write(phase, [NodeFinding(None, Finding(check, grade, message, remedy))])
 
     @property
@@ -261,10 +261,8 @@ class SessionState:
     @property
     def links(self) -> tuple[LinkReport, ...]:
         """Return the links with findings, each once. A node that is unfit may explain those of its links."""
-        explaining = {
-            node.name for node in self.subjects.values() if any(map(node.failed_in, EXPLAINS_LINKS))
-        }
-        lossy = {node.name for node in self.subjects.values() if node.failed_in(EXPLAINS_PAIRS)}
+        explaining = {node.name for node in self.nodes.values() if any(map(node.failed_in, EXPLAINS_LINKS))}
+        lossy = {node.name for node in self.nodes.values() if node.failed_in(EXPLAINS_PAIRS)}
         by_ends: dict[frozenset[str], LinkReport] = {}
         for phase in PRECEDENCE:
             explained = explaining | lossy if phase in OF_PAIRS else explaining
@@ -274,32 +272,32 @@ class SessionState:
         return tuple(by_ends.values())
 
     def is_cut(self, a: int, b: int) -> bool:
-        """Whether the control round found the link between two nodes broken: no test need be tried on it."""
-        ends = {self.subjects[a].name, self.subjects[b].name}
+        """Return whether the control round found the link between two nodes broken."""
+        ends = {self.nodes[a].name, self.nodes[b].name}
         return any({link.a, link.b} == ends for link in self._links.get("control", ()))
 
     def largest_fit_partition(self) -> tuple[int, ...]:
-        """Of a network that is partitioned the part with most fit nodes; () where it is not partitioned."""
+        """Return the part with most fit nodes of a partitioned network; () if it is not partitioned."""
         parts = next((self.parts[phase] for phase in PARTS_PRECEDENCE if self.parts.get(phase)), ())
-        fit = (tuple(node for node in part if not self.subjects[node].unfit) for part in parts)
+        fit = (tuple(node for node in part if not self.nodes[node].unfit) for part in parts)
         return max(fit, key=lambda part: (len(part), -min(part, default=0)), default=())
 
     def elsewhere(self) -> set[int]:
-        """Where the network is partitioned, all nodes that are not known to be in the chosen part."""
+        """Return the nodes outside the chosen part of a partitioned network."""
         chosen = self.largest_fit_partition()
-        return {node for node in self.subjects if node not in chosen} if chosen else set()
+        return {node for node in self.nodes if node not in chosen} if chosen else set()
 
     def choice(self) -> Choice:
-        nodes = list(self.subjects)
-        places, spares = nodes[: self.orders.nodes], nodes[self.orders.nodes :]
-        unfit = {one.node for one in self.subjects.values() if one.unfit}
+        numbers = list(self.nodes)
+        places, spares = numbers[: self.orders.nodes], numbers[self.orders.nodes :]
+        unfit = {node.node for node in self.nodes.values() if node.unfit}
         bad = [link for link in self.links if link.verdict is Grade.FAIL]
         links = [(self.numbers[link.a], self.numbers[link.b]) for link in bad]
         slow = {
-            one.node
-            for one in self.subjects.values()
-            for found in one.findings
-            if found.check in ("bandwidth", "product", "pair") and found.verdict is not Grade.PASS
+            node.node
+            for node in self.nodes.values()
+            for finding in node.findings
+            if finding.check in ("bandwidth", "product", "pair") and finding.verdict is not Grade.PASS
         }
         return choose(places, spares, unfit, links, slow, self.elsewhere() - unfit)
 

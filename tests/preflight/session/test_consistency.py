@@ -73,7 +73,7 @@ def test_of_two_nodes_the_one_that_sees_wrongly_is_named():
 
 def clock(node: int, offset: float, slack: float = 0.1) -> NodeState:
     one = subject(node)
-    one.told_time(1000.0 + offset, 1000.0 - slack, 1000.0 + slack)
+    one.bound_clock(1000.0 + offset, 1000.0 - slack, 1000.0 + slack)
     return one
 
 
@@ -97,7 +97,7 @@ def test_what_the_way_to_and_fro_explains_is_no_finding():
 
 def test_several_looks_at_a_clock_narrow_it_down():
     one = clock(0, 5.0, slack=10.0)
-    one.told_time(1105.0, 1100.0, 1100.2)
+    one.bound_clock(1105.0, 1100.0, 1100.2)
     assert (round(one.earliest, 6), round(one.latest, 6)) == (4.8, 5.0)
 
 

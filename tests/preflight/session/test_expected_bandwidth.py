@@ -25,14 +25,14 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     ports = {f"mlx5_{n}/1": {"state": "4: ACTIVE", "rate": rate} for n in range(8)} if rate else {}
     for one in subjects:
         one.local = LocalAnswer((ProbeReading("infiniband", json.dumps(ports), 0.1),))
-        one.warm_up(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
+        one.record_torch_worker(TorchStarted(True, 1.0, "", backend, 8, (("gpu", H100),)))
     made = SessionState(asked, subjects, 0.0, 0.0, "/r")
     made.backend = backend
     return made
 
 
 def said(made: SessionState, rate: float, transports: tuple[str, ...] = ()) -> list[str]:
-    trial = GroupTest(tuple(made.subjects), True, rate, kind=SET, transports=transports)
+    trial = GroupTest(tuple(made.nodes), True, rate, kind=SET, transports=transports)
     return [one.finding.said for one in expected_bandwidth.of_set(made, trial)]
 
 

@@ -221,18 +221,18 @@ def test_a_node_without_gpus_gets_no_remedy_for_gpus():
 
 
 def test_findings_are_read_in_the_declared_order_whichever_phase_writes_first():
-    state = Cluster(orders(3), Faults()).machine._case
+    state = Cluster(orders(3), Faults()).machine._state
     for phase in reversed(PRECEDENCE):
         finding = Finding(phase, Grade.FAIL, phase)
         state.write(phase, [NodeFinding(0, finding), NodeFinding(None, finding)])
-    assert [finding.check for finding in state.subjects[0].findings] == list(PRECEDENCE)
+    assert [finding.check for finding in state.nodes[0].findings] == list(PRECEDENCE)
     assert [finding.check for finding in state.together] == list(PRECEDENCE)
     with pytest.raises(ValueError, match="no precedence"):
         state.write("a phase that nobody declared", [])
 
 
 def test_a_node_with_blocked_ports_explains_the_links_that_other_phases_found():
-    state = Cluster(orders(3), Faults()).machine._case
+    state = Cluster(orders(3), Faults()).machine._state
     link_report = LinkReport(name(0), name(1), "both", Grade.FAIL, "tests failed")
     state.write("pairs", [], [link_report])
     assert state.links == (link_report,)
