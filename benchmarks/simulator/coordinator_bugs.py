@@ -201,7 +201,7 @@ COORDINATOR_BUGS = (
     Mutant(
         "an early end of the launcher is ignored",
         "coordinator/rendezvous",
-        "            return self._ended_early(now, event.code, words)\n        elif event.whole:",
+        "            return self._ended_early(now, event.code, message)\n        elif event.whole:",
         "            pass\n        elif event.whole:",
     ),
     Mutant(

@@ -32,7 +32,7 @@ RESTART_BUGS = (
     Mutant(
         "whoever asked for an end is not heard after a failure",
         "coordinator/restart_policy",
-        "if self.asked is not None and (decision.restart_reason or failure_event.ended_by_request):",
+        "if self.requested_end is not None and (decision.restart_reason or failure_event.ended_by_request):",
         "if False:",
     ),
     Mutant(
@@ -50,14 +50,14 @@ RESTART_BUGS = (
     Mutant(
         "everybody moves up where one is lost",
         "coordinator/lost_nodes",
-        "world = [node if node in there else next(idle, -1) for node in places]",
-        "world = [*(node for node in places if node in there), *idle][: len(places)]",
+        "world = [node if node in present_nodes else next(idle, -1) for node in places]",
+        "world = [*(node for node in places if node in present_nodes), *idle][: len(places)]",
     ),
     Mutant(
         "spares train beside the others",
         "coordinator/lost_nodes",
-        "places = self._places or tuple(here[: self._need])",
-        "places = self._places or here",
+        "places = self._places or tuple(present[: self._need])",
+        "places = self._places or present",
     ),
     Mutant(
         "a loss during a check ends the run",
@@ -80,8 +80,8 @@ RESTART_BUGS = (
     Mutant(
         "agents are launched beside those that live",
         "coordinator/rendezvous",
-        "here = [member.node for member in self._membership.linked() if member.present]",
-        "here = []",
+        "present = [member.node for member in self._membership.linked() if member.present]",
+        "present = []",
     ),
     Mutant(
         "what ended all agents is held against their nodes",
