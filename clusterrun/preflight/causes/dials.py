@@ -66,7 +66,7 @@ class ConnectTrouble:
     why: str = ""
 
 
-# From this many seconds on a connection needed a second attempt: Linux repeats a SYN after one second.
+# A slower connection needed a second attempt: Linux repeats a SYN after one second.
 SLOW_CONNECT_SECONDS = 0.9
 
 

@@ -1,4 +1,4 @@
-"""Find nodes with which only larger groups fail: one threshold per node.
+"""Find nodes that make only larger groups fail: one threshold per node.
 
 Every node fails in groups of ``k`` nodes and more. ``k`` is unknown: its chance falls with ``1 / k ** 2``.
 Mostly it is larger than the set. A group that passed shows that the thresholds of its members are larger. The
@@ -22,11 +22,11 @@ Group = frozenset[int]
 
 # All pairs of nodes were tested before this search begins.
 PAIR = 2
-# The search ends after so many rounds without news: larger groups never pass, or several nodes fail together.
+# The search ends after this many rounds without news: larger groups never pass, or nodes fail together.
 MOST_BARREN = 12
-# Among so few nodes, every pair of nodes that may explain all failures is weighed.
+# In a set of at most this size, every pair of nodes that may explain all failures is weighed.
 FEW_NODES = 64
-# After so many rounds without news, two nodes at least are at fault.
+# After this many rounds without news, at least two nodes are at fault.
 NEWS_EXPECTED = 2
 # The same failure three times is no chance.
 REPEATS = 3
@@ -157,7 +157,7 @@ class GroupSearch:
         return sorted(sizes)[1] if len(sizes) > 1 else len(self._nodes)
 
     def _differ(self) -> bool:
-        """Return whether guilty nodes fail from different sizes on. Those on one bad switch fail alike."""
+        """Return whether guilty nodes fail from different sizes on. One bad switch gives equal thresholds."""
         guilty = self.guilty.keys()
         largest = max((len(group) for group in self.passed if group & guilty and group - guilty), default=0)
         return any(self._threshold(node) <= largest for node in guilty)
@@ -166,7 +166,7 @@ class GroupSearch:
         return tuple(node for node in self._order if node in nodes)
 
     def result(self) -> GroupsResult:
-        """Return what is known now. Nodes are blamed only if all others pass together."""
+        """Return the current result. Nodes are blamed only if all others pass together."""
         named = tuple(self.guilty) if self._rest() in self.passed else ()
         is_own = len(named) == 1 or self._differ()
         failing = [group for group in self.failed if group not in self.passed]
@@ -285,7 +285,7 @@ class GroupSearch:
         return None
 
     def _explaining_pairs(self, rest: Group, failing: Sequence[Group]) -> list[Group]:
-        """Return the pairs of nodes of which each failed group holds one."""
+        """Return the pairs of nodes that have a member in every failed group."""
         return [
             frozenset(ends)
             for ends in combinations(sorted(rest), 2)

@@ -100,7 +100,7 @@ class Losses:
 def usual_share(ways: Sequence[LossyWay], more: int = 0) -> float:
     """Return the share that three quarters of the ways lose at least; 0 if there are only two nodes.
 
-    ``more`` segments are added to those that were resent, since few of them vary by chance.
+    ``more`` segments are added to the resent segments, since small numbers vary by chance.
     """
     shares = sorted((way.resent + more) / way.sent for way in ways if way.sent >= FEWEST_SENT)
     nodes = {node for way in ways for node in way.ends}

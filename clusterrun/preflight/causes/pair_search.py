@@ -20,21 +20,21 @@ from clusterrun.preflight.thresholds import Thresholds
 
 Nodes = tuple[int, ...]
 
-# Rounds beyond the plan are bounded: so many times `confirm`.
+# The limit of rounds beyond the plan, as a multiple of `confirm`.
 ROUNDS_PER_CONFIRM = 4
-# Up to so many nodes, rounds in which nothing passed yet are repeated twice as often: one pair may be sound.
+# In a set of at most this size, rounds without any pass are repeated twice as often: one pair may be sound.
 SMALL_SET = 4
 # A pair is not tested more often: its repeats decide nothing then.
 MOST_TRIES = 9
-# Two groups that may be one are compared by so many tests in a round.
+# Two groups that may be a single group are compared by this many tests in a round.
 TESTS_ACROSS = 4
-# A pair inside a group that may be cut off is tested until it passed so often: its nodes are not all faulty.
+# A pair in a group that may be cut off is tested until it passed this often: then not all nodes are faulty.
 PASSES_INSIDE = 2
 # A spare that takes a node's place has been tested with as many others as that node.
 TESTS_OF_A_SPARE = 2
-# Among so few nodes, a bad link is a reason to look at links that the ring does not use.
+# In a set of at most this size, a bad link is a reason to test links that the ring does not use.
 FEW_NODES = 16
-# A node that never met a fast partner is tested so often before its rate counts.
+# A node that never met a fast partner is tested this often before its rate counts.
 TESTS_OF_A_LAGGARD = 4
 
 
@@ -79,7 +79,7 @@ class Evidence:
 
 @frozen
 class SearchResult:
-    """What is known. A node or link has one verdict at most. A node without any was not tested."""
+    """The result so far. A node or link has at most one verdict. A node without a verdict was not tested."""
 
     bad: Nodes
     bad_links: tuple[Pair, ...]
@@ -256,7 +256,7 @@ class Search:
         return tuple(Pair(*ends) for ends in tests.links)
 
     def _fill(self, tests: Round, works: PairExplanation) -> None:
-        """Use free nodes of a round of the ring: spares meet in the first two, retests come in the third."""
+        """Use the free nodes of a ring round: test spares in the first two, and retest in the third."""
         if self._rounds < 2:
             for spare in self._spares:
                 tests.meet(spare, self._spares)
@@ -303,7 +303,7 @@ class Search:
         return [spare for spare in spares[:places] if self._answered[spare] < TESTS_OF_A_SPARE]
 
     def _neighbours(self, works: PairExplanation) -> list[int]:
-        """Return proven nodes beside one that may be replaced: its spare will talk to them."""
+        """Return the proven neighbours of nodes that may be replaced. Their spares will talk to them."""
         leaving = {*works.faulty, *works.unsteady, *works.undetermined}
         neighbours = []
         for a, b in zip(self._ring, self._ring[1:] + self._ring[:1]):
@@ -321,6 +321,8 @@ class Search:
         sound = set(certified)
         bad_links = tuple(Pair(*ends) for ends in works.bad_links() if sound.issuperset(ends))
         unsure_links = tuple(Pair(*ends) for ends in works.undetermined_links() if sound.issuperset(ends))
+        answers = self._works
+        flaky_links = [ends for ends in answers.poor if ends in answers.good and sound.issuperset(ends)]
         slow = {
             node for speed in speeds for node in (*speed.faulty, *speed.unsteady) if rates.is_slow((node,))
         }
@@ -341,7 +343,7 @@ class Search:
             *(self._of_link(ends, "undetermined", Grade.UNDETERMINED) for ends in unsure_links),
             *(_slow(rates, (node,)) for node in slow_nodes),
             *(_slow(rates, ends) for ends in slow_links),
-            *(self._of_link(ends, "flaky", Grade.PASS) for ends in self._flaky(sound)),
+            *(self._of_link(ends, "flaky", Grade.PASS) for ends in flaky_links),
         )
         return SearchResult(
             bad=bad,
@@ -359,14 +361,10 @@ class Search:
             slow_parts=slow_parts,
         )
 
-    def _flaky(self, sound: Collection[int]) -> Iterator[Link]:
-        works = self._works
-        return (ends for ends in works.poor if ends in works.good and ends[0] in sound and ends[1] in sound)
-
     def _of_node(self, node: int, kind: str, grade: Grade) -> Evidence:
         failures = [ends for ends in self._failures if node in ends]
         partners = [b if a == node else a for a, b in failures]
-        if kind == "broken":  # a failure with another bad node says nothing of this one
+        if kind == "broken":  # failures with bad partners do not count
             proven = self._works.passes
             failures = [ends for ends, partner in zip(failures, partners) if proven[partner]]
             partners = [partner for partner in partners if proven[partner]]

@@ -26,8 +26,8 @@ from clusterrun.preflight.causes.cover import Cover
 
 Link = tuple[int, int]
 
-# A cause must be so many times as likely per node as any other cause: any node may be the one that was lucky.
-# From 20 nodes on a factor of 100 is enough.
+# A cause must be more likely than any other cause by this factor per node, since any node may be lucky.
+# A factor of 100 is enough for 20 nodes and more.
 LIKELIER_PER_NODE, MOST_LIKELIER = 5, 100
 # The share of tests that fail with a faulty node or link, and with an unsteady node.
 FAULTY_RATE, UNSTEADY_RATE = 0.98, 0.8
@@ -39,11 +39,11 @@ RARE_CUT = 1.0
 RARE_HIDDEN = math.log(18)
 # If more than one node in three is a suspect, several groups may be cut off.
 MANY_SUSPECTS = 3
-# The smallest price of a node, as if there were so many.
+# The price of a node in a smaller set is that of this number of nodes.
 FEWEST_NODES = 5
 # If more tests than this fail by chance, no number of repeats helps.
 MOST_NOISE = 0.25
-# So many links must have failed and passed before their share is an estimate of chance.
+# At least this many links must have failed and passed before their share is an estimate of chance.
 FEWEST_LUCKY = 3
 # A node is not tested for unsteadiness any more if chance is this many nats ahead.
 SETTLED = -2.0
@@ -55,20 +55,16 @@ def link(a: int, b: int) -> Link:
 
 
 class Answers:
-    """The answers to one question about pairs.
-
-    ``good``, ``poor``: how often each link passed and failed.
-    ``planned``: failures of tests that no other test asked for. They drew the borders of the groups.
-    ``passes``: tests that passed, by node. ``failed_with``: the partners with which a node failed.
-    """
+    """The answers to one question about pairs."""
 
     def __init__(self, noise: float) -> None:
         self._expected_noise = noise
-        self.good: Counter[Link] = Counter()
-        self.poor: Counter[Link] = Counter()
+        self.good: Counter[Link] = Counter()  # passed tests by link
+        self.poor: Counter[Link] = Counter()  # failed tests by link
+        # Failed tests that no other test asked for. They drew the borders of the groups.
         self.planned: Counter[Link] = Counter()
-        self.passes: Counter[int] = Counter()
-        self.failed_with: dict[int, set[int]] = defaultdict(set)
+        self.passes: Counter[int] = Counter()  # passed tests by node
+        self.failed_with: dict[int, set[int]] = defaultdict(set)  # by node, its partners in failed tests
         self._components = Components()
 
     def note(self, ends: Link, is_good: bool, is_retest: bool) -> None:
@@ -101,22 +97,20 @@ class Answers:
         return min(MOST_NOISE, max(self._expected_noise, measured))
 
 
+# ``kind``: unsteady (a node), link or cut. ``who``: the node; both ends; the number of the group.
 Cause = namedtuple("Cause", ["kind", "who"])
-"""``kind``: unsteady (a node), link or cut. ``who``: the node; both ends; the number of the group."""
-
-
+# Another explanation of a suspect's failures. ``lead``: the suspect's lead over it, in nats. ``partners``: a
+# passed test with one of these nodes would prove it.
 Rival = namedtuple("Rival", ["lead", "partners"])
-"""``lead``: nats by which a suspect leads over this other explanation. ``partners``: a test that passes with
-one of these would prove the other explanation."""
 
 
 class PairExplanation:
-    """What explains the answers to one question about these nodes.
+    """The causes that explain the answers to one question about these nodes.
 
     ``groups``: nodes that passed together. ``place``: the number of a node's group.
     ``faulty``: suspects that are blamed. ``undetermined``: the other suspects, with their ``rivals``.
-    ``leads``: the causes between proven nodes. ``beats_chance``: those that chance does not explain.
-    ``blamed``: those that lead over everything.
+    ``leads``: the causes between proven nodes. ``beats_chance``: whether each beats chance.
+    ``blamed``: the causes that lead over all other explanations.
     """
 
     def __init__(self, answers: Answers, nodes: Sequence[int], sure: float) -> None:

@@ -13,16 +13,16 @@ from clusterrun.model.frozen import frozen
 from clusterrun.preflight.causes.cover import LIKELIER
 from clusterrun.preflight.causes.ways import Way, WayTest, explain
 
-LOW, HIGH, STEP = 32768, 60999, 64  # the usual ephemeral range, and every how many ports one is dialled
+# The usual range of ephemeral ports, and the step between two dialled ports.
+LOW, HIGH, STEP = 32768, 60999, 64
 COMB = range(LOW, HIGH + 1, STEP)
 # Nats that a range costs: it may begin and end at any port of the comb.
 RANGE_PRICE = math.log(len(COMB) * (len(COMB) + 1) / 2)
-# From this share on, silent ports that form no range are no chance: something limits connections.
+# A share of scattered silent ports above this is no chance: something limits connections.
 LIMIT_SHARE = 0.1
 
-Silent = Mapping[
-    Way, frozenset[int]
-]  # the ports of the comb that never answered, by (dialling, dialled) node
+# The ports of the comb that never answered, by (dialling, dialled) node.
+Silent = Mapping[Way, frozenset[int]]
 
 
 @frozen

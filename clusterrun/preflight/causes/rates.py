@@ -101,7 +101,7 @@ class PairRates:
         }
         fastest = sorted(self._usual.values())[-(len(self._usual) + 3) // 4 :]
         self._far = fastest[0] * (1 - limits.slow_few) if fastest else 0.0
-        # By how much one test differs from what its nodes reach: the standard deviation of one measurement.
+        # The standard deviation of a measurement: how much a test differs from the usual rates of its nodes.
         first = [(test, rate) for test, rate in zip(tests, rates) if not test.is_retest]
         gaps = [
             abs(rate - min(self._usual[node] for node in test.link))

@@ -1,7 +1,7 @@
 """Explain directed ways that do not work: which node, side of a node, link, way or cut is to blame.
 
-A way leads from one node to another. Its *items* are what is tried on it: TCP ports, and large packets.
-What is dialled, what loses packets and which ports a sweep finds silent are explained by the same causes:
+A way leads from one node to another. Its *items* are the tests on it: TCP ports, and large packets.
+The same causes explain failed dials, lost packets and silent ports:
 
 - a node: ``all`` its ways, those that come ``in``, or those that go ``out``
 - a ``link`` between two nodes, or one ``way`` of it
@@ -115,7 +115,7 @@ class _Explanation:
     def _add_node(self, kind: str, node: int, tests: Sequence[WayTest]) -> None:
         """Add a side of a node as a candidate if an item fails on every way of it that tried the item.
 
-        With ``nats``, ways that work are evidence against the candidate and do not refute it.
+        If ``nats`` is set, working ways are evidence against the candidate but do not refute it.
         """
         failed_with: dict[int, set[int]] = defaultdict(set)
         worked: set[int] = set()

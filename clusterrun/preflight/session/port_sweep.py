@@ -101,17 +101,16 @@ def _ways(state: SessionState, suspects: list[int]) -> list[tuple[int, int]]:
         start = place % len(candidates)
         turned = candidates[start:] + candidates[:start]
         turned.sort(key=lambda node: node in suspects)
-        witnesses = [node for node in turned if node != suspect and not _is_dead(state, suspect, node)]
-        if len(mates[suspect]) > 1:
-            witnesses = [node for node in witnesses if node in mates[suspect]]
+        witnesses = []
+        for node in turned:
+            trouble = state.dials.between(suspect, node)
+            is_dead = trouble is not None and trouble.kind == "dead"
+            is_mate = len(mates[suspect]) <= 1 or node in mates[suspect]
+            if node != suspect and not is_dead and is_mate:
+                witnesses.append(node)
         for witness in witnesses[:WITNESSES]:
             ways.update({(suspect, witness): None, (witness, suspect): None})
     return list(ways)
-
-
-def _is_dead(state: SessionState, a: int, b: int) -> bool:
-    trouble = state.dials.between(a, b)
-    return trouble is not None and trouble.kind == "dead"
 
 
 def _ask(state: SessionState, ways: Mapping[tuple[int, int], frozenset[int]]) -> None:
