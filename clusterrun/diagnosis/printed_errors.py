@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from clusterrun.diagnosis.known_errors import KnownError, meaning
@@ -12,6 +13,8 @@ from clusterrun.model.frozen import frozen, replace
 MOST = 400
 # Lines that are added to the first one of a message.
 MOST_CONTINUED = 3
+# Lines of output that are searched for an error without a traceback.
+MOST_UNTRACED = 40
 # Exceptions of a group that are shown.
 MOST_PARTS = 3
 # Seconds. A rank that still prints so long after an error has survived it.
@@ -46,15 +49,17 @@ _WHAT = re.compile(r"^\s*what\(\):\s*(.*)")
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE)
 _MISUSED = re.compile(r"^(?:\S+: )?error: ", re.IGNORECASE)
 _IGNORED = re.compile(r"^(?:Exception ignored in|Error in atexit\._run_exitfuncs|--- Logging error ---)")
-_HINT = re.compile(
-    r"(?i)set the environment variable \w+=\S+ for a complete|(?:for more|see) .*--help|try .*--help"
-)
+# A program prints this hint if it printed a message instead of a traceback.
+_TRACE_HINT = re.compile(r"(?i)set the environment variable \w+=\S+ for a complete")
+_HINT = re.compile(_TRACE_HINT.pattern + r"|(?:for more|see) .*--help|try .*--help")
+_LINK = re.compile(r"(?i)^(?:(?:see|for [\w ]+ (?:visit|see))\b.*)?https?://")
+_DETAIL = re.compile(r"^\s+[a-z_]\w*(?::|\s?=)")
 _COMPLAINT = re.compile(
     r"(?i)\b(?:warn|warning|error|exception|fail(?:ed|ure|ing)?|g(?:a|i)v(?:e|ing) up|skipp(?:ed|ing)|"
     r"ignor(?:ed|ing)|retry(?:ing)?|dropp(?:ed|ing)|could not|cannot|unable to)\b"
 )
 # A warning of Python's, or of a library, which is printed once and hides nothing.
-_NOISE = re.compile(r"\w+Warning\b|^\[W\d|NCCL WARN")
+_NOISE = re.compile(r"\wWarning\b|^\[W\d|NCCL WARN")
 # Hydra prints no traceback if it could not call a target, but the error in the lines that follow.
 _ANNOUNCED = "Error executing job with overrides:"
 _LOST_PEER = re.compile(
@@ -127,12 +132,22 @@ class Error:
 
 
 def last_message(lines: Sequence[str]) -> str:
-    """Return the last line with words in it, without torch's mark and without frames around it."""
-    stripped = [_FRAMING.sub("", _MARK.sub("", line)) for line in reversed(lines)]
-    messages = [line for line in stripped if any(map(str.isalnum, line))]
-    # A hint how to get a longer message is not the message.
-    message = next((line for line in messages if not _HINT.match(line)), "") or "".join(messages[:1])
-    return message.removeprefix(OURS)
+    """Return the last line with words in it, without torch's mark and without frames around it.
+
+    A hint how to get a longer message, a link to a manual and an indented ``key: value`` below a
+    message are returned only if there is nothing else.
+    """
+    messages: list[str] = []
+    for line in reversed(lines):
+        unmarked = _MARK.sub("", line)
+        message = _FRAMING.sub("", unmarked)
+        if not any(map(str.isalnum, message)):
+            continue
+        messages.append(message)
+        is_detail = _DETAIL.match(unmarked) and not _COMPLAINT.search(unmarked)
+        if not (_HINT.match(message) or _LINK.match(message) or is_detail):
+            return message.removeprefix(OURS)
+    return messages[0].removeprefix(OURS) if messages else ""
 
 
 def last_complaint(lines: Sequence[str]) -> str:
@@ -260,8 +275,14 @@ class _Reader:
         self._timed: list[str] | None = None
         # The last line, where it names an exception and no traceback stood before it.
         self._plain = ""
+        # The last output without warnings, which may be an error without a traceback.
+        self._recent: deque[str] = deque(maxlen=MOST_UNTRACED)
+        self._recent_at = 0.0
+        # A warning was read, but not yet the line of source code that ends it.
+        self._in_warning = False
 
     def hear(self, at: float, text: str) -> None:
+        self._hear_untraced(at, text)
         if self._group is not None and self._hear_group(at, text):
             return
         link = _LINKS.get(text.strip())
@@ -283,6 +304,23 @@ class _Reader:
             self._hear_open(at, text)
         elif not self._continues(text):
             self._hear_other(at, text)
+
+    def _hear_untraced(self, at: float, text: str) -> None:
+        """Add the output before a hint at hidden tracebacks as an error, unless an error was just read."""
+        if at - self._recent_at > SAME_DUMP:
+            self._recent.clear()
+        self._recent_at = at
+        ends_warning = self._in_warning and text[:1].isspace()
+        if _TRACE_HINT.match(text):
+            last, message = self._newest(), _untraced_message(self._recent)
+            if message and (last is None or at - last.at > SAME_DUMP):
+                self._append(replace(self._error(at, message), row=meaning(message)))
+            self._recent.clear()
+        elif _NOISE.search(text) or _LOGGED.match(text) or ends_warning:
+            self._in_warning = not ends_warning and "Warning" in text
+            self._recent.clear()
+        else:
+            self._recent.append(text)
 
     def _begin(self) -> None:
         self._open, self._frame, self._dump, self._continued = True, "", "", 0
@@ -462,6 +500,32 @@ class _Reader:
 
     def _newest(self) -> Error | None:
         return self._errors[self._last] if self._last >= 0 else None
+
+
+def _untraced_message(lines: Iterable[str]) -> str:
+    """Return the message of the last paragraph that has any.
+
+    Indented lines are details. A line above them that ends with a colon is the title of a list.
+    """
+    message: list[str] = []
+    has_details = False
+    for line in reversed(tuple(lines)):
+        if not line.strip():
+            if message:
+                break
+            has_details = False
+        elif line[0].isspace():
+            has_details = True
+        else:
+            is_title = has_details and line.rstrip().endswith(":")
+            has_details = False
+            if not (is_title or _LINK.match(line)) and line.strip() not in message:
+                message.insert(0, line.strip())
+    text = ""
+    for line in message[-1 - MOST_CONTINUED :]:
+        separator = " " if text.endswith((".", ":", ",", ";")) else "; "
+        text = f"{text}{separator}{line}" if text else line
+    return text
 
 
 def _chained(before: Error, error: Error, link: str) -> Error:
