@@ -16,6 +16,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 GONE_STATES = "ZXx"
 # By SIGSTOP, or by a debugger.
 STOPPED_STATES = ("T", "t")
+# Programs that run scripts of commands, by the name of their file.
+SHELLS = frozenset(
+    ("ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "ksh93", "mksh", "sh", "tcsh", "yash", "zsh")
+)
 
 
 @frozen
@@ -92,6 +96,21 @@ def descendants(root: int) -> list[Process]:
                 found.append(process)
                 waiting.append(child)
     return found
+
+
+def children(pid: int) -> list[Process]:
+    """Return the living processes that ``pid`` started."""
+    if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        return [process for process in map(read, _children(pid)) if process]
+    return [process for process in processes() if process.parent == pid]
+
+
+def is_shell(pid: int) -> bool:
+    """Return whether the process runs a shell."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS
+    except OSError:
+        return False
 
 
 def below(pid: int, most: int = 200) -> list[int]:

@@ -160,8 +160,9 @@ class RankProcesses:
 
         A launcher passes TERM and INT on to its ranks by itself.
         """
-        launched = number not in contract.TERMINATE_SIGNALS
-        processes = self._rank_processes() if launched else self._processes
+        processes = [*self._processes, *self._shell_programs()]
+        if self.per_node and number not in contract.TERMINATE_SIGNALS:
+            processes += self._launched_ranks({process.pid for process in processes})
         catching = [process for process in processes if proc.catches(process.pid, number)]
         if number == signal.SIGTERM:
             self._term(catching)
@@ -170,8 +171,21 @@ class RankProcesses:
         return SignalTaken(self._epoch, number, len(catching))
 
     def terminate(self, rest: bool) -> None:
-        """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal."""
-        self._term([p for p in self._processes if not rest or p.pid not in self._termed])
+        """Send TERM to the rank processes; with ``rest`` only to processes that ``signal`` did not signal.
+
+        Filters of a rank's output get none: they end with the processes that write to them.
+        """
+        programs = [
+            process
+            for process in self._shell_programs()
+            if proc.catches(process.pid, signal.SIGTERM) or not proc.reads_pipe(process.pid)
+        ]
+        processes = [*self._processes, *programs]
+        self._term([process for process in processes if not rest or process.pid not in self._termed])
+
+    def has_termed(self, pid: int) -> bool:
+        """Return whether the process got a TERM in this attempt."""
+        return pid in self._termed
 
     def _term(self, processes: list[proc.Process]) -> None:
         """Send TERM and CONT: a stopped process gets a TERM only when it continues."""
@@ -184,13 +198,25 @@ class RankProcesses:
             send(process, signal.SIGTERM)
             send(process, signal.SIGCONT)
 
-    def _rank_processes(self) -> list[proc.Process]:
-        if not self.per_node:
-            return self._processes
-        launchers = {process.pid for process in self._processes}
-        started = [process for pid in launchers for process in proc.descendants(pid)]
-        ranks = [p for p in started if p.parent in launchers and _LOCAL_RANK in proc.environment(p.pid)]
-        return [*self._processes, *ranks]
+    def _shell_programs(self) -> list[proc.Process]:
+        """Return the programs that ranks started which are shell scripts, as plain srun signals them.
+
+        Processes that other programs start, such as data-loader workers, are not among them.
+        """
+        programs: list[proc.Process] = []
+        shells = [process.pid for process in self._processes if proc.is_shell(process.pid)]
+        while shells:
+            started = proc.children(shells.pop())
+            programs += started
+            shells += [process.pid for process in started if proc.is_shell(process.pid)]
+        return programs
+
+    def _launched_ranks(self, launchers: set[int]) -> list[proc.Process]:
+        """Return the ranks that launchers started directly."""
+        started = [
+            process for pid in launchers for process in proc.children(pid) if process.pid not in launchers
+        ]
+        return [process for process in started if _LOCAL_RANK in proc.environment(process.pid)]
 
     def reap(self, wall: float) -> list[ToCoordinator]:
         """Reap all children, and return the ends of ranks among them, with their last output."""

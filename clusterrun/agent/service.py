@@ -241,7 +241,7 @@ class AgentService:
         leftovers = self._rank_processes.leftovers()
         filters = {process.pid for process in self._rank_processes.leftovers(filters_only=True)}
         for process in leftovers:
-            if process.pid not in filters:
+            if process.pid not in filters and not self._rank_processes.has_termed(process.pid):
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
 

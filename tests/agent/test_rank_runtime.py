@@ -241,6 +241,48 @@ def test_a_program_in_a_shell_script_gets_the_term_that_ends_the_shell_and_may_s
     assert run.left() == []
 
 
+SAVES = """
+import os, signal, subprocess, sys, time
+def on_signal(number, frame):
+    print(*sys.argv[1:], "got", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit()
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, on_signal)
+if "worker" not in sys.argv:
+    subprocess.Popen([sys.executable, __file__, "worker"])  # as a data-loader starts its workers
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["{0}; echo after", "trap 'echo mine' USR2 EXIT\n{0}", "({0} | cat) 2>&1", "bash -c '{0}; true'"],
+)
+def test_the_program_of_a_shell_script_gets_signals_and_its_own_children_get_none(
+    make: Make, tmp_path: Path, script: str
+) -> None:
+    """Plain srun signals it too. It need not be started with ``exec``."""
+    saves = tmp_path / "saves.py"
+    saves.write_text(SAVES)
+    run = make(["/bin/bash", "-c", script.format(f"{sys.executable} {saves}")], nodes=1, ranks=1)
+    run.start(QUICK)
+    run.running(1)
+    until(lambda: run.output(0).count(b"up\n") == 2, "the program and its worker")
+    run.coordinator.send_signal(signal.SIGUSR2)
+    until(lambda: b"got SIGUSR2" in run.output(0).splitlines(), "the program that heard of it")
+    run.coordinator.send_signal(signal.SIGTERM)
+    run.wait()
+    lines = run.output(0).splitlines()
+    # A worker that outlives its program is a leftover: it gets the TERM then.
+    assert (lines.count(b"got SIGUSR2"), lines.count(b"worker got SIGUSR2")) == (1, 0)
+    assert (lines.count(b"got SIGTERM"), lines.count(b"worker got SIGTERM")) == (1, 1)
+    assert run.state().state is State.CANCELLED
+    assert run.left() == []
+
+
 def test_each_rank_reads_its_whole_input_from_the_beginning(make: Make, tmp_path: Path) -> None:
     (tmp_path / "input").write_text("one\ntwo\n")
     run = make(["/bin/cat"], input=f"{tmp_path}/input")
