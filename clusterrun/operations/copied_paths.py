@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -11,8 +12,14 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
+from clusterrun.script.batch_scripts import script_of
+from clusterrun.script.launch_commands import SHELLS, inline_text
 
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
+# Bytes. A longer script is a program that is not written for this run.
+SMALL_SCRIPT = 1 << 16
+_SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".ksh")
+_SHELL_LINE = re.compile(r"#!.*\b(?:ba|da|z|k)?sh\b")
 REMEDY = "copy it with --snapshot-include {0}, or give its absolute path"
 
 
@@ -74,7 +81,66 @@ def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
             notices.append(
                 f"{path} stays the folder of the original: name it by a relative path to use the copy"
             )
-    return tuple(notices)
+    return (*notices, *_live_paths(spec, snapshot))
+
+
+def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
+    """Yield a notice for each copied file that shell code names by its absolute path.
+
+    Reads the ``--setup`` lines, the shell line of COMMAND, and the small shell scripts that COMMAND names.
+    """
+    texts = [(f"--setup {line!r}", line) for line in spec.setup]
+    texts.append(("the shell line", inline_text(spec.command)))
+    script = script_of(spec.command, SHELLS)
+    for argument in dict.fromkeys(spec.command):
+        text = _small_text(os.path.join(spec.cwd, argument))
+        is_run_by_shell = argument == script and argument != spec.command[0]
+        if is_run_by_shell or argument.endswith(_SHELL_ENDINGS) or _SHELL_LINE.match(text):
+            texts.append((argument, text))
+    for place, text in texts:
+        paths: set[str] = set()
+        is_file = place in spec.command
+        for number, line in enumerate(text.split("\n"), 1):
+            for path in _absolute_paths(line):
+                if path in paths or not snapshot.copies(path):
+                    continue
+                paths.add(path)
+                where = f"{place}, line {number}" if is_file else place
+                kind = "folder" if os.path.isdir(path) else "file"
+                relative = shlex.quote(os.path.relpath(path, spec.cwd))
+                live = f"that is the live {kind}, not the copy"
+                yield f"{where} names {path}: {live}: write it relative ({relative})"
+
+
+def _small_text(path: str) -> str:
+    """Return the text of a file of at most ``SMALL_SCRIPT`` bytes; '' for anything else."""
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > SMALL_SCRIPT:
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return ""
+    return "" if "\0" in text else text
+
+
+def _absolute_paths(line: str) -> Iterator[str]:
+    """Yield the absolute paths in a line of shell, also within ``KEY=PATH`` and ``PATH:PATH``."""
+    line = re.sub(r"\$HOME\b|\$\{HOME\}", lambda _: os.path.expanduser("~"), line)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    try:
+        words = list(lexer)
+    except ValueError:  # another line closes the quote
+        words = re.split(r"[\s\"']+", line)
+    for word in words:
+        for part in re.split(r"[=:,]", word):
+            # A quoted part may be a path with blanks, or a command of its own.
+            for candidate in dict.fromkeys((part, *part.split())):
+                path = os.path.expanduser(candidate)
+                if os.path.isabs(path):
+                    yield os.path.normpath(path)
 
 
 def _scripts(line: str) -> Iterator[str]:

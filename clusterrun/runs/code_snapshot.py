@@ -109,6 +109,11 @@ class Snapshot:
         linked = (*self.links, *self.environments, *(name for name, _ in self.outside))
         return bool(below) and (self._copies(below) or any(_is_within(below, link) for link in linked))
 
+    def copies(self, path: str) -> bool:
+        """Return whether the copy has a file or folder of its own for the absolute ``path``, not a link."""
+        below = self.below(path)
+        return bool(below) and self._copies(below)
+
     def _copies(self, below: str) -> bool:
         return below == "." or any(_is_within(name, below) for name in self.files)
 

@@ -32,6 +32,8 @@ class BatchScript:
     directives: tuple[tuple[str, str], ...]
     # The last command that starts ranks, or the last Python command; None if there is none.
     launch: LaunchCommand | None
+    # Whether it is a Python script, which clusterrun can run as COMMAND.
+    is_python: bool = False
 
 
 def batch_script(path: str, text: str) -> BatchScript | None:
@@ -93,6 +95,13 @@ def refuse(spec: JobSpec, script: BatchScript, verb: str = "submit") -> BadInput
     return BadInput(problem, remedy)
 
 
+def notice(spec: JobSpec, script: BatchScript, verb: str = "submit") -> str:
+    """Return the notice about a Python script with ``#SBATCH`` lines as COMMAND, with the line to type."""
+    line, notes = instead(spec, script, verb)
+    omitted = "".join(f"; not in that line: {note}" for note in notes)
+    return f"clusterrun does not read the #SBATCH lines of {script.path}: instead {line}{omitted}"
+
+
 def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[str]]:
     """Return the submit line for ``script``, and notes on the options that the line omits.
 
@@ -142,7 +151,8 @@ def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[st
         arguments += ["--max-restarts", str(launch.max_restarts)]
     command = [word for word in launch.command if word not in ("$@", "$*")] or ["COMMAND"]
     environment = (*spec.environment, *launch.environment)
-    spec = replace(spec, command=("COMMAND",), per_node=False, environment=environment)
+    per_node_asked = spec.per_node and script.is_python
+    spec = replace(spec, command=("COMMAND",), per_node=per_node_asked, environment=environment)
     typed = submit_again.line(spec, verb, with_values=True).removesuffix(" COMMAND")
     return f"{typed} {shlex.join((*arguments, *passed_on, *command))}", notes
 

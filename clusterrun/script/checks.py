@@ -14,7 +14,7 @@ from types import MappingProxyType
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.spec import Cluster, JobSpec
+from clusterrun.model.spec import Cluster
 from clusterrun.script import quoting
 from clusterrun.script.command_words import check_files, near_file
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, QUESTION, Run, answered, check_image
@@ -46,7 +46,7 @@ def check(
         )
     if script and not (contained and os.path.isabs(plan.spec.command[0])):
         check_script(script, cwd)
-    notices = (*check_files(plan.spec, contained, run), *launchers(plan.spec, script))
+    notices = check_files(plan.spec, contained, run)
     torch = bool(script) and wants_torch(script)
     if contained:
         return (*notices, *check_image(plan.spec, plan.orders, torch, environ, run))
@@ -89,15 +89,6 @@ def check_setup(setup: tuple[str, ...]) -> None:
                 "close what a line leaves open: a quote, a bracket, a here-document, a backslash at its end"
             )
             raise BadInput(problem, remedy)
-
-
-def launchers(spec: JobSpec, script: str) -> tuple[str, ...]:
-    """Return a sentence for each launcher in a Python script; none for a lone rank or with ``--per-node``."""
-    if not script or spec.per_node or spec.world_size == 1:
-        return ()
-    from clusterrun.script.nested_launchers import in_python  # slow to import, so only for this check
-
-    return tuple(in_python(os.path.basename(script), system.text_of(script)))
 
 
 def script_of(plan: Plan) -> str:

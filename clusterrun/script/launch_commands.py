@@ -26,7 +26,7 @@ _WRAPPERS = (
     *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv", "run"),
     *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
 )
-_PYTHON = re.compile(r"python[\d.]*", re.ASCII)
+PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _TIME = re.compile(r"\d+[smhd]?", re.ASCII)
 _GLUED = re.compile(r"-([nN])(\d+)", re.ASCII)
@@ -101,7 +101,7 @@ def _module(arguments: Sequence[str]) -> str:
     """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, if ``arguments`` begin with it;
     else ''.
     """
-    rest = arguments[1:] if _PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
+    rest = arguments[1:] if PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         rest = rest[1:]
     return rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
@@ -182,7 +182,7 @@ def _inner_command(program: str, arguments: Sequence[str]) -> tuple[int, tuple[s
             return place, ("-m", *arguments[place + 1 :])
         if word == "--":
             return place, tuple(arguments[place + 1 :])
-        if _PYTHON.fullmatch(name):
+        if PYTHON.fullmatch(name):
             module = _module(arguments[place:])
             if module in MODULES:
                 has_module = True

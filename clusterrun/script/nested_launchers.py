@@ -10,11 +10,22 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
-from clusterrun.script.launch_commands import PROGRAMS, SHELLS, launch_in, shell_launches
+from clusterrun.script.launch_commands import (
+    MODULES,
+    PROGRAMS,
+    PYTHON,
+    SCHEDULERS,
+    SHELLS,
+    LaunchCommand,
+    launch_in,
+    shell_launches,
+)
+from clusterrun.script.python_launches import python_launches
 
 STARTERS = ("spawn", "start_processes", "elastic_launch", "notebook_launcher", "launch_agent")
 # Characters. A longer file is a program, or data.
@@ -32,7 +43,7 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     many = spec.world_size > 1 and not spec.per_node
     launch = launch_in(spec.command)
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
-        script = _batch_script(launch.command, spec.cwd) if launch.program == "sbatch" else None
+        script = _batch_script(launch.command, spec) if launch.program == "sbatch" else None
         raise (
             batch_scripts.refuse(spec, script, verb)
             if script
@@ -40,21 +51,63 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
         )
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
-    if script := _batch_script(spec.command, spec.cwd):
-        raise batch_scripts.refuse(spec, script, verb)
+    if script := _batch_script(spec.command, spec):
+        if not script.is_python:
+            raise batch_scripts.refuse(spec, script, verb)
+        return (batch_scripts.notice(spec, script, verb), *_in_script(spec, on_slurm, many, verb))
     if launch is None:
-        return tuple(_in_shell_script(spec, on_slurm, many, verb))
+        return tuple(_in_script(spec, on_slurm, many, verb))
     line = launch_commands.instead(spec, launch, verb)
     if spec.per_node or launch.is_scheduler or not line:
         return ()
     return (f"{launch.program} is not needed: {line} starts the same",)
 
 
-def _batch_script(command: tuple[str, ...], cwd: str) -> batch_scripts.BatchScript | None:
+def _batch_script(command: tuple[str, ...], spec: JobSpec) -> batch_scripts.BatchScript | None:
+    """Return the batch script that ``command`` runs. Its launch is the training script that it starts, or
+    the script itself if it is Python and starts none.
+    """
+    cwd = spec.cwd
+    python = _python_script(command, cwd)
+    if python:
+        name, *arguments = python
+        source = _text(name, cwd)
+        start = LaunchCommand("python", command=(name, *arguments))
+        for _, launch in _python_launches(source):
+            trains = launch.command[:1] == ("-m",) or "".join(launch.command[:1]).endswith(".py")
+            if trains and (launch.is_scheduler or not spec.per_node):
+                start = launch
+        script = batch_scripts.batch_script(name, source)
+        return replace(script, launch=start, is_python=True) if script else None
     name = batch_scripts.script_of(command, SHELLS) if command else ""
     if not name or name == "-m" or name.endswith(".py"):
         return None
     return batch_scripts.batch_script(name, _text(name, cwd))
+
+
+def _python_script(command: tuple[str, ...], cwd: str) -> tuple[str, ...]:
+    """Return the Python script that ``command`` runs, and its arguments; () for other commands."""
+    arguments = command
+    if command and PYTHON.fullmatch(os.path.basename(command[0])):
+        arguments = command[1:]
+        while arguments and arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
+            arguments = arguments[2:] if arguments[0] in ("-W", "-X") else arguments[1:]
+        is_python = bool(arguments) and not arguments[0].startswith("-")
+        return arguments if is_python else ()
+    if not command or command[0] == "-m":
+        return ()
+    first_line = "" if command[0].endswith(".py") else _text(command[0], cwd).partition("\n")[0]
+    is_python = command[0].endswith(".py") or (first_line.startswith("#!") and "python" in first_line)
+    return command if is_python else ()
+
+
+def _python_launches(source: str) -> tuple[tuple[int, LaunchCommand], ...]:
+    if not any(name in source for name in (*SCHEDULERS, *PROGRAMS, *MODULES)):
+        return ()  # parsing a long script is slow
+    try:
+        return tuple(python_launches(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
 
 
 def _text(name: str, cwd: str) -> str:
@@ -70,18 +123,23 @@ def _text(name: str, cwd: str) -> str:
     return "" if "\0" in text else text
 
 
-def _in_shell_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
-    name = batch_scripts.script_of(spec.command, SHELLS)
-    if name == "-m" or name.endswith(".py"):
-        return
+def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator[str]:
+    """Yield a warning for each launcher that the script or the shell line of COMMAND starts."""
     inline = launch_commands.inline_text(spec.command)
-    is_inline = bool(inline)
-    text = inline or (_text(name, spec.cwd) if name else "")
-    is_shell = (
-        is_inline or name != spec.command[0] or (text.startswith("#!") and "sh" in text.partition("\n")[0])
-    )
-    for number, launch in shell_launches(text) if is_shell else ():
-        where = "the shell line" if is_inline else f"{name}, line {number}"
+    python = _python_script(spec.command, spec.cwd)
+    name = python[0] if python else batch_scripts.script_of(spec.command, SHELLS)
+    text = inline or (_text(name, spec.cwd) if name and name != "-m" else "")
+    is_shell = bool(inline) or name != spec.command[0]
+    is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])
+    launches: Iterable[tuple[int, LaunchCommand]] = ()
+    if python:
+        launches = _python_launches(text)
+        if many:
+            yield from in_python(name, text)
+    elif is_shell:
+        launches = shell_launches(text)
+    for number, launch in launches:
+        where = "the shell line" if inline else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
         remedy = f": instead {line}" if line else ""
         if launch.is_scheduler and on_slurm and not launch.overlaps:
@@ -92,7 +150,9 @@ def _in_shell_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> It
 
 
 def in_python(name: str, source: str) -> Iterator[str]:
-    """Yield a sentence for each place in a Python script that starts ranks, or leaves without GPUs."""
+    """Yield a warning for each place in a Python script that calls a starter of ranks, or leaves without
+    GPUs.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -115,13 +175,6 @@ def _of_call(call: ast.Call) -> Iterator[str]:
     if last in STARTERS and (last != "spawn" or is_multiprocessing):
         calls = f"line {call.lineno} calls {name}(): it starts ranks by itself, in every rank"
         yield f"{calls}: call what it starts, or start the script once per node with --per-node"
-    first = call.args[0] if call.args and name.startswith(("subprocess.", "os.")) else None
-    if isinstance(first, (ast.List, ast.Tuple)) and first.elts:
-        first = first.elts[0]
-    text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-    program = os.path.basename(text.split()[0]) if text.strip() else ""
-    if program in PROGRAMS:
-        yield f"line {call.lineno} starts {program}, which starts ranks by itself, in every rank"
 
 
 def _leaves_without_gpus(node: ast.If) -> bool:

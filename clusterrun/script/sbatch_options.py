@@ -26,18 +26,30 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def passed(entries: Sequence[str], option: str) -> tuple[Option, ...]:
-    """Return the options in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``), each key once.
+    """Return the options in ``--sbatch`` or ``--srun`` entries (``KEY`` or ``KEY=VALUE``), each setting once.
 
-    Values of a key that the table joins are joined. For any other key the last value counts, as with sbatch
-    and srun. Raises ``BadInput`` for an entry that is not an option, or that clusterrun refuses.
+    Values of a key that the table joins are joined. For any other setting the last entry counts, as with
+    sbatch and srun. Raises ``BadInput`` for an entry that is not an option, or that clusterrun refuses.
     """
-    values: dict[str, str] = {}
+    return tuple(_by_setting(entries, option).values())
+
+
+def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
+    by_setting: dict[str, Option] = {}
     for entry in entries:
         key, value = _read_entry(entry, option)
+        setting = _setting(key, option)
         separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
-        joined = separator and values.get(key)
-        values[key] = f"{values[key]}{separator}{value}" if joined else value
-    return tuple(values.items())
+        before = by_setting.get(setting, (key, ""))[1]
+        by_setting[setting] = (key, f"{before}{separator}{value}" if separator and before else value)
+    return by_setting
+
+
+def _setting(key: str, option: str) -> str:
+    """Return the setting that ``key`` writes: opposite options of sbatch, such as ``requeue`` and
+    ``no-requeue``, write the same one.
+    """
+    return (OPTIONS[key].setting if key in OPTIONS and option == "--sbatch" else "") or key
 
 
 def _read_entry(entry: str, option: str) -> Option:
@@ -58,14 +70,15 @@ def _read_entry(entry: str, option: str) -> Option:
 
 
 def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return a notice for each entry that a later entry of the same key replaces."""
-    last = dict(passed(entries, option))
+    """Return a notice for each entry that a later entry of the same setting replaces."""
+    last = _by_setting(entries, option)
     notices = []
     for entry in dict.fromkeys(entries):
         key, value = _read_entry(entry, option)
         is_joined = option == "--sbatch" and key in OPTIONS and OPTIONS[key].joined
-        if value != last[key] and not is_joined:
-            later = word((key, last[key])).removeprefix("--")
+        winner = last[_setting(key, option)]
+        if (key, value) != winner and not is_joined:
+            later = word(winner).removeprefix("--")
             notices.append(
                 f"{option} {entry} has no effect: {option} {later} comes later, and the last one counts"
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 
 @frozen
@@ -26,6 +26,8 @@ class SbatchOption:
     # Separator that joins the values of several ``--sbatch NAME``; '' if the last value counts, as in
     # sbatch.
     joined: str = ""
+    # Setting that it shares with other options, of which the last counts; '' if it has one of its own.
+    setting: str = ""
 
 
 def _passed_on(names: str, takes: str) -> Iterator[SbatchOption]:
@@ -113,7 +115,15 @@ _ROWS = (
     SbatchOption("wait", "W", "none", refused="use clusterrun submit --wait"),
     SbatchOption("wrap", refused="give the command after the options: clusterrun submit [OPTIONS] COMMAND"),
 )
-OPTIONS = {option.name: option for option in _ROWS}
+# Options that write the same field of the job: the last of them counts in sbatch. ``--mem`` and
+# ``--mem-per-cpu`` are two fields, and sbatch refuses both together.
+_SETTINGS = {
+    "requeue": ("requeue", "no-requeue"),
+    "exclusive": ("exclusive", "oversubscribe"),
+    "core-spec": ("core-spec", "thread-spec"),
+}
+_SETTING_OF = {name: setting for setting, names in _SETTINGS.items() for name in names}
+OPTIONS = {option.name: replace(option, setting=_SETTING_OF.get(option.name, "")) for option in _ROWS}
 _BY_LETTER = {option.short: option for option in _ROWS if option.short}
 
 # Options of srun that would break the launch of the agents, each with its alternative.

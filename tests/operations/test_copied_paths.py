@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
-from clusterrun.operations.copied_paths import missing, moved
+from clusterrun.operations.copied_paths import SMALL_SCRIPT, missing, moved
 from clusterrun.runs.code_snapshot import Snapshot, look
 from tests.runs.test_code_snapshot import git
 
@@ -115,3 +115,59 @@ def test_other_paths_that_the_copy_lacks_are_reported(
     setup = ("source .venv/bin/activate", "mkdir -p data/out", "it's unbalanced")
     notices = missing(JobSpec(command=command, cwd=str(project), setup=setup), snapshot)
     assert [notice in line for line in notices] == ([True] if notice else [])
+
+
+SCRIPT = """#!/usr/bin/env bash
+# {project}/scripts/train.py
+cd "$HOME"
+export PYTHONPATH=$PYTHONPATH:{project}/conf
+python {project}/scripts/train.py --data={project}/data/train.bin
+python "{project}/scripts/train.py"
+python scripts/train.py "$ROOT{project}/scripts/train.py"
+"""
+LIVE = [
+    "{name}, line 4 names {project}/conf: that is the live folder, not the copy: write it relative (conf)",
+    "{name}, line 5 names {project}/scripts/train.py: that is the live file, not the copy:"
+    " write it relative (scripts/train.py)",
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("bash", "{name}"), ("bash", "-x", "{name}", "1"), ("./{name}",), ("env", "A=1", "bash", "{name}")],
+)
+@pytest.mark.parametrize("name", ["run.sh", "run"])
+def test_a_shell_script_that_names_a_live_file_is_reported_with_its_line(
+    project: Path, name: str, command: tuple[str, ...]
+) -> None:
+    (project / name).write_text(SCRIPT.format(project=project))
+    arguments = tuple(word.format(name=name) for word in command)
+    notices = missing(JobSpec(command=arguments, cwd=str(project)), look(str(project)))
+    script = next(word for word in arguments if word.endswith(name))
+    assert [*notices] == [line.format(name=script, project=project) for line in LIVE]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"command": ("bash", "-c", "A=1 python {project}/scripts/train.py")}, "the shell line"),
+        ({"command": ("sh", "-c", 'ssh x "python {project}/scripts/train.py"')}, "the shell line"),
+        ({"setup": ("cp {project}/scripts/train.py /tmp",)}, "--setup 'cp {project}/scripts/train.py /tmp'"),
+    ],
+)
+def test_a_shell_line_that_names_a_live_file_is_reported(
+    project: Path, snapshot: Snapshot, changes: dict[str, tuple[str, ...]], place: str
+) -> None:
+    lines = {field: tuple(word.format(project=project) for word in words) for field, words in changes.items()}
+    spec = JobSpec(**{"command": ("scripts/train.py",), "cwd": str(project), **lines})  # type: ignore[arg-type]
+    (notice,) = missing(spec, snapshot)
+    assert notice.startswith(f"{place.format(project=project)} names {project}/scripts/train.py: ")
+
+
+def test_other_programs_and_long_scripts_are_not_read_for_live_files(project: Path) -> None:
+    text = f"python {project}/scripts/train.py\n"
+    (project / "long.sh").write_text(text + "#" * SMALL_SCRIPT)
+    (project / "notes.txt").write_text(text)
+    (project / "prog.sh").write_bytes(b"\x7fELF\0\n" + text.encode())
+    spec = JobSpec(command=("env", "long.sh", "notes.txt", "prog.sh"), cwd=str(project))
+    assert missing(spec, look(str(project))) == ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -120,18 +119,6 @@ def test_a_python_that_setup_lines_bring_is_not_looked_for_here(tmp_path: Path) 
         checks.check(of(tmp_path, "train.py", python="/x/python", setup=("module load python",)), missing)
         == ()
     )
-
-
-@pytest.mark.parametrize(
-    "wish, said", [({"nodes": 2}, True), ({}, False), ({"nodes": 2, "per_node": True}, False)]
-)
-def test_a_launcher_in_every_rank_is_said_but_not_where_one_may_be(
-    tmp_path: Path, wish: dict[str, Any], said: bool
-) -> None:
-    (tmp_path / "train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
-    script = str(tmp_path / "train.py")
-    spec = JobSpec(("train.py",), cwd=str(tmp_path), **wish)
-    assert bool(checks.launchers(spec, script)) == said
 
 
 def environment(folder: Path, torch: bool) -> str:

@@ -232,8 +232,6 @@ def test_a_program_that_is_no_text_is_not_read(tmp_path: Path) -> None:
         ("torch.multiprocessing.spawn(work)", "line 1 calls torch.multiprocessing.spawn()"),
         ("elastic_launch(config, work)()", "line 1 calls elastic_launch()"),
         ("notebook_launcher(work)", "line 1 calls notebook_launcher()"),
-        ("import subprocess\nsubprocess.run(['torchrun', 'x.py'])", "line 2 starts torchrun"),
-        ("import os\nos.system('mpirun -n 4 ./a')", "line 2 starts mpirun"),
         ("if torch.cuda.device_count() < 2:\n    sys.exit()\n", "line 1 leaves the script"),
         (
             "if not verify_min_gpu_count(min_gpus=2):\n    print('no')\n    exit()\n",
@@ -261,3 +259,129 @@ def test_a_launcher_in_a_script_is_told_with_its_line(source: str, word: str) ->
 )
 def test_what_only_looks_like_one_is_not(source: str) -> None:
     assert [*in_python("train.py", source)] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "phrase"),
+    [
+        ("import subprocess\nsubprocess.run(['torchrun', 'x.py'])", "line 2 starts torchrun"),
+        ("import os\nos.system('mpirun -n 4 ./a')", "line 2 starts mpirun"),
+        ("import subprocess\nsubprocess.run(['srun', 'x.py'], check=True)", "line 2 calls srun inside"),
+        ("import subprocess as sp\nsp.Popen(args=('srun', 'x.py'))", "line 2 calls srun inside"),
+        (
+            "from subprocess import check_call\ncheck_call(f'srun -n {n} x.py', shell=True)",
+            "line 2 calls srun",
+        ),
+        ("import subprocess\nsubprocess.run('A=1 srun -n %d x' % n, shell=True)", "line 2 calls srun"),
+        ("import subprocess\nsubprocess.run(['bash', '-c', 'cd x; srun x.py'])", "line 2 calls srun"),
+        ("import os\nos.system('srun -n {} x'.format(n))", "line 2 calls srun"),
+        ("import subprocess, shlex\nsubprocess.run(shlex.split('srun x.py'))", "line 2 calls srun"),
+        ("import os\nos.execvp('srun', ['srun', 'x.py'])", "line 2 calls srun"),
+        ("import os\nos.execlp('torchrun', 'torchrun', 'x.py')", "line 2 starts torchrun"),
+        ("import asyncio\nasyncio.create_subprocess_exec('srun', 'x.py')", "line 2 calls srun"),
+        (
+            "import subprocess\nc = ['srun']\nc += ['-n', '2']\nsubprocess.run(c + ['x.py'])",
+            "line 4 calls srun",
+        ),
+        (
+            "import subprocess\ndef sh(*a, **b): pass\ndef run(c):\n  subprocess.run(c)\nrun(['srun', 'x'])",
+            "line 5",
+        ),
+        (
+            "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'torch.distributed.run', 'x.py'])",
+            "line 2 starts python -m torch.distributed.run",
+        ),
+    ],
+)
+@pytest.mark.parametrize("start", ["job.py", "python3 -u job.py", "./job"])
+def test_a_launcher_that_a_python_script_starts_is_warned_of(
+    tmp_path: Path, lines: str, phrase: str, start: str
+) -> None:
+    for name in ("job.py", "job"):
+        (tmp_path / name).write_text(f"#!/usr/bin/env python3\n{lines}\n")
+    warnings = check_command(spec(tmp_path, *start.split(), nodes=2), True)
+    number = int(phrase.split()[1]) + 1
+    (warning,) = warnings
+    assert warning.startswith(f"{start.split()[-1]}, line {number}{phrase.removeprefix('line ')[1:]}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "wish", "on_slurm"),
+    [
+        ("import subprocess\nsubprocess.run(['srun', '--overlap', 'hostname'])", {"nodes": 2}, True),
+        ("import subprocess\nsubprocess.run(['srun', 'hostname'])", {}, False),
+        ("import subprocess\nsubprocess.run(['torchrun', 'x.py'])", {"nodes": 2, "per_node": True}, True),
+        ("import subprocess\nsubprocess.run(['accelerate', 'config'])", {"nodes": 2}, True),
+        ("import subprocess\nsubprocess.run(['echo', 'srun'])\nprint(['srun', 'x'])", {"nodes": 2}, True),
+        ("import subprocess\nsubprocess.run(program)\nsubprocess.run()", {"nodes": 2}, True),
+    ],
+)
+def test_processes_that_a_python_script_may_start_are_not_warned_of(
+    tmp_path: Path, lines: str, wish: dict[str, Any], on_slurm: bool
+) -> None:
+    (tmp_path / "job.py").write_text(f"{lines}\n")
+    assert check_command(spec(tmp_path, "job.py", **wish), on_slurm) == ()
+
+
+def test_an_unknown_part_of_a_command_leaves_the_line_out(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import subprocess\nsubprocess.run(['srun', 'x.py', *rest])\n")
+    (warning,) = check_command(spec(tmp_path, "job.py"), True)
+    assert warning.endswith("whose nodes are in use")
+
+
+PYTHON_BATCH = """#!/usr/bin/env python3
+#SBATCH --nodes=2 --time=1:00:00
+#SBATCH --mail-type=END --array=0-3
+import subprocess
+{call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "typed", "wish", "line", "warnings"),
+    [
+        ("", "job.py --lr 1", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END job.py --lr 1", 0),
+        ("", "./job", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END ./job", 0),
+        ("", "python3 job.py", {}, "--nodes 2 --time 1:00:00 --sbatch mail-type=END job.py", 0),
+        (
+            "subprocess.run(['srun', 'python', 'train.py'])",
+            "job.py",
+            {"gpus": 2},
+            "--gpus 2 --nodes 2 --time 1:00:00 --sbatch mail-type=END train.py",
+            1,
+        ),
+        (
+            "subprocess.run(['torchrun', 'x.py'])",
+            "job.py",
+            {"per_node": True},
+            "--per-node --nodes 2 --time 1:00:00 --sbatch mail-type=END job.py",
+            0,
+        ),
+    ],
+)
+def test_a_python_script_with_directives_is_run_with_one_notice_that_has_the_line_to_type(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    typed: str,
+    wish: dict[str, Any],
+    line: str,
+    warnings: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("job.py", "job"):
+        (tmp_path / name).write_text(PYTHON_BATCH.format(call=call))
+    notice, *others = check_command(spec(tmp_path, *typed.split(), **wish), True)
+    assert "does not read the #SBATCH lines" in notice
+    assert f": instead clusterrun submit {line}; not in that line: --array" in notice
+    assert len(others) == warnings
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_reported"), [({"nodes": 2}, True), ({}, False), ({"nodes": 2, "per_node": True}, False)]
+)
+def test_a_starter_of_ranks_is_reported_if_every_rank_calls_it(
+    tmp_path: Path, wish: dict[str, Any], is_reported: bool
+) -> None:
+    (tmp_path / "train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
+    assert bool(check_command(spec(tmp_path, "train.py", **wish), True)) == is_reported

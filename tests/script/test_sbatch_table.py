@@ -111,3 +111,30 @@ def test_an_abbreviation_that_sbatch_would_read_is_read_as_it_does() -> None:
 def test_an_option_that_no_table_knows_is_for_this_site_s_sbatch_to_judge() -> None:
     assert directives(planned("container-image=a.sqsh"), "container-image") == ["--container-image=a.sqsh"]
     assert (instead_of("--nowhere"), instead_of("-Z")) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("entries", "winner", "replaced"),
+    [
+        (("requeue", "no-requeue"), "no-requeue", ["requeue"]),
+        (("no-requeue", "requeue"), "requeue", ["no-requeue"]),
+        (("requeue", "no-req", "requeue"), "requeue", ["no-req"]),
+        (("exclusive", "oversubscribe"), "oversubscribe", ["exclusive"]),
+        (("oversubscribe", "exclusive=user"), "exclusive=user", ["oversubscribe"]),
+        (("core-spec=1", "thread-spec=2"), "thread-spec=2", ["core-spec=1"]),
+    ],
+)
+def test_of_opposite_options_the_last_counts_and_the_others_are_named(
+    entries: tuple[str, ...], winner: str, replaced: list[str]
+) -> None:
+    submission = planned(*entries)
+    names = ("requeue", "no-requeue", "exclusive", "oversubscribe", "core-spec", "thread-spec")
+    values = [line for name in names for line in directives(submission, name)]
+    expected = [f"--{winner}"] if "requeue" in winner else sorted(["--no-requeue", f"--{winner}"])
+    assert sorted(values) == expected
+    dropped = [notice for notice in submission.notices if "has no effect" in notice]
+    assert dropped == [
+        f"--sbatch {entry} has no effect: --sbatch {winner} comes later, and the last one counts"
+        for entry in replaced
+    ]
+    assert submission.spec.goes_on == ("requeue" if winner == "requeue" else "")
