@@ -115,12 +115,11 @@ _ROWS = (
     SbatchOption("wait", "W", "none", refused="use clusterrun submit --wait"),
     SbatchOption("wrap", refused="give the command after the options: clusterrun submit [OPTIONS] COMMAND"),
 )
-# Options that write the same field of the job: the last of them counts in sbatch. ``--mem`` and
-# ``--mem-per-cpu`` are two fields, and sbatch refuses both together.
+# Options that write the same field of the job: the last of them counts in sbatch. sbatch itself refuses
+# other pairs, such as ``--mem`` with ``--mem-per-cpu``, and ``--core-spec`` with ``--thread-spec``.
 _SETTINGS = {
     "requeue": ("requeue", "no-requeue"),
     "exclusive": ("exclusive", "oversubscribe"),
-    "core-spec": ("core-spec", "thread-spec"),
 }
 _SETTING_OF = {name: setting for setting, names in _SETTINGS.items() for name in names}
 OPTIONS = {option.name: replace(option, setting=_SETTING_OF.get(option.name, "")) for option in _ROWS}

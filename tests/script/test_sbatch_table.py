@@ -121,14 +121,13 @@ def test_an_option_that_no_table_knows_is_for_this_site_s_sbatch_to_judge() -> N
         (("requeue", "no-req", "requeue"), "requeue", ["no-req"]),
         (("exclusive", "oversubscribe"), "oversubscribe", ["exclusive"]),
         (("oversubscribe", "exclusive=user"), "exclusive=user", ["oversubscribe"]),
-        (("core-spec=1", "thread-spec=2"), "thread-spec=2", ["core-spec=1"]),
     ],
 )
 def test_of_opposite_options_the_last_counts_and_the_others_are_named(
     entries: tuple[str, ...], winner: str, replaced: list[str]
 ) -> None:
     submission = planned(*entries)
-    names = ("requeue", "no-requeue", "exclusive", "oversubscribe", "core-spec", "thread-spec")
+    names = ("requeue", "no-requeue", "exclusive", "oversubscribe")
     values = [line for name in names for line in directives(submission, name)]
     expected = [f"--{winner}"] if "requeue" in winner else sorted(["--no-requeue", f"--{winner}"])
     assert sorted(values) == expected
