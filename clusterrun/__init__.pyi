@@ -109,7 +109,7 @@ def submit(
         cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
-        env: Variable for the ranks; KEY alone: its value in this shell.
+        env: Variable for ranks; KEY alone: as in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         container: Container image that ranks run in. (default: none)
@@ -223,7 +223,7 @@ def check(
         cluster: Where to run; auto: Slurm where its programs are, else this machine. One of "auto",
             "slurm", "local". (default: auto)
         setup: Shell line to run first: 'module load cuda'.
-        env: Variable for the ranks; KEY alone: its value in this shell.
+        env: Variable for ranks; KEY alone: as in this shell.
         python: The ranks' interpreter. (default: what --setup activates, else the active
             environment's, else ours)
         container: Container image that ranks run in. (default: none)

@@ -194,7 +194,7 @@ _SLURM = _of(
 _ENVIRONMENT = _of(
     "environment",
     _list("setup", "Shell line to run first: 'module load cuda'.", "LINE", common=True),
-    _list("env", "Variable for the ranks; KEY alone: its value in this shell.", "KEY[=VALUE]", common=True),
+    _list("env", "Variable for ranks; KEY alone: as in this shell.", "KEY[=VALUE]", common=True),
     _text(
         "python",
         "The ranks' interpreter.",

@@ -52,7 +52,7 @@ class AllocationRuns(RehearsedRuns):
         own_allocation = allocation(self._context)
         if len(own_allocation.nodes) < nodes:
             raise BadInput(
-                f"{nodes} nodes are wanted; job {own_allocation.job_id} has {len(own_allocation.nodes)}",
+                f"{nodes} nodes are requested; job {own_allocation.job_id} has {len(own_allocation.nodes)}",
                 "give a smaller --nodes, or leave the allocation: rehearse asks for one by itself",
             )
 

@@ -67,6 +67,7 @@ def _one_gpu(fault: Fault) -> dict[str, object]:
     if fault.get("ecc"):
         document["ecc.errors.uncorrected.volatile.total"] = int(fault.get("ecc"))
         document["ecc.errors.uncorrected.aggregate.total"] = int(fault.get("ecc"))
+        document["gpu_recovery_action"] = "Reset"  # the driver could not contain the error
     if fault.get("remap"):
         document["remapped_rows.pending"] = int(fault.get("remap"))
     if fault.get("throttle"):
