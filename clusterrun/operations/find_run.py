@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
+from clusterrun.model.run_words import slurm_job
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.slurm.foreign_job import ForeignJob
 
-_JOB = re.compile(r"\d+(_\d+)?", re.ASCII)
 _OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
 
 
@@ -29,13 +29,14 @@ def describing_foreign_jobs(context: Context, word: str) -> Iterator[None]:
     try:
         yield
     except NoSuchRun as error:
-        if not _JOB.fullmatch(word):
+        if not slurm_job(word):
             raise
         raise _described(context, word, error) from error
 
 
-def _described(context: Context, job_id: str, error: NoSuchRun) -> NoSuchRun:
-    """Return an error that describes the Slurm job, or ``error`` if Slurm cannot be asked."""
+def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
+    """Return an error that describes the Slurm job of ``word``, or ``error`` if Slurm cannot be asked."""
+    job_id = slurm_job(word)
     try:
         client = context.client()
         if client.why_not():
@@ -44,7 +45,7 @@ def _described(context: Context, job_id: str, error: NoSuchRun) -> NoSuchRun:
     except ClusterrunError:
         return error
     if job is None:
-        return NoSuchRun(f"there is no run {job_id!r}, and Slurm knows no job {job_id}", error.remedy)
+        return NoSuchRun(f"there is no run {word!r}, and Slurm knows no job {job_id}", error.remedy)
     on_nodes = f" on {job.nodelist}" if job.nodelist else ""
     about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
     if mark := _OF_CLUSTERRUN.search(job.comment):

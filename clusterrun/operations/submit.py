@@ -16,6 +16,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord
+from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
@@ -37,7 +38,6 @@ from clusterrun.script.plan import (
     MachineFacts,
     Plan,
     about_python,
-    default_name,
     marked,
     plan,
     sbatch_arguments,

@@ -26,6 +26,7 @@ from clusterrun.model.errors import BadInput, SchedulerError, SchedulerUnreachab
 from clusterrun.model.frozen import replace
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.record import RunRecord, RunStatus
+from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations import submit
@@ -37,7 +38,7 @@ from clusterrun.runs.private_files import empty_file, own_content, private_folde
 from clusterrun.runs.store import run_id
 from clusterrun.runs.sweep_records import SweepPoint, SweepRecord, Sweeps
 from clusterrun.script.array_script import array_script
-from clusterrun.script.plan import Plan, default_name, plan
+from clusterrun.script.plan import Plan, plan
 
 # Characters. The name of a run, with the number of its point, still fits its id.
 LONGEST_NAME = 24

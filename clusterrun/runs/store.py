@@ -22,7 +22,7 @@ from clusterrun.model.nearest import nearest
 from clusterrun.model.paths import RunPaths, of_shape
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
-from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID
+from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID, default_name, slurm_job
 from clusterrun.runs import private_files
 from clusterrun.runs.run_documents import MOST_REPORT_BYTES, read_document
 
@@ -286,6 +286,7 @@ class Store:
     def find(self, word: str) -> str:
         """Return the run that an id, a unique prefix of one, ``last``, a job id or a name means.
 
+        A step of a job (41.0, 41.batch) means the run of the job.
         A name may have its original form or its form in run ids: ``pkg/train`` or ``pkg_train``.
         Raise ``NoSuchRun`` if no run matches.
         """
@@ -294,7 +295,7 @@ class Store:
             return word
         if word == LAST and ids:
             return ids[0]
-        if run_of_job := self._by_job(word, ids):
+        if run_of_job := self._by_job(word, ids) or self._by_job(slurm_job(word), ids):
             return run_of_job
         if named := next(self._named(word, ids), ""):
             return named
@@ -361,6 +362,9 @@ def _unknown(word: str, starts: list[str], ids: list[str]) -> NoSuchRun:
         return NoSuchRun(f"there is no run {word!r}: there are no runs yet", "clusterrun submit starts one")
     candidates = dict.fromkeys([name_of(run_id) for run_id in ids] + ids + [LAST])
     near = nearest(word, candidates, most=3)
+    of_script = file_name(default_name((word,)))
+    if of_script in candidates:
+        near = [of_script]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return NoSuchRun(f"there is no run {word!r}", hint + "clusterrun status shows the runs there are")
 

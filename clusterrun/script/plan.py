@@ -15,7 +15,7 @@ from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import IGNORED, REFUSED
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, WatchOrders
 from clusterrun.model.paths import RunPaths
-from clusterrun.model.run_words import shadowed_by
+from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import containers, quoting, requeue_options, sbatch_options
 from clusterrun.slurm_text.srun_messages import HELD_SECONDS
@@ -118,15 +118,6 @@ def _idle(spec: JobSpec) -> tuple[str, ...]:
     idle += ["--check-command"] if spec.check_command else []
     condition = "with --preflight off and no restarts" if spares else "with --preflight off"
     return requeue_options.ignored(idle, condition)
-
-
-def default_name(command: tuple[str, ...]) -> str:
-    """Return the script's name without its ending, the module's name, or the program's name."""
-    if command[0] == "-m" and len(command) > 1:
-        name = command[1]
-    else:
-        name = os.path.basename(command[0].rstrip("/")).removesuffix(".py") or "run"
-    return f"run-{name}" if shadowed_by(name) else name
 
 
 def rank_command(command: tuple[str, ...], python: str) -> tuple[str, ...]:

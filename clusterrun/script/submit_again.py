@@ -10,8 +10,8 @@ from typing import Any
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import DURATIONS, EVERY, Option
+from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import UNSAID, Cluster, JobSpec
-from clusterrun.script.plan import default_name
 
 UNITS = ((3600, "h"), (60, "m"), (1, "s"))
 

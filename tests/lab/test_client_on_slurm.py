@@ -112,7 +112,9 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
     on_slurm.lab.exec(["scancel", job_id])
     until(lambda: "CANCELLED" in on_slurm.run("status", job_id).err)
     assert f"less '{output}'\n" in on_slurm.run("diagnose", job_id).err
-    unknown = on_slurm.run("status", "99999")
+    for word in (f"{job_id}.0", f"{job_id}.batch", f"{job_id}_[0-3%2]"):
+        assert f"clusterrun did not start Slurm job {job_id} (" in on_slurm.run("status", word).err
+    unknown = on_slurm.run("status", "99999.0")
     assert (unknown.code, "and Slurm knows no job 99999" in unknown.err) == (5, True)
     on_slurm.run("cancel", "last")
 

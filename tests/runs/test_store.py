@@ -164,7 +164,9 @@ def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool)
     "word, message, hint",
     [
         ("trian", "there is no run 'trian'", "did you mean train?"),
-        ("20270115-", "'20270115-' is the start of 2 run ids", "give more of the id"),
+        ("12.py", "there is no run '12.py'", "did you mean run-12?"),
+        ("src/eval.py", "there is no run 'src/eval.py'", "did you mean eval?"),
+        ("20270115-", "'20270115-' is the start of 3 run ids", "give more of the id"),
         ("2", "there is no run '2'", "clusterrun status"),
         ("20270115", "there is no run '20270115'", "clusterrun status"),
         ("99", "there is no run '99'", "clusterrun status"),
@@ -175,6 +177,7 @@ def test_a_name_that_means_another_run_is_shadowed(name: str, is_shadowed: bool)
 def test_a_word_that_means_no_run_gets_a_hint(home: Store, word: str, message: str, hint: str) -> None:
     add(home, "train")
     add(home, "eval", NOW + 1)
+    add(home, "run-12", NOW + 2)
     with pytest.raises(NoSuchRun) as refused:
         home.find(word)
     assert message in refused.value.seen and hint in refused.value.remedy
@@ -302,6 +305,24 @@ def test_the_job_of_a_run_is_the_newest_one_and_both_numbers_find_it(home: Store
     chosen = add(home, "train", job_id="41")
     write_whole(home.paths(chosen).successor, '{"job_id": "57", "excluded": ["n0003"]}')
     assert (home.read(chosen).job_id, home.find("41"), home.find("57")) == ("57", chosen, chosen)
+
+
+@pytest.mark.parametrize("word", ["41", "41.0", "41.batch", "41.extern", "41+0", "41+0.3"])
+def test_a_step_of_a_job_means_the_run_of_the_job(home: Store, word: str) -> None:
+    chosen = add(home, "train", job_id="41")
+    add(home, "point", NOW + 1, job_id="41_7")
+    add(home, "local", NOW + 2, job_id="41.7")
+    assert home.find(word) == chosen
+
+
+@pytest.mark.parametrize("word, name", [("41_7", "point"), ("41_7.batch", "point"), ("41.7", "local")])
+def test_a_task_of_an_array_and_a_local_job_are_no_step(home: Store, word: str, name: str) -> None:
+    add(home, "train", job_id="41")
+    runs = {
+        "point": add(home, "point", NOW + 1, job_id="41_7"),
+        "local": add(home, "local", NOW + 2, job_id="41.7"),
+    }
+    assert home.find(word) == runs[name]
 
 
 def test_a_job_of_this_cluster_is_meant_before_one_of_the_same_number_elsewhere(home: Store) -> None:

@@ -14,9 +14,10 @@ from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import replace
 from clusterrun.model.option_table import CONFIGURABLE, Option
 from clusterrun.model.orders import Interpreter, Level, Orders, Preflight, Survival, WatchOrders
+from clusterrun.model.run_words import default_name
 from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 from clusterrun.script import environment as environment_module
-from clusterrun.script.plan import MachineFacts, Plan, default_name, plan, rank_command
+from clusterrun.script.plan import MachineFacts, Plan, plan, rank_command
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RUN_DIR = "/home/ada/.clusterrun/runs/20260102-030405-train"
