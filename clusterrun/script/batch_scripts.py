@@ -130,7 +130,7 @@ def instead(spec: JobSpec, script: BatchScript, verb: str) -> tuple[str, list[st
     elif cpus := _number(values.get("cpus-per-gpu", "")):
         options["cpus-per-rank"] = str(cpus)
     passed_on: list[str] = []
-    notes: list[str] = []
+    notes = list(launch.omitted)
     for name, value in script.directives:
         ours = "name" if name == "job-name" else name
         if name in (*_SIZES, *_NEEDLESS) or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):

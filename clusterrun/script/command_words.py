@@ -7,6 +7,7 @@ node may provide leads to a warning.
 from __future__ import annotations
 
 import ast
+import codecs
 import difflib
 import glob
 import os
@@ -246,6 +247,17 @@ def _check_syntax(path: str, name: str, python: str, is_sure: bool, run: Run) ->
     """
     with open(path, "rb") as file:
         source = file.read()
+    before, null, _ = source.partition(b"\0")
+    if null:
+        is_utf16 = source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        line = before.count(b"\n") + 1
+        problem = f"{name}, line {line}: a NUL byte, which Python accepts in no script"
+        remedy = f"was it damaged while it was copied? look: file {shlex.quote(name)}"
+        if is_utf16:
+            remedy = f"it is UTF-16: iconv -f UTF-16 -t UTF-8 {shlex.quote(name)} > new.py"
+        if is_sure:
+            raise BadInput(problem, remedy)
+        return (f"{problem}; {remedy}",)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

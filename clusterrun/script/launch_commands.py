@@ -35,6 +35,17 @@ _NODES = ("nnodes", "num-machines", "num-nodes", "nodes", "N")
 _GPUS_PER_NODE = ("nproc-per-node", "nproc", "num-gpus", "gpus-per-node", "gres")
 _PER_NODE = (*_GPUS_PER_NODE, "ntasks-per-node", "npernode", "ppn")
 _TOTAL = ("num-processes", "np", "n", "ntasks")
+# Words before a command that change nothing about it, or that other fields of a launch hold.
+_NEUTRAL = ("env", "time", "nohup", "setsid", "exec", "command", *SHELLS)
+_NEUTRAL += ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
+# Options about the sizes and the meeting of ranks, which clusterrun decides. They have no meaning without the
+# launcher.
+_NEEDLESS = (
+    *(*_NODES, *_PER_NODE, *_TOTAL, "max-restarts", "cpu", "multi-gpu", "use-env", "standalone", "G", "gpus"),
+    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "machine-rank", "local-addr"),
+    *("master-addr", "master-port", "main-process-ip", "main-process-port", "same-network", "hostfile"),
+    *("gpus-per-task", "jobid", "overlap", "kill-on-bad-exit", "K", "label", "l", "unbuffered", "u"),
+)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
 
@@ -59,6 +70,8 @@ class LaunchCommand:
     environment: tuple[tuple[str, str], ...] = ()
     # Whether it is an srun that runs beside the step of the run.
     overlaps: bool = False
+    # Words of the line that ``instead`` does not translate: ``numactl --localalloc``, ``--config_file a.yaml``.
+    omitted: tuple[str, ...] = ()
 
     @property
     def is_scheduler(self) -> bool:
@@ -82,10 +95,14 @@ def launch_in(arguments: Sequence[str]) -> LaunchCommand | None:
         module = _module(arguments[place:])
         if name in SCHEDULERS or (name in PROGRAMS and _SUBCOMMAND.get(name, "") in ("", *rest[:1])):
             launch = _launch(name, rest)
-            return replace(launch, environment=(*environment, *launch.environment))
-        if module in MODULES:
+        elif module in MODULES:
             launch = _launch(f"python -m {module}", arguments[list(arguments).index(module) + 1 :])
-            return replace(launch, environment=(*environment, *launch.environment))
+        else:
+            launch = None
+        if launch is not None:
+            omitted = (*_omitted(arguments[:place]), *launch.omitted)
+            environment += launch.environment
+            return replace(launch, environment=tuple(environment), omitted=omitted)
         if _ASSIGNMENT.match(arguments[place]):
             variable, _, value = arguments[place].partition("=")
             environment.append((variable, value))
@@ -131,7 +148,10 @@ def _launch(program: str, arguments: Sequence[str]) -> LaunchCommand:
             max_restarts = number
     overlaps = any(word == "--overlap" or word.startswith("--jobid") for word in options)
     on_cpus = "--cpu" in options or not has_gpus
-    launch = LaunchCommand(program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps)
+    omitted = _omitted(options)
+    launch = LaunchCommand(
+        program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps, omitted
+    )
     for _, inner in shell_launches(inline_text(command)):
         return _joined(launch, inner)
     return launch
@@ -148,7 +168,47 @@ def _joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
         on_cpus=outer.on_cpus and inner.on_cpus,
         command=inner.command or outer.command,
         environment=(*outer.environment, *inner.environment),
+        omitted=(*outer.omitted, *inner.omitted),
     )
+
+
+def _omitted(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the parts of ``words``, which stand before a program, that ``instead`` does not translate.
+
+    A part is an option with its value, or a wrapper (``numactl``) with its options.
+    """
+    parts: list[list[str]] = []
+    wrapper: list[str] | None = None
+    place = 0
+    while place < len(words):
+        word, name = words[place], os.path.basename(words[place])
+        place += 1
+        is_starter = PYTHON.fullmatch(name) or name in (*PROGRAMS, *SCHEDULERS, *_NEUTRAL)
+        if name == "run" and wrapper is not None:  # uv run, conda run
+            wrapper.append(word)
+        elif is_starter or name in _SUBCOMMAND.values() or _ASSIGNMENT.match(word):
+            wrapper = None
+        elif not word.startswith("-"):
+            if wrapper is None or name in _WRAPPERS:
+                parts.append(wrapper := [])
+            wrapper.append(word)
+        else:
+            following = words[place] if place < len(words) else "-"
+            is_program = PYTHON.fullmatch(following) or following in (*PROGRAMS, *SCHEDULERS, *_WRAPPERS)
+            is_program = is_program and following not in _NEUTRAL  # conda run -n env
+            option = [word]
+            if "=" not in word and not following.startswith("-") and not is_program:
+                option.append(following)
+                place += 1
+            glued = _GLUED.fullmatch(word)
+            key = glued[1] if glued else word.lstrip("-").partition("=")[0].replace("_", "-")
+            if wrapper is not None:
+                wrapper += option
+            elif key == "m" or option[-1] in MODULES:
+                continue
+            elif key not in _NEEDLESS or (key == "gres" and "gpu" not in option[-1]):
+                parts.append(option)
+    return tuple(map(" ".join, parts))
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -174,7 +234,8 @@ def _inner_command(program: str, arguments: Sequence[str]) -> tuple[int, tuple[s
     has_module = program not in SCHEDULERS
     for place, word in enumerate(arguments):
         name = os.path.basename(word)
-        if word.endswith(".py"):
+        is_text = bool(inline_text(arguments[max(0, place - 2) : place + 1]))
+        if word.endswith(".py") and not is_text:
             return place, tuple(arguments[place:])
         if name in PROGRAMS:
             has_module = True
@@ -265,6 +326,11 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     return submit_again.line(sized, verb, with_values=True)
 
 
+def not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
+    """Return what the line of ``instead`` lacks, after ``separator``; '' if it lacks nothing."""
+    return f"{separator}not in that line: {'; '.join(launch.omitted)}" if launch.omitted else ""
+
+
 def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadInput:
     """Return the refusal of ``launch`` as COMMAND. ``many``: more than one process would start it."""
     name = launch.program
@@ -276,6 +342,7 @@ def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadIn
         problem = f"{name!r} as COMMAND starts several ranks, and this run has one"
     line = instead(spec, launch, verb)
     remedy = "clusterrun starts the ranks itself: " + (line or "name the program that it starts")
+    remedy += not_in_line(launch) if line else ""
     if not launch.is_scheduler:
         remedy += "\nto keep the launcher, start it once per node: --per-node (clusterrun help frameworks)"
     return BadInput(problem, remedy)

@@ -60,7 +60,8 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     line = launch_commands.instead(spec, launch, verb)
     if spec.per_node or launch.is_scheduler or not line:
         return ()
-    return (f"{launch.program} is not needed: {line} starts the same",)
+    omitted = launch_commands.not_in_line(launch, "; ")
+    return (f"{launch.program} is not needed: {line} starts the same{omitted}",)
 
 
 def _batch_script(command: tuple[str, ...], spec: JobSpec) -> batch_scripts.BatchScript | None:
@@ -141,7 +142,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     for number, launch in launches:
         where = "the shell line" if inline else f"{name}, line {number}"
         line = launch_commands.instead(spec, launch, verb)
-        remedy = f": instead {line}" if line else ""
+        remedy = f": instead {line}{launch_commands.not_in_line(launch, '; ')}" if line else ""
         if launch.is_scheduler and on_slurm and not launch.overlaps:
             yield f"{where} calls {launch.program} inside the job of this run, whose nodes are in use{remedy}"
         elif not launch.is_scheduler and many:

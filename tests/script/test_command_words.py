@@ -35,9 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "no_first_line": "echo hello\n",
         "empty": "",
         "binary": "\x7fELF\0\r\n",
+        "null.py": "x = 1\ny = '\0'\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).write_bytes(text.encode())
+    contents = {name: text.encode() for name, text in files.items()} | {
+        "utf16.py": "x = 1\n".encode("utf-16")
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o755)
     return tmp_path
 
@@ -70,6 +74,8 @@ def refusal(folder: Path, typed: str, **wish: Any) -> tuple[str, str]:
         ("python -m ./train.py", "-m ./train.py: this is a path", "-m train"),
         ("wrong.py", "wrong.py cannot be compiled", "correct wrong.py"),
         ("python3 wrong.py", "wrong.py cannot be compiled by python3: line 2", "correct wrong.py"),
+        ("null.py", "null.py, line 2: a NUL byte", "look: file null.py"),
+        ("python3 utf16.py", "utf16.py, line 1: a NUL byte", "iconv -f UTF-16 -t UTF-8 utf16.py"),
         ("./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
         ("bash dos.sh", "'dos.sh' has DOS line ends", "sed -i 's/\\r$//' dos.sh"),
         ("sh -e ./dos.sh", "'./dos.sh' has DOS line ends", "sed -i 's/\\r$//' ./dos.sh"),
