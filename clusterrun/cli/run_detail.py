@@ -135,6 +135,7 @@ DETAILS = View(
     _line("name", lambda details: details.status.name),
     _line("state", lambda details: f"{details.status.state.value}, {details.status.phase.value}"),
     _line("reason", lambda details: details.status.reason),
+    _line("error", lambda details: details.status.error),
     _line("command", lambda details: shlex.join(details.record.spec.command) if details.record else ""),
     _line("in", lambda details: details.record.spec.cwd if details.record else ""),
     _state_column("python", lambda state: state.python),

@@ -18,6 +18,8 @@ _PAINT = {State.RUNNING: "green", State.PENDING: "yellow", State.COMPLETED: "", 
 # A time of 0 or None and a negative count were never reported.
 MOMENT = optional(TIME, lambda moment: not moment)
 COUNT = optional(INTEGER, lambda count: count < 0)
+# A longer error is cut in the table.
+ERROR_CHARACTERS = 120
 ROUNDED = Kind(NUMBER.schema, lambda number: round(number, 4))
 
 
@@ -37,9 +39,10 @@ def _time(status: RunStatus, now: float) -> str:
 
 
 def reason_of(status: RunStatus, now: float) -> str:
+    error = status.error[:ERROR_CHARACTERS] + ("…" if len(status.error) > ERROR_CHARACTERS else "")
     reason = status.reason + (f" at {clock_time(status.failed_at, now)}" if status.failed_at else "")
     step = f"step {status.step}" if status.step >= 0 and status.phase is Phase.TRAINING else ""
-    return "; ".join(filter(None, (status.point, reason, step)))
+    return "; ".join(filter(None, (status.point, reason, error, step)))
 
 
 CAUSES = (
@@ -181,6 +184,7 @@ RUN = View(
     ViewField("gpu_type", "The type of GPU that was asked for; empty for any."),
     ViewField("sweep", "The sweep that the run is a point of; empty for none."),
     ViewField("point", "Its point in words, `lr=0.1 seed=3`; empty without a sweep."),
+    ViewField("error", "The error that the failed rank printed, in one line; empty if it printed none."),
     ViewField("attempts", "Only for runs that were named: oldest first.", many(ATTEMPT), is_required=False),
     ViewField(
         "trackers",

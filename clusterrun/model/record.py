@@ -148,3 +148,4 @@ class RunStatus:
     gpu_type: str = ""  # requested type; '': any
     sweep: str = ""  # id of the run's sweep
     point: str = ""  # the run's point as text
+    error: str = ""  # error of the rank whose failure ended the run; '' if it printed none

@@ -11,7 +11,7 @@ from clusterrun.model import contract
 from clusterrun.model.duration import moment, spoken
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import fold
-from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
+from clusterrun.model.record import Failure, LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.spec import Cluster
 from clusterrun.model.states import Phase, State
 from clusterrun.operations import lost_nodes
@@ -96,7 +96,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
     elif not ended:
         ended_at = None
     attempts = state.attempts if state else ()
-    failure = state.failure if state else None
+    failure = state.failure if state and verdict.state is not State.COMPLETED and ended else None
     return RunStatus(
         run_id=record.run_id,
         job_id=record.job_id or (row.job_id if row else ""),
@@ -115,7 +115,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
         started_at=state.started_at if state else None,
         ended_at=ended_at,
         exit_code=state.exit_code if state and ended else None,
-        failed_at=failure.at if failure and verdict.state is not State.COMPLETED and ended else None,
+        failed_at=failure.at if failure else None,
         run_dir=evidence.run_dir,
         step=max((attempt.step for attempt in attempts), default=-1),
         checkpoint=max((attempt.checkpoint for attempt in attempts), default=-1),
@@ -123,7 +123,18 @@ def judge(evidence: RunEvidence) -> RunStatus:
         hopeless=verdict.hopeless,
         sweep=record.sweep,
         point=record.point,
+        error=_error(failure) if failure else "",
     )
+
+
+def _error(failure: Failure) -> str:
+    """Return the error among the last lines of the rank that failed; '' if there is none."""
+    if not failure.last_lines or failure.code < 0 or failure.noticed:
+        return ""
+    from clusterrun.diagnosis.printed_errors import heard  # only for failed runs
+
+    errors = heard([(failure.rank, "err", failure.at, "\n".join(failure.last_lines))])
+    return next((error.text for error in reversed(errors) if not error.is_consequence), "")
 
 
 def _slurm(evidence: RunEvidence) -> _Verdict:

@@ -36,8 +36,10 @@ _GPUS_PER_NODE = ("nproc-per-node", "nproc", "num-gpus", "gpus-per-node", "gres"
 _PER_NODE = (*_GPUS_PER_NODE, "ntasks-per-node", "npernode", "ppn")
 _TOTAL = ("num-processes", "np", "n", "ntasks")
 # Words before a command that change nothing about it, or that other fields of a launch hold.
-_NEUTRAL = ("env", "time", "nohup", "setsid", "exec", "command", *SHELLS)
-_NEUTRAL += ("if", "then", "else", "elif", "do", "while", "until", "!", "{")
+_NEUTRAL = (
+    *("env", "time", "nohup", "setsid", "exec", "command", *SHELLS),
+    *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
+)
 # Options about the sizes and the meeting of ranks, which clusterrun decides. They have no meaning without the
 # launcher.
 _NEEDLESS = (
@@ -70,7 +72,7 @@ class LaunchCommand:
     environment: tuple[tuple[str, str], ...] = ()
     # Whether it is an srun that runs beside the step of the run.
     overlaps: bool = False
-    # Words of the line that ``instead`` does not translate: ``numactl --localalloc``, ``--config_file a.yaml``.
+    # Words that ``instead`` does not translate: ``numactl --localalloc``, ``--config_file a.yaml``.
     omitted: tuple[str, ...] = ()
 
     @property

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.model.duration import moment
 from clusterrun.model.frozen import replace
-from clusterrun.model.record import LeftBehind, RunStatus
+from clusterrun.model.record import Failure, LeftBehind, RunStatus
 from clusterrun.model.states import Phase, State
 from clusterrun.operations.run_state import RunEvidence, judge, recorded_end
 from tests.operations.values import ATTEMPT, FAILURE, NOW, RECORD, row, state
@@ -368,3 +368,30 @@ def test_a_script_that_ended_before_the_coordinator_is_told_by_its_own_words() -
         judge(evidence(script_error=error)),
     ):
         assert (status.state, status.reason) == (State.FAILED, f"ended before any rank: {error}")
+
+
+HYDRA = (
+    "Could not override 'model.lr'.",
+    "Key 'lr' is not in struct",
+    "    full_key: model.lr",
+    "",
+    "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+)
+TRACEBACK = ("Traceback (most recent call last):", '  File "t.py", line 1, in <module>', "KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    "failure, error",
+    [
+        (replace(FAILURE, last_lines=TRACEBACK), "KeyError: 'x'"),
+        (replace(FAILURE, last_lines=HYDRA), "Could not override 'model.lr'. Key 'lr' is not in struct"),
+        (replace(FAILURE, last_lines=("epoch 3, loss 0.2",)), ""),
+        (replace(FAILURE, last_lines=()), ""),
+        (replace(FAILURE, last_lines=TRACEBACK, code=-9), ""),
+        (replace(FAILURE, last_lines=TRACEBACK, noticed=True), ""),
+    ],
+)
+def test_the_error_of_the_failed_rank_is_part_of_the_status(failure: Failure, error: str) -> None:
+    attempts = (replace(ATTEMPT, failure=failure),)
+    states = [state(end, attempts=attempts) for end in (State.FAILED, State.COMPLETED)]
+    assert [judge(evidence(state=run_state)).error for run_state in states] == [error, ""]
