@@ -38,6 +38,10 @@ _OF_CONNECTIONS = frozenset(
         "RemoteDisconnected",
     }
 )
+# Lines that a rank may print after the error that ends it.
+_MOST_AFTER_ERROR = 60
+# A shell could not execute the command, or did not find it.
+_SHELL_CODES = (126, 127)
 _IN_USE = ("EADDRINUSE", "Address already in use", "address already in use")
 
 
@@ -57,6 +61,9 @@ def with_last_words(
     traceback = _traceback(paths.error(rank))
     printed = [line for _, line in err or out]
     text = "\n".join(printed[-contract.TAIL_LINES :]) + traceback
+    error, place = last_error(rank, end.code, printed, launcher)
+    if not error and err:
+        error, place = last_error(rank, end.code, [line for _, line in out], launcher)
     return replace(
         end,
         last_lines=lines,
@@ -64,6 +71,8 @@ def with_last_words(
         collision=any(phrase in text for phrase in _IN_USE),
         noticed=noticed(rank, end.code, printed, launcher),
         lost_connection=lost_connection(printed),
+        error=error,
+        place=place,
     )
 
 
@@ -109,6 +118,38 @@ def noticed(rank: int, code: int, lines: list[str], launcher: bool) -> bool:
     # If torch marks the error that ended the rank, only that counts: the rank survived earlier errors.
     errors = [error for error in listener.errors if error.ends] or listener.errors
     return bool(errors) and all(error.is_consequence for error in errors)
+
+
+def last_error(rank: int, code: int, lines: Sequence[str], launcher: bool) -> tuple[str, str]:
+    """Return the error that ended a rank and its place in the user's code; ('', '') if it printed none.
+
+    An error counts if it is near the end of the output. Of a launcher the first error of its ranks counts.
+    """
+    from clusterrun.diagnosis.printed_errors import MOST, ErrorListener, is_timer, last_message
+
+    if code in _SHELL_CODES:
+        return last_message(lines)[:MOST], ""
+    listener = ErrorListener(rank, launcher)
+    lines_after: list[int] = []
+    for number, line in enumerate(lines):
+        listener.hear(0.0, line)
+        lines_after += [len(lines) - number] * (len(listener.errors) - len(lines_after))
+    errors = []
+    for error, distance in zip(listener.errors, lines_after):
+        is_late = launcher or error.ends or distance <= _MOST_AFTER_ERROR
+        if is_late and not (error.is_consequence or is_timer(error)) and _ends_by_error(code, error.text):
+            errors.append(error)
+    if not errors:
+        return "", ""
+    last = errors[0 if launcher else -1]
+    return last.text, last.frame
+
+
+def _ends_by_error(code: int, error: str) -> bool:
+    """Return whether the process may have ended by its error, and not by a signal from outside."""
+    if code < 0:
+        return code == -signal.SIGABRT or error.startswith("Fatal Python error")
+    return code - 128 not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 def lost_connection(lines: list[str]) -> bool:

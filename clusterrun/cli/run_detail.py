@@ -96,6 +96,7 @@ def _lines(attempt: Attempt, check: str, has_several_jobs: bool, newest_failure:
     lines += [f"  reached    {reached}"] if reached else []
     if attempt.failure:
         lines += [f"  first failure, {local_time(attempt.failure.at)}: {attempt.failure.why}"]
+        lines += [f"  decision   {attempt.decision}"] if attempt.decision else []
         lines += failure_lines(attempt) if newest_failure else []
     return lines
 

@@ -49,6 +49,10 @@ CAUSES = (
     *("", "first", "failure", "node", "hang", "port", "coordinator", "preemption", "time-limit"),
     *("requeue", "unfit"),
 )
+DECISIONS = (
+    *("", "failure", "node", "hang", "port", "budget", "no-progress"),
+    *("own-text", "usage", "environment", "gpu-memory", "hardware", "network", "same-error"),
+)
 FAILURE = View(
     "Its first failure.",
     ViewField("rank", "The rank; null if a node failed.", COUNT),
@@ -56,6 +60,8 @@ FAILURE = View(
     ViewField("code", "The exit code; negative for a signal.", INTEGER),
     ViewField("why", "The failure as a sentence."),
     ViewField("at", "When.", MOMENT),
+    ViewField("error", "The error that ended the rank, as printed; empty if it printed none."),
+    ViewField("place", "The line of the user's code in its traceback."),
 )
 ATTEMPT = View(
     "One start of all ranks.",
@@ -89,6 +95,11 @@ ATTEMPT = View(
     ViewField("checkpoint", "The newest checkpoint that it reported.", COUNT),
     ViewField("failure", "Its first failure.", optional(FAILURE)),
     ViewField("ranks_at", "When all its ranks ran.", MOMENT),
+    ViewField(
+        "decision",
+        "The [rule](survive.md#decisions) that decided what followed from its failure.",
+        one_of(DECISIONS),
+    ),
 )
 TRACKER = View(
     "A link in a rank's log.",

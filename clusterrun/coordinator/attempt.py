@@ -14,7 +14,7 @@ from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.membership import Member
 from clusterrun.coordinator.run_part import AttemptOver, RunPart, Shared
 from clusterrun.model import contract
-from clusterrun.model.frozen import Any
+from clusterrun.model.frozen import Any, replace
 from clusterrun.model.world import Meeting, World
 from clusterrun.protocol import messages
 from clusterrun.runtime.machine_events import Note, Now, earliest
@@ -61,6 +61,8 @@ class RankOutcomes:
         self._nodes, self._processes = nodes, processes
         self._started: dict[int, bool] = {}
         self._exited: dict[int, int] = {}
+        # The errors that ranks printed at their end, by node.
+        self._errors: dict[int, set[str]] = {}
         self._ended: list[int] = []
         self._unwell = [processes] * nodes
         self._gone: dict[int, bool] = {}
@@ -87,6 +89,8 @@ class RankOutcomes:
         if report.rank in self._exited:
             return
         self._exited[report.rank] = report.code
+        if report.code and report.error:
+            self._errors.setdefault(node, set()).add(report.error)
         if report.saving:
             self.saving.append(report.rank)
         if report.stopped:
@@ -130,6 +134,12 @@ class RankOutcomes:
         if not first.failure.noticed or not self._ended:
             return first
         return failures.after_early_ends(first, self._ended, "node" if self._per_node else "rank")
+
+    def failed_everywhere(self, failure_event: FailureEvent) -> bool:
+        """Return whether a rank of every node printed the error of ``failure_event`` at its end."""
+        error = failure_event.failure.error
+        nodes = [node for node, errors in self._errors.items() if error in errors]
+        return len(nodes) == self._nodes
 
     @property
     def settle_seconds(self) -> float:
@@ -427,11 +437,15 @@ class LiveAttempt(RunPart):
         self.stage = AttemptStage.OVER
         self._overdue_at = self._fence_at = None
         outcomes = self.outcomes
+        first = None
+        if outcomes.failure_events:
+            first = self._silent_together(outcomes.first)
+            first = replace(first, everywhere=outcomes.failed_everywhere(first))
         return AttemptOver(
             self.epoch,
             outcomes.completed,
             not outcomes.missing,
-            self._silent_together(outcomes.first) if outcomes.failure_events else None,
+            first,
             self.failure_event_at,
             tuple(outcomes.stuck),
             tuple(outcomes.stuck_on.items()),

@@ -33,6 +33,8 @@ class FailureEvent:
     failure: Failure  # for the record
     # The rank ended because of a broken connection. The end of another rank may have broken it.
     lost_connection: bool = False
+    # A rank failed with the same error on every node.
+    everywhere: bool = False
 
     @property
     def ended_by_request(self) -> bool:
@@ -62,6 +64,7 @@ def of_rank(exited: RankExited, node: str, per_node: bool, peer: str) -> Failure
         why += ", as the kernel does when memory runs out"
     details = (exited.last_lines, exited.traceback, exited.noticed)
     failure = Failure(exited.rank, node, exited.code, exited.at, why, *details, peer=peer)
+    failure = replace(failure, error=exited.error, place=exited.place)
     return FailureEvent(kind, failure, exited.lost_connection)
 
 

@@ -37,6 +37,13 @@ class LostNodes(RunPart):
         for node in self._numbers([name]):
             self._suspects[node] = network or self._suspects.get(node, False)
 
+    def swap(self, name: str, why: str) -> bool:
+        """Exclude the node of this name if enough nodes remain without it. Return whether they do."""
+        if not name or self._membership.size - len(self._gone()) <= self._need:
+            return False
+        self.leave_out(name, why)
+        return True
+
     def leave_out(self, name: str, why: str) -> None:
         """Exclude the node of this name for good, from this job and from later jobs of the run."""
         for node in self._numbers([name]):

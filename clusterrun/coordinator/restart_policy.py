@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.events import Progressed
+from clusterrun.coordinator.failure_rules import Consequence, Evidence, Judgement, judge
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.lost_nodes import LostNodes
 from clusterrun.coordinator.run_part import AttemptOver, NextAttempt, Outcome, RunOver, RunPart, Shared
@@ -48,6 +49,8 @@ class RestartDecision:
     failure_event: FailureEvent | None = None
     cause: str = ""  # of the next attempt, as in ``status --json``
     pause: float = 0.0  # seconds until the next attempt
+    decision: str = ""  # the rule that decided, as in ``status --json``
+    judgement: Judgement | None = None  # about the error of the rank
 
 
 class RestartPolicy(RunPart):
@@ -156,7 +159,7 @@ class RestartPolicy(RunPart):
         if over.saving and not decision.restart_reason:
             decision = replace(decision, outcome=killed_while_saving(decision.outcome, over))
         if decision.failure_event:
-            self._blame(decision.failure_event)
+            self._blame(decision.failure_event, decision.judgement)
         return self._follow(now, decision)
 
     def _after_ranks(self, over: AttemptOver) -> RestartDecision:
@@ -190,16 +193,26 @@ class RestartPolicy(RunPart):
             return RestartDecision("", end, failure_event)
         free, most_free, why = FREE_RESTARTS.get(kind, ("", 0, ""))
         if sum(attempt.cause == free for attempt in closed) < most_free:
-            return RestartDecision(why, end, failure_event, free)
+            return RestartDecision(why, end, failure_event, free, decision=free)
         used = restarts_used(closed)
         # Failures not caused by ranks do not count as lack of progress.
         judged = 0 if kind in _NOT_OF_RANKS else self._orders.survival.no_progress
         no_progress = no_progress_reason(closed, judged)
         if no_progress or used >= most:
             end = replace(end, reason=no_progress) if no_progress and most else end
-            return RestartDecision("", end, failure_event)
+            word = "no-progress" if no_progress else "budget" if most else ""
+            return RestartDecision("", end, failure_event, decision=word)
+        judgement = judge(Evidence(failure_event, closed, _since_progress(closed)))
         reason, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
-        return RestartDecision(reason, end, failure_event, cause, pause(used))
+        word = judgement.word if judgement else cause
+        if judgement and judgement.consequence is Consequence.END:
+            if self._orders.survival.no_progress:
+                reason = (
+                    f"{end.reason}; not restarted: {judgement.reason} (--no-progress 0 restarts it anyway)"
+                )
+                return RestartDecision("", replace(end, reason=reason), failure_event, decision=word)
+            judgement, word = None, cause
+        return RestartDecision(reason, end, failure_event, cause, pause(used), word, judgement)
 
     def _of_shutdown(self, decision: RestartDecision, over: AttemptOver) -> RestartDecision:
         """Return ``decision``, attributed to the announced end of the job unless the work is complete."""
@@ -218,15 +231,23 @@ class RestartPolicy(RunPart):
             return decision
         return RestartDecision("", self._termination.wish(), decision.failure_event)
 
-    def _blame(self, failure_event: FailureEvent) -> None:
-        if failure_event.kind not in FREE_RESTARTS:
-            self._lost_nodes.blame(failure_event.failure.node, network=failure_event.kind is FailureKind.HANG)
+    def _blame(self, failure_event: FailureEvent, judgement: Judgement | None = None) -> None:
+        """Have the node of the failure checked again, or exclude it if its hardware failed."""
+        if failure_event.kind in FREE_RESTARTS:
+            return
+        node, consequence = failure_event.failure.node, judgement.consequence if judgement else None
+        if judgement and consequence is Consequence.SWAP and self._lost_nodes.swap(node, judgement.reason):
+            self._note(f"{node} is left out: {judgement.reason}")
+            return
+        network = failure_event.kind is FailureKind.HANG or consequence is Consequence.CHECK_LINKS
+        self._lost_nodes.blame(node, network)
 
     def _follow(self, now: Now, decision: RestartDecision) -> Outcome | None:
         if not decision.restart_reason or decision.failure_event is None:
-            return RunOver(decision.outcome, decision.failure_event)
-        self._state_keeper.close(now, decision.outcome.state, decision.failure_event.failure)
-        why = decision.failure_event.failure.why
+            return RunOver(decision.outcome, decision.failure_event, decision.decision)
+        failure = decision.failure_event.failure
+        self._state_keeper.close(now, decision.outcome.state, failure, decision.decision)
+        why = failure.why + (f": {decision.judgement.reason}" if decision.judgement else "")
         self.cause, self.why = decision.cause, f"{decision.restart_reason}: {why}"
         self._note(decision.restart_reason if self._state_keeper.has_just_said(why) else self.why)
         if not decision.pause:

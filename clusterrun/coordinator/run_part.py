@@ -118,6 +118,7 @@ class RunOver(Outcome):
 
     end: RunOutcome
     failure_event: FailureEvent | None = None
+    decision: str = ""  # why the failure leads to the end, as in ``status --json``
 
 
 @frozen

@@ -39,7 +39,7 @@ class Shutdown(RunPart):
         if not self._restart.superseded:
             ruled = self._termination.rule(end, affordable=self._restart.left > 0)
             failure = over.failure_event.failure if over.failure_event else None
-            self._state_keeper.close(now, end.state, failure)
+            self._state_keeper.close(now, end.state, failure, over.decision)
             self._actions.append(self._state_keeper.end(now, ruled))
         if ruled is not end:
             self._note(f"{ruled.state.value}: {ruled.reason}")

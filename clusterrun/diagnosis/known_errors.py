@@ -15,6 +15,7 @@ class KnownError:
     pattern: a regular expression that finds it within one line
     consequence: another rank or process failed before
     shared: a file system failed, so the first rank that prints it is not to blame
+    hardware: a GPU, a link or the driver of the node failed, so another node may work
     """
 
     pattern: str
@@ -23,6 +24,7 @@ class KnownError:
     verdict: Verdict = Verdict.CRASHED
     consequence: bool = False
     shared: bool = False
+    hardware: bool = False
 
 
 # Messages of ranks that only noticed the failure of another one.
@@ -45,16 +47,18 @@ CONSEQUENCES = (
 )
 PEERS_REMEDY = "look at the rank that failed first; this one only noticed"
 
+GPU_MEMORY = KnownError(
+    r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
+    r"|Cuda failure (?:2 )?'out of memory'",
+    "a GPU ran out of memory",
+    "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
+    Verdict.OUT_OF_MEMORY,
+)
+
 # The first row that matches counts, so special rows come before general ones.
 ROWS: tuple[KnownError, ...] = (
     # --- memory ---
-    KnownError(
-        r"(?:CUDA|HIP) out of memory|torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP) error: out of memory"
-        r"|Cuda failure (?:2 )?'out of memory'",
-        "a GPU ran out of memory",
-        "a smaller batch or activation checkpointing; nvidia-smi shows what else holds memory there",
-        Verdict.OUT_OF_MEMORY,
-    ),
+    GPU_MEMORY,
     KnownError(
         r"DefaultCPUAllocator: (?:can't|not enough)|\bMemoryError\b|Cannot allocate memory|std::bad_alloc",
         "this process could get no more of the machine's memory",
@@ -115,11 +119,13 @@ ROWS: tuple[KnownError, ...] = (
         r"(?i:fallen off the bus|Xid.*\b79\b|unable to determine the device handle)",
         "a GPU is gone from this node",
         "clusterrun submit --avoid-bad, and tell the administrator: the node must be rebooted",
+        hardware=True,
     ),
     KnownError(
         r"(?i:uncorrectable ECC|unspecified launch failure.*ECC|Xid.*\b(?:48|63|64|94|95)\b)",
         "a GPU's memory is damaged",
         "leave the node out (--exclude) and tell the administrator",
+        hardware=True,
     ),
     KnownError(
         r"invalid device ordinal",
@@ -150,6 +156,7 @@ ROWS: tuple[KnownError, ...] = (
         r"(?i:Error 802\b|cudaErrorSystemNotReady|system not yet initialized)",
         "the GPUs' NVSwitch fabric is not ready on this node",
         "administrator: systemctl restart nvidia-fabricmanager there; clusterrun check names the node",
+        hardware=True,
     ),
     KnownError(
         r"\bIMEX\b|MNNVL.*(?i:fail|not (?:available|working|supported))",
@@ -160,21 +167,25 @@ ROWS: tuple[KnownError, ...] = (
         r"Driver/library version mismatch",
         "the NVIDIA driver was updated while the old one is loaded",
         "administrator: drain the node and reboot it",
+        hardware=True,
     ),
     KnownError(
         r"(?i:CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable)",
         "another process holds a GPU in exclusive mode, or a process that ended still does",
         "nvidia-smi -q -d COMPUTE,PIDS on the node shows the mode and the processes",
+        hardware=True,
     ),
     KnownError(
         r"(?i:CUDA unknown error|cudaErrorUnknown)",
         "CUDA cannot be initialized on this node: often the module nvidia-uvm is not loaded",
         "modprobe nvidia-uvm on the node; nvidia-smi there says whether the driver answers",
+        hardware=True,
     ),
     KnownError(
         r"(?i:cudaErrorNvlinkUncorrectable|uncorrectable NVLink error)",
         "an NVLink of this node failed",
         "leave the node out (--exclude) and tell the administrator: dmesg there shows the Xid",
+        hardware=True,
     ),
     KnownError(
         r"(?i:not permitted when stream is capturing|cudaErrorStreamCapture)",
@@ -196,6 +207,7 @@ ROWS: tuple[KnownError, ...] = (
         "an InfiniBand or RoCE port changed its state while ranks used it",
         "ibstat and dmesg on that node; clusterrun check finds a port that is down",
         Verdict.LINK,
+        hardware=True,
     ),
     KnownError(
         r"illegal memory access|device-side assert|CUBLAS_STATUS|CUDNN_STATUS|CUDA error:",
@@ -206,11 +218,13 @@ ROWS: tuple[KnownError, ...] = (
         r"Failed to bind NVLink SHARP",
         "NVLink SHARP cannot be used: the Fabric Manager or an NVSwitch is in a bad state",
         "--env NCCL_NVLS_ENABLE=0 to go on; the administrator restarts nvidia-fabricmanager",
+        hardware=True,
     ),
     KnownError(
         r"Out of bounds values : \d+ FAILED",
         "numbers arrive changed: a GPU, NVLink or PCIe path corrupts data",
         "clusterrun check names the node; leave it out with --exclude",
+        hardware=True,
     ),
     # --- network ---
     KnownError(
@@ -218,6 +232,7 @@ ROWS: tuple[KnownError, ...] = (
         "an RDMA path does not deliver: wrong GID, a bad cable or port",
         "clusterrun check finds the link; on RoCE try --env NCCL_IB_GID_INDEX=3",
         Verdict.LINK,
+        hardware=True,
     ),
     KnownError(
         r"ibv_modify_qp failed.*(?:110|timed out)",

@@ -56,6 +56,8 @@ class Failure:
     noticed: bool = False  # the rank only reported that another one had disappeared
     ended: str = ""  # then: ranks that had ended with exit code 0 (folded, ``0-2,5``)
     peer: str = ""  # then: the node whose address the output names
+    error: str = ""  # the error that ended the rank, as printed; '' if it printed none
+    place: str = ""  # the innermost line of the user's code in its traceback, ``/home/me/train.py:12 main``
 
 
 @frozen
@@ -74,6 +76,7 @@ class Attempt:
     step: int = -1  # highest reported step; -1 if none
     checkpoint: int = -1  # highest reported checkpoint; -1 if none
     ranks_at: float | None = None  # when all its ranks ran
+    decision: str = ""  # what its failure led to, as a word of ``docs/schemas/status.json``
 
 
 @frozen

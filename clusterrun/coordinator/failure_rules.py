@@ -1,0 +1,223 @@
+"""Decides what the error of a rank means for a restart: one table of rules; pure.
+
+A failure that recurs is not restarted. After a failure of hardware the node is left out, if a spare remains.
+``--no-progress 0`` switches off the rules that end a run.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Sequence
+
+from clusterrun.coordinator.failures import FailureEvent, FailureKind
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import Attempt, Failure
+
+# A script that reports no progress made none if its ranks ran at most this long. Longer runs may have saved
+# a checkpoint, and are restarted.
+MOST_SECONDS_WITHOUT_REPORT = 600.0
+
+_CLASS = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
+_OWN_TEXT = frozenset(
+    ("SyntaxError", "IndentationError", "TabError", "NameError", "UnboundLocalError", "AttributeError")
+)
+_OF_THE_ENVIRONMENT = frozenset(("ImportError", "ModuleNotFoundError"))
+# A value that another machine should have delivered may be None.
+_NONE = "'NoneType' object has no attribute"
+_OF_A_MODULE = re.compile(r"AttributeError: (?:partially initialized )?module ")
+_USAGE = re.compile(r"(?i)(?:^|: )error: ")
+_NO_PROGRAM = re.compile(
+    r"can't open file|can't find '__main__' module|not found$|No such file or directory$"
+)
+_USAGE_CODE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
+# Errors of other machines, services and processes, which may do better the next time.
+_ELSEWHERE = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*\w*(?:Connection|Connect|Timeout|HTTP|URL|SSL|socket|gaierror|Network|DistStore|Dist\w*Error"
+    r"|Remote|IncompleteRead|BrokenPipe|EOFError|CommError|ClientError|Botocore|Protocol|ProcessExited|CalledProcess)\w*(?::|$)"
+    r"|.*(?:[Tt]imed out|[Cc]onnection (?:refused|reset|closed)|closed by (?:remote )?peer|[Uu]nreachable"
+    r"|Temporary failure|Too [Mm]any [Rr]equests|Service [Uu]navailable|NCCL error|\b(?:429|50[234])\b)"
+)
+_NETWORK = re.compile(
+    r"(?i)ncclremoteerror|ncclsystemerror|ncclinternalerror|unhandled system error|unhandled cuda error"
+)
+
+
+class Consequence(enum.Enum):
+    """What follows from a failure."""
+
+    END = "the run ends"
+    SWAP = "a restart without the node"
+    CHECK_LINKS = "a restart; the links of the node are checked first"
+
+
+@frozen
+class Evidence:
+    """What is known about the failure of a rank.
+
+    event: the failure
+    attempts: all attempts of the run; the newest one has this failure
+    since_progress: the last of them, none of which got further than one before
+    """
+
+    event: FailureEvent
+    attempts: Sequence[Attempt]
+    since_progress: Sequence[Attempt]
+
+    @property
+    def failure(self) -> Failure:
+        return self.event.failure
+
+    @property
+    def error_class(self) -> str:
+        return _class(self.failure)
+
+    @property
+    def made_no_progress(self) -> bool:
+        """Return whether the newest attempt got no further than earlier ones."""
+        if not self.since_progress:
+            return False
+        return _reports(self.attempts) or _was_short(self.attempts[-1])
+
+    @property
+    def made_no_step(self) -> bool:
+        """Return whether the newest attempt failed before its first step."""
+        newest = self.attempts[-1]
+        if newest.step >= 0 or newest.checkpoint >= 0:
+            return False
+        return _reports(self.attempts) or _was_short(newest)
+
+
+@frozen
+class Rule:
+    """One row of the table.
+
+    word: of ``decision`` in ``status --json``
+    consequence: what follows if the rule applies
+    applies: returns the reason as words, '' if the rule does not apply
+    """
+
+    word: str
+    consequence: Consequence
+    applies: Callable[[Evidence], str]
+
+
+@frozen
+class Judgement:
+    """The rule that applies, and its reason."""
+
+    word: str
+    consequence: Consequence
+    reason: str
+
+
+def _own_text(evidence: Evidence) -> str:
+    """The script itself is wrong. It is the same on every node and in every attempt."""
+    error = evidence.failure.error
+    is_own = evidence.error_class in _OWN_TEXT and _NONE not in error and not _OF_A_MODULE.match(error)
+    return f"{_placed(evidence.failure)} before the first step" if is_own and evidence.made_no_step else ""
+
+
+def _usage(evidence: Evidence) -> str:
+    failure = evidence.failure
+    is_usage = failure.code == _USAGE_CODE and _USAGE.search(failure.error) is not None
+    return f"its arguments are refused: {failure.error}" if is_usage else ""
+
+
+def _environment(evidence: Evidence) -> str:
+    """A module or a program is missing. On one node of several, another node may have it."""
+    failure = evidence.failure
+    is_module = evidence.error_class in _OF_THE_ENVIRONMENT or _OF_A_MODULE.match(failure.error) is not None
+    is_program = failure.code in (_NOT_EXECUTABLE, _NOT_FOUND) or (
+        failure.code == _USAGE_CODE and _NO_PROGRAM.search(failure.error) is not None
+    )
+    if not (is_module or is_program) or not evidence.made_no_step or not evidence.event.everywhere:
+        return ""
+    return f"{_placed(failure)} on every node"
+
+
+def _gpu_memory(evidence: Evidence) -> str:
+    """The same batch needs the same memory, unless another process held it."""
+    from clusterrun.diagnosis.gpu_memory import gpu_memory, what_fits
+    from clusterrun.diagnosis.known_errors import GPU_MEMORY, meaning
+
+    failure = evidence.failure
+    if meaning(failure.error) is not GPU_MEMORY or not evidence.made_no_progress:
+        return ""
+    memory = gpu_memory(failure.error)
+    if memory.is_held_by_others:
+        return ""
+    return "a GPU ran out of memory, without progress: " + (what_fits(memory) or GPU_MEMORY.remedy)
+
+
+def _hardware(evidence: Evidence) -> str:
+    from clusterrun.diagnosis.known_errors import meaning
+
+    row = meaning(evidence.failure.error)
+    return row.cause if row is not None and row.hardware else ""
+
+
+def _network(evidence: Evidence) -> str:
+    return (
+        "NCCL reports an error of the system or of a peer" if _NETWORK.search(evidence.failure.error) else ""
+    )
+
+
+def _same_error(evidence: Evidence) -> str:
+    """The same exception at the same line ended two attempts in a row."""
+    from clusterrun.diagnosis.known_errors import meaning
+
+    failure, row = evidence.failure, meaning(evidence.failure.error)
+    before = evidence.attempts[-2] if len(evidence.attempts) > 1 else None
+    if before is None or before.failure is None or not evidence.made_no_progress:
+        return ""
+    if not _reports(evidence.attempts) and not _was_short(before):
+        return ""
+    may_differ = _ELSEWHERE.match(failure.error) or (row is not None and (row.consequence or row.shared))
+    is_equal = failure.place == before.failure.place and evidence.error_class == _class(before.failure)
+    if not failure.place or not evidence.error_class or may_differ or not is_equal:
+        return ""
+    return f"{_placed(failure)} ended two attempts in a row, without progress between them"
+
+
+# The first rule that applies decides. If none does, the run is restarted while its budgets last.
+RULES = (
+    Rule("own-text", Consequence.END, _own_text),
+    Rule("usage", Consequence.END, _usage),
+    Rule("environment", Consequence.END, _environment),
+    Rule("gpu-memory", Consequence.END, _gpu_memory),
+    Rule("hardware", Consequence.SWAP, _hardware),
+    Rule("network", Consequence.CHECK_LINKS, _network),
+    Rule("same-error", Consequence.END, _same_error),
+)
+
+
+def judge(evidence: Evidence) -> Judgement | None:
+    """Return the decision about the failure of a rank; None if no rule applies."""
+    if evidence.event.kind is not FailureKind.RANK or not evidence.failure.error or evidence.failure.noticed:
+        return None
+    for rule in RULES:
+        if reason := rule.applies(evidence):
+            return Judgement(rule.word, rule.consequence, reason)
+    return None
+
+
+def _class(failure: Failure) -> str:
+    match = _CLASS.match(failure.error)
+    return match[1] if match else ""
+
+
+def _reports(attempts: Sequence[Attempt]) -> bool:
+    return any(attempt.step >= 0 or attempt.checkpoint >= 0 for attempt in attempts)
+
+
+def _was_short(attempt: Attempt) -> bool:
+    if attempt.ranks_at is None or attempt.failure is None:
+        return True
+    return attempt.failure.at - attempt.ranks_at <= MOST_SECONDS_WITHOUT_REPORT
+
+
+def _placed(failure: Failure) -> str:
+    from clusterrun.diagnosis.stacks import short
+
+    return failure.error + (f", at {short(failure.place)}," if failure.place else "")
