@@ -10,7 +10,7 @@ from clusterrun.model.hostlist import expand
 from clusterrun.model.record import RunState
 from clusterrun.model.states import State
 
-from .scenario import HARMLESS, Scenario
+from .scenario import HARMLESS, OWN_TEXT, Scenario
 
 if TYPE_CHECKING:
     from .coordinator_actor import CoordinatorActor
@@ -49,6 +49,7 @@ def check_end(watch: Watch, coordinator: CoordinatorActor, epochs: list[int]) ->
     _expected(watch, state)
     _survives(watch, state)
     _innocent(watch, state)
+    _decided(watch, state)
 
 
 def _handed_over(watch: Watch, coordinator: CoordinatorActor, state: RunState) -> None:
@@ -271,10 +272,40 @@ def foretold(scenario: Scenario, steps: list[int]) -> tuple[int, tuple[int, int]
         used = 0 if step > highest else used
         highest = max(highest, step)
         vain = scenario.no_progress and highest >= 0 and row >= scenario.no_progress
-        if vain or used == scenario.max_restarts:
+        if vain or used == scenario.max_restarts or _recurs(scenario, start, steps):
             return start + 1, (rank, code)
         used, charged = used + 1, True
     return len(steps) + 1, None
+
+
+def _recurs(scenario: Scenario, start: int, steps: list[int]) -> bool:
+    """Return whether the crash of this start would follow from another one, as its error shows."""
+    error = scenario.errors.get(start, "")
+    if not scenario.no_progress or not error or start < scenario.collisions:
+        return False
+    if error == OWN_TEXT and steps[start] < 0:
+        return True
+    has_same = start - 1 >= scenario.collisions and scenario.errors.get(start - 1) == error
+    got_further = steps[start] > max(steps[:start], default=-1)
+    return has_same and not got_further and not error.startswith("Connection")
+
+
+def _decided(watch: Watch, state: RunState) -> None:
+    """A failure that recurs is not followed by another attempt, and only such a failure ends a run early."""
+    attempts = state.attempts
+    for number, attempt in enumerate(attempts):
+        error = attempt.failure.error if attempt.failure else ""
+        before = attempts[number - 1].failure if number else None
+        got_further = attempt.step > max((earlier.step for earlier in attempts[:number]), default=-1)
+        is_same = before is not None and before.error == error and not got_further
+        is_own_text = error == OWN_TEXT and attempt.step < 0
+        recurs = error and (is_own_text or (is_same and not error.startswith("Connection")))
+        is_last = number == len(attempts) - 1
+        is_restarted = not is_last and attempts[number + 1].cause == "failure"
+        if recurs and is_restarted and watch.world.orders.survival.no_progress:
+            watch.fail(f"attempt {attempt.epoch} is restarted, and {error} recurs")
+        if is_last and attempt.decision in ("own-text", "same-error") and not recurs:
+            watch.fail(f"attempt {attempt.epoch} is not restarted, and {error} need not recur")
 
 
 def _only(watch: Watch, *faults: str) -> bool:

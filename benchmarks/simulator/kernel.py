@@ -105,6 +105,8 @@ class Process:
         self.born_at = self.node.world.clock.now
         self.catches_term = self.node.world.scenario.catches_term
         self.collides = False
+        # The error that it prints when it crashes.
+        self.error = ""
         self.node.processes.append(self)
 
     @property
@@ -154,7 +156,9 @@ class Process:
             left.stopped = self.stopped  # it was there before, and was stopped with the rank
             if left.finishes:
                 self.node.later(LEFTOVER_SECONDS, left.end, 0, "finished")
-        told = RankExited(self.epoch, self.rank, code, collision=self.collides)
+        error = self.error if how == "natural" else ""
+        place = f"/train.py:{len(error)} main" if error else ""
+        told = RankExited(self.epoch, self.rank, code, collision=self.collides, error=error, place=place)
         world.clock.after(0.004 * world.process_chance.random(), self.agent.feed, told)
         if code != 0 and how == "natural":
             world.program.break_peers(self)

@@ -31,6 +31,7 @@ MACHINES = (
     "coordinator/attempt",
     "coordinator/termination",
     "coordinator/rendezvous",
+    "coordinator/failure_rules",
     "coordinator/lost_nodes",
     "coordinator/restart_policy",
     "coordinator/shutdown",

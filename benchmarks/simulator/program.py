@@ -54,6 +54,7 @@ class Program:
             process.node.later(0.2, self._ends, process, 1)
         crash = self._world.scenario.crashes.get(run.start)
         if crash is not None and crash[0] == process.rank:
+            process.error = self._world.scenario.errors.get(run.start, "")
             process.node.later(crash[1], self._ends, process, crash[2])
         if len(run.ranks) == self._world.scenario.nodes * self._world.scenario.processes:
             for rank in run.ranks.values():

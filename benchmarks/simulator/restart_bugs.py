@@ -24,6 +24,42 @@ RESTART_BUGS = (
         "    if True or",
     ),
     Mutant(
+        "an error of the script's own text is restarted",
+        "coordinator/failure_rules",
+        "evidence.error_class in _OWN_TEXT",
+        "evidence.error_class in ()",
+    ),
+    Mutant(
+        "an error of the script's own text ends a run that trains",
+        "coordinator/failure_rules",
+        "if newest.step >= 0 or newest.checkpoint >= 0:",
+        "if False:",
+    ),
+    Mutant(
+        "the same error twice is restarted",
+        "coordinator/failure_rules",
+        "is_equal = failure.place == before.failure.place and",
+        "is_equal = False and",
+    ),
+    Mutant(
+        "the same error twice ends a run that got further",
+        "coordinator/failure_rules",
+        "if before is None or before.failure is None or not evidence.made_no_progress:",
+        "if before is None or before.failure is None:",
+    ),
+    Mutant(
+        "another error counts as the same",
+        "coordinator/failure_rules",
+        "is_equal = failure.place == before.failure.place and evidence.error_class == _class(before.failure)",
+        "is_equal = True",
+    ),
+    Mutant(
+        "a lost connection twice is not restarted",
+        "coordinator/failure_rules",
+        "may_differ = _ELSEWHERE.match(failure.error) or",
+        "may_differ = False or",
+    ),
+    Mutant(
         "causes are all the same",
         "coordinator/restart_policy",
         '_CAUSES.get(kind, "failure")',

@@ -97,6 +97,10 @@ RARE_THEMES = (
 )
 """What one world in six has beside all else: little of it is left to luck, and there is a spare node."""
 
+OWN_TEXT = "NameError: name 'optimiser' is not defined"
+ERRORS = ("", OWN_TEXT, "ValueError: bad shard", "KeyError: 'shard'", "ConnectionError: refused")
+"""The last error that a crashing rank prints, each from a line of its own."""
+
 SPARE_NODES = 3
 """Nodes that are not in the first allocation."""
 WELL = "well"
@@ -129,6 +133,7 @@ class Scenario:
     faults: tuple[str, ...]
     strength: float
     crashes: dict[int, tuple[int, float, int]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
     collisions: int = 0
     ignores_term: float = 0.0
     term_code: int = -15
@@ -223,7 +228,19 @@ def draw(clock: Clockwork) -> Scenario:
         _rarity(world, rare)
     world.suspensions = _suspensions(world, clock.random("suspensions"))
     world.heal_at += world.suspended
+    _errors(world, clock.random("errors"))
     return world
+
+
+def _errors(world: Scenario, chance: random.Random) -> None:
+    """Draw the errors that crashing ranks print. After a suspension nobody knows how long ranks ran."""
+    if world.suspensions or chance.random() < 1 / 6:
+        return
+    likely = chance.choice(ERRORS)
+    for start, (_, _, code) in world.crashes.items():
+        error = likely if chance.random() < 5 / 6 else chance.choice(ERRORS)
+        if code not in (-9, 143):
+            world.errors[start] = error
 
 
 def _suspensions(world: Scenario, chance: random.Random) -> tuple[tuple[float, float, float], ...]:
