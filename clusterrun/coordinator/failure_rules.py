@@ -43,7 +43,7 @@ _NETWORK = re.compile(
 )
 
 
-class Consequence(enum.Enum):
+class FailureConsequence(enum.Enum):
     """What follows from a failure."""
 
     END = "the run ends"
@@ -52,7 +52,7 @@ class Consequence(enum.Enum):
 
 
 @frozen
-class Evidence:
+class FailureEvidence:
     """What is known about the failure of a rank.
 
     event: the failure
@@ -89,7 +89,7 @@ class Evidence:
 
 
 @frozen
-class Rule:
+class FailureRule:
     """One row of the table.
 
     word: of ``decision`` in ``status --json``
@@ -98,33 +98,33 @@ class Rule:
     """
 
     word: str
-    consequence: Consequence
-    applies: Callable[[Evidence], str]
+    consequence: FailureConsequence
+    applies: Callable[[FailureEvidence], str]
 
 
 @frozen
-class Judgement:
+class FailureJudgement:
     """The rule that applies, and its reason."""
 
     word: str
-    consequence: Consequence
+    consequence: FailureConsequence
     reason: str
 
 
-def _own_text(evidence: Evidence) -> str:
+def _own_text(evidence: FailureEvidence) -> str:
     """The script itself is wrong. It is the same on every node and in every attempt."""
     error = evidence.failure.error
     is_own = evidence.error_class in _OWN_TEXT and _NONE not in error and not _OF_A_MODULE.match(error)
     return f"{_placed(evidence.failure)} before the first step" if is_own and evidence.made_no_step else ""
 
 
-def _usage(evidence: Evidence) -> str:
+def _usage(evidence: FailureEvidence) -> str:
     failure = evidence.failure
     is_usage = failure.code == _USAGE_CODE and _USAGE.search(failure.error) is not None
     return f"its arguments are refused: {failure.error}" if is_usage else ""
 
 
-def _environment(evidence: Evidence) -> str:
+def _environment(evidence: FailureEvidence) -> str:
     """A module or a program is missing. On one node of several, another node may have it."""
     failure = evidence.failure
     is_module = evidence.error_class in _OF_THE_ENVIRONMENT or _OF_A_MODULE.match(failure.error) is not None
@@ -136,7 +136,7 @@ def _environment(evidence: Evidence) -> str:
     return f"{_placed(failure)} on every node"
 
 
-def _gpu_memory(evidence: Evidence) -> str:
+def _gpu_memory(evidence: FailureEvidence) -> str:
     """The same batch needs the same memory, unless another process held it."""
     from clusterrun.diagnosis.gpu_memory import gpu_memory, what_fits
     from clusterrun.diagnosis.known_errors import GPU_MEMORY, meaning
@@ -150,20 +150,20 @@ def _gpu_memory(evidence: Evidence) -> str:
     return "a GPU ran out of memory, without progress: " + (what_fits(memory) or GPU_MEMORY.remedy)
 
 
-def _hardware(evidence: Evidence) -> str:
+def _hardware(evidence: FailureEvidence) -> str:
     from clusterrun.diagnosis.known_errors import meaning
 
     row = meaning(evidence.failure.error)
     return row.cause if row is not None and row.hardware else ""
 
 
-def _network(evidence: Evidence) -> str:
+def _network(evidence: FailureEvidence) -> str:
     return (
         "NCCL reports an error of the system or of a peer" if _NETWORK.search(evidence.failure.error) else ""
     )
 
 
-def _same_error(evidence: Evidence) -> str:
+def _same_error(evidence: FailureEvidence) -> str:
     """The same exception at the same line ended two attempts in a row."""
     from clusterrun.diagnosis.known_errors import meaning
 
@@ -182,23 +182,23 @@ def _same_error(evidence: Evidence) -> str:
 
 # The first rule that applies decides. If none does, the run is restarted while its budgets last.
 RULES = (
-    Rule("own-text", Consequence.END, _own_text),
-    Rule("usage", Consequence.END, _usage),
-    Rule("environment", Consequence.END, _environment),
-    Rule("gpu-memory", Consequence.END, _gpu_memory),
-    Rule("hardware", Consequence.SWAP, _hardware),
-    Rule("network", Consequence.CHECK_LINKS, _network),
-    Rule("same-error", Consequence.END, _same_error),
+    FailureRule("own-text", FailureConsequence.END, _own_text),
+    FailureRule("usage", FailureConsequence.END, _usage),
+    FailureRule("environment", FailureConsequence.END, _environment),
+    FailureRule("gpu-memory", FailureConsequence.END, _gpu_memory),
+    FailureRule("hardware", FailureConsequence.SWAP, _hardware),
+    FailureRule("network", FailureConsequence.CHECK_LINKS, _network),
+    FailureRule("same-error", FailureConsequence.END, _same_error),
 )
 
 
-def judge(evidence: Evidence) -> Judgement | None:
+def judge(evidence: FailureEvidence) -> FailureJudgement | None:
     """Return the decision about the failure of a rank; None if no rule applies."""
     if evidence.event.kind is not FailureKind.RANK or not evidence.failure.error or evidence.failure.noticed:
         return None
     for rule in RULES:
         if reason := rule.applies(evidence):
-            return Judgement(rule.word, rule.consequence, reason)
+            return FailureJudgement(rule.word, rule.consequence, reason)
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from clusterrun.coordinator.actions import ReadProgress
 from clusterrun.coordinator.events import Progressed
-from clusterrun.coordinator.failure_rules import Consequence, Evidence, Judgement, judge
+from clusterrun.coordinator.failure_rules import FailureConsequence, FailureEvidence, FailureJudgement, judge
 from clusterrun.coordinator.failures import FailureEvent, FailureKind, RunOutcome
 from clusterrun.coordinator.lost_nodes import LostNodes
 from clusterrun.coordinator.run_part import AttemptOver, NextAttempt, Outcome, RunOver, RunPart, Shared
@@ -50,7 +50,7 @@ class RestartDecision:
     cause: str = ""  # of the next attempt, as in ``status --json``
     pause: float = 0.0  # seconds until the next attempt
     decision: str = ""  # the rule that decided, as in ``status --json``
-    judgement: Judgement | None = None  # about the error of the rank
+    judgement: FailureJudgement | None = None  # about the error of the rank
 
 
 class RestartPolicy(RunPart):
@@ -202,10 +202,10 @@ class RestartPolicy(RunPart):
             end = replace(end, reason=no_progress) if no_progress and most else end
             word = "no-progress" if no_progress else "budget" if most else ""
             return RestartDecision("", end, failure_event, decision=word)
-        judgement = judge(Evidence(failure_event, closed, _since_progress(closed)))
+        judgement = judge(FailureEvidence(failure_event, closed, _since_progress(closed)))
         reason, cause = f"restart {used + 1} of {most}", _CAUSES.get(kind, "failure")
         word = judgement.word if judgement else cause
-        if judgement and judgement.consequence is Consequence.END:
+        if judgement and judgement.consequence is FailureConsequence.END:
             if self._orders.survival.no_progress:
                 reason = (
                     f"{end.reason}; not restarted: {judgement.reason} (--no-progress 0 restarts it anyway)"
@@ -231,15 +231,19 @@ class RestartPolicy(RunPart):
             return decision
         return RestartDecision("", self._termination.wish(), decision.failure_event)
 
-    def _blame(self, failure_event: FailureEvent, judgement: Judgement | None = None) -> None:
+    def _blame(self, failure_event: FailureEvent, judgement: FailureJudgement | None = None) -> None:
         """Have the node of the failure checked again, or exclude it if its hardware failed."""
         if failure_event.kind in FREE_RESTARTS:
             return
         node, consequence = failure_event.failure.node, judgement.consequence if judgement else None
-        if judgement and consequence is Consequence.SWAP and self._lost_nodes.swap(node, judgement.reason):
+        if (
+            judgement
+            and consequence is FailureConsequence.SWAP
+            and self._lost_nodes.swap(node, judgement.reason)
+        ):
             self._note(f"{node} is left out: {judgement.reason}")
             return
-        network = failure_event.kind is FailureKind.HANG or consequence is Consequence.CHECK_LINKS
+        network = failure_event.kind is FailureKind.HANG or consequence is FailureConsequence.CHECK_LINKS
         self._lost_nodes.blame(node, network)
 
     def _follow(self, now: Now, decision: RestartDecision) -> Outcome | None:

@@ -128,7 +128,9 @@ def judge(evidence: RunEvidence) -> RunStatus:
 
 
 def _error(failure: Failure) -> str:
-    """Return the error among the last lines of the rank that failed; '' if there is none."""
+    """Return the error of the rank that failed; '' if there is none. Older agents only report last lines."""
+    if failure.error:
+        return failure.error
     if not failure.last_lines or failure.code < 0 or failure.noticed:
         return ""
     from clusterrun.diagnosis.printed_errors import heard  # only for failed runs

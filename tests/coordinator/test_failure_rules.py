@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.coordinator.failure_rules import RULES, Consequence, Evidence, judge
+from clusterrun.coordinator.failure_rules import RULES, FailureConsequence, FailureEvidence, judge
 from clusterrun.coordinator.failures import FailureEvent, FailureKind
 from clusterrun.coordinator.restart_policy import _since_progress
 from clusterrun.model.frozen import replace
@@ -14,13 +14,14 @@ from clusterrun.model.orders import Survival
 from clusterrun.model.record import Attempt, Failure
 from clusterrun.model.states import State
 from tests.coordinator.tapes import WALL, all_gone, failed, training
-from tests.coordinator.test_restarts import allocated, train
+from tests.coordinator.test_restarts import allocated
 
 LINE = "/home/me/train.py:12 main"
 FULL = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
-    " of which 1.00 GiB is free. Including non-PyTorch memory, this process has {own} GiB memory in use. Of the"
-    " allocated memory 75.00 GiB is allocated by PyTorch, and {unused} is reserved by PyTorch but unallocated."
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.15 GiB of which 1.00 GiB is free. Including non-PyTorch memory, this process has {own} GiB memory in "
+    "use. Of the allocated memory 75.00 GiB is allocated by PyTorch, and {unused} is reserved by PyTorch but "
+    "unallocated."
 )
 
 
@@ -32,7 +33,7 @@ def evidence(
     place: str = LINE,
     everywhere: bool = True,
     before: str | None = None,
-) -> Evidence:
+) -> FailureEvidence:
     """One attempt for each of ``steps``, each with this error (``before``: the error of the earlier ones)."""
     attempts = []
     for epoch, step in enumerate(steps):
@@ -43,7 +44,7 @@ def evidence(
     failure = attempts[-1].failure
     assert failure
     event = FailureEvent(FailureKind.RANK, failure, everywhere=everywhere)
-    return Evidence(event, attempts, _since_progress(attempts))
+    return FailureEvidence(event, attempts, _since_progress(attempts))
 
 
 def word(**facts: Any) -> str:
@@ -178,4 +179,4 @@ def test_each_rule_has_a_word_of_its_own_that_the_schema_lists() -> None:
 
     words = [rule.word for rule in RULES]
     assert len(words) == len({*words}) and {*words} <= {*DECISIONS}
-    assert {rule.consequence for rule in RULES} == {*Consequence}
+    assert {rule.consequence for rule in RULES} == {*FailureConsequence}

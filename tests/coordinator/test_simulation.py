@@ -27,6 +27,7 @@ EASY = (
     "nothing is swept after the last rank",
     "leftover processes are killed at once",
     "the same step counts as progress",
+    "the same error twice is restarted",
     "causes are all the same",
 )
 """Found within 600 seeds; all of them are in ``benchmarks/bench_simulator.py``."""
