@@ -107,10 +107,31 @@ def children(pid: int) -> list[Process]:
 
 def is_shell(pid: int) -> bool:
     """Return whether the process runs a shell."""
+    return _program(pid) in SHELLS
+
+
+def is_python(pid: int) -> bool:
+    """Return whether the process runs Python."""
+    return _program(pid).startswith(("python", "pypy"))
+
+
+def is_copy(pid: int, parent: int) -> bool:
+    """Return whether the process is a fork of ``parent`` that has not started a program since."""
+    return _stack_address(pid) == _stack_address(parent)
+
+
+def _stack_address(pid: int) -> int:
+    """Return where the stack begins, which differs between programs; 0 if it may not be read."""
+    fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[25]) if fields else 0
+
+
+def _program(pid: int) -> str:
+    """Return the file name of the program that the process runs; '' if it has ended or may not be read."""
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in SHELLS
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
-        return False
+        return ""
 
 
 def below(pid: int, most: int = 200) -> list[int]:

@@ -156,14 +156,25 @@ class RankProcesses:
         return self._instrumented(own)
 
     def signal(self, number: int) -> SignalTaken:
-        """Signal the rank processes that catch ``number``, including the ranks that a launcher started.
+        """Signal the processes that catch ``number``, as plain srun does: ranks, and the programs below them.
 
-        A launcher passes TERM and INT on to its ranks by itself.
+        A program with a handler decides for the programs that it started. A shell, and a program without a
+        handler such as ``timeout`` or ``time``, does not, so the signal goes to the programs below it. A
+        launcher per node passes TERM and INT on to its ranks by itself.
         """
-        processes = [*self._processes, *self._shell_programs()]
+        catching: list[proc.Process] = []
+        pending = list(self._processes)
+        while pending:
+            process = pending.pop()
+            has_handler = proc.catches(process.pid, number)
+            if has_handler:
+                catching.append(process)
+            if not has_handler or proc.is_shell(process.pid):
+                pending += _programs_of(process, number)
         if self.per_node and number not in contract.TERMINATE_SIGNALS:
-            processes += self._launched_ranks({process.pid for process in processes})
-        catching = [process for process in processes if proc.catches(process.pid, number)]
+            signalled = {process.pid for process in (*self._processes, *catching)}
+            ranks = self._launched_ranks(signalled)
+            catching += [process for process in ranks if proc.catches(process.pid, number)]
         if number == signal.SIGTERM:
             self._term(catching)
         for process in catching if number != signal.SIGTERM else ():
@@ -295,6 +306,23 @@ class RankProcesses:
     def distrust_lineage(self) -> None:
         """From now on find leftover processes by the run's mark too, not by their parents alone."""
         self._whole_lineage = False
+
+
+def _programs_of(process: proc.Process, number: int) -> list[proc.Process]:
+    """Return the programs that ``process`` started and that may get the signal.
+
+    Python also starts helpers. Copies of itself, and services that are neither shells nor Python, are no
+    programs. TERM passes to shells only: data-loader workers handle it, and would leave their rank behind.
+    """
+    started = proc.children(process.pid)
+    if not proc.is_python(process.pid):
+        return started
+    programs = []
+    for child in started:
+        is_script = proc.is_python(child.pid) and not proc.is_copy(child.pid, process.pid)
+        if proc.is_shell(child.pid) or (is_script and number != signal.SIGTERM):
+            programs.append(child)
+    return programs
 
 
 def _memory_kills() -> int:

@@ -259,7 +259,15 @@ while True:
 
 @pytest.mark.parametrize(
     "script",
-    ["{0}; echo after", "trap 'echo mine' USR2 EXIT\n{0}", "({0} | cat) 2>&1", "bash -c '{0}; true'"],
+    [
+        "{0}; echo after",
+        "trap 'echo mine' USR2 EXIT\n{0}",
+        "({0} | cat) 2>&1",
+        "bash -c '{0}; true'",
+        "timeout 600 {0}; echo after",
+        "exec {1} -c \"import subprocess; subprocess.run(['{1}', '{2}'])\"",
+        "exec {1} -c \"import subprocess; subprocess.run('env A=1 {0}; true', shell=True)\"",
+    ],
 )
 def test_the_program_of_a_shell_script_gets_signals_and_its_own_children_get_none(
     make: Make, tmp_path: Path, script: str
@@ -267,7 +275,8 @@ def test_the_program_of_a_shell_script_gets_signals_and_its_own_children_get_non
     """Plain srun signals it too. It need not be started with ``exec``."""
     saves = tmp_path / "saves.py"
     saves.write_text(SAVES)
-    run = make(["/bin/bash", "-c", script.format(f"{sys.executable} {saves}")], nodes=1, ranks=1)
+    command = script.format(f"{sys.executable} {saves}", sys.executable, saves)
+    run = make(["/bin/bash", "-c", command], nodes=1, ranks=1)
     run.start(QUICK)
     run.running(1)
     until(lambda: run.output(0).count(b"up\n") == 2, "the program and its worker")

@@ -48,18 +48,19 @@ class Runs:
         self._run_ids: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
 
-    def plain(self, name: str, *options: str) -> None:
+    def plain(self, name: str, *options: str, below: tuple[str, ...] = ()) -> None:
         node = self.node[name] = next(self._nodes)
-        command = shlex.join(["srun", sys.executable, "-u", "saver.py", str(SAVES_FOR)])
+        command = shlex.join(["srun", *below, sys.executable, "-u", "saver.py", str(SAVES_FOR)])
         argv = ["sbatch", "--parsable", f"--nodelist={node}", f"--output={name}.txt", *options]
         done = self.here.lab.exec([*argv, f"--wrap={command}"], cwd=str(self.here.project))
         assert done.code == 0, done.err
         self.jobs[name] = done.out.strip()
 
-    def ours(self, name: str, *options: str, seconds: int = SAVES_FOR) -> None:
+    def ours(self, name: str, *options: str, seconds: int = SAVES_FOR, below: tuple[str, ...] = ()) -> None:
         node = self.node[name] = next(self._nodes)
         words = ("--preflight", "off", "--name", name, "--nodelist", node, *options)
-        answer = self.here.submit(*words, "saver.py", str(seconds))
+        command = (*below, sys.executable, "-u") if below else ()
+        answer = self.here.submit(*words, *command, "saver.py", str(seconds))
         self.jobs[name], self._run_ids[name] = answer["job_id"], answer["run_id"]
         self._folders[name] = Path(answer["run_dir"]) / "attempts"
 
@@ -98,7 +99,8 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
     runs.ours("requeued", "--requeue", "--time", "1h")
     runs.ours("told", "--time", "2", "--sbatch", "signal=B:USR1@60")
     runs.ours("term", "--time", "2", "--requeue", "--sbatch", "signal=B:TERM@60", seconds=5)
-    runs.ours("signalled")
+    runs.plain("plain-signalled", below=("timeout", "900"))
+    runs.ours("signalled", below=("timeout", "900"))
     runs.ours("cut", seconds=120)
     until(lambda: all("up" in runs.printed(case) for case in runs.jobs), 180)
 
@@ -112,6 +114,8 @@ def test_signals_and_saves_are_those_of_plain_slurm(runs: Runs) -> None:
         wanted = f"SIG{number}"
         until(lambda wanted=wanted: wanted in runs.printed("signalled"), 60)
     assert runs.state("signalled")[0] == "RUNNING"
+    runs.scancel("plain-signalled", "-s", "USR1")
+    until(lambda: "SIGUSR1" in runs.printed("plain-signalled"), 60)
 
     # A save of 25 s completes wherever plain Slurm completes it.
     saved = [f"{whose}-{case}" for case in ("cancelled", "preempted", "limit") for whose in ("plain", "our")]
