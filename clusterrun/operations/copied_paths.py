@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import islice
 
 from clusterrun.model import contract
 from clusterrun.model.errors import BadInput
@@ -18,7 +19,12 @@ from clusterrun.script.launch_commands import SHELLS, inline_text
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
 # Bytes. A longer script is a program that is not written for this run.
 SMALL_SCRIPT = 1 << 16
+# Files with a notice each. A larger number of lines hides the other notices.
+MOST_FILES = 3
 _SHELL_ENDINGS = (".sh", ".bash", ".zsh", ".ksh")
+_CODE_ENDINGS = (*_SHELL_ENDINGS, ".py", ".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".env")
+# Ends at what cannot belong to the path: quotes, blanks, brackets, separators.
+_REST_OF_PATH = re.compile(r"[^\s\"'`:;,)\]}>|&]*")
 _SHELL_LINE = re.compile(r"#!.*\b(?:ba|da|z|k)?sh\b")
 REMEDY = "copy it with --snapshot-include {0}, or give its absolute path"
 
@@ -85,18 +91,23 @@ def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
-    """Yield a notice for each copied file that shell code names by its absolute path.
+    """Yield a notice for each copied file that the code of a run names by its absolute path.
 
-    Reads the ``--setup`` lines, the shell line of COMMAND, and the small shell scripts that COMMAND names.
+    Reads the ``--setup`` lines, the shell line of COMMAND, the small shell scripts that COMMAND names, and
+    the copied files of code and settings, at most ``MOST_FILES`` of which have a notice each.
     """
     texts = [(f"--setup {line!r}", line) for line in spec.setup]
     texts.append(("the shell line", inline_text(spec.command)))
     script = script_of(spec.command, SHELLS)
+    read = set()
     for argument in dict.fromkeys(spec.command):
-        text = _small_text(os.path.join(spec.cwd, argument))
+        path = os.path.join(spec.cwd, argument)
+        text = _small_text(path)
         is_run_by_shell = argument == script and argument != spec.command[0]
         if is_run_by_shell or argument.endswith(_SHELL_ENDINGS) or _SHELL_LINE.match(text):
             texts.append((argument, text))
+            read.add(snapshot.below(os.path.abspath(path)))
+    folder = os.path.join(snapshot.root, snapshot.below(spec.cwd))
     for place, text in texts:
         paths: set[str] = set()
         is_file = place in spec.command
@@ -106,10 +117,64 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
                     continue
                 paths.add(path)
                 where = f"{place}, line {number}" if is_file else place
-                kind = "folder" if os.path.isdir(path) else "file"
-                relative = shlex.quote(os.path.relpath(path, spec.cwd))
-                live = f"that is the live {kind}, not the copy"
-                yield f"{where} names {path}: {live}: write it relative ({relative})"
+                yield _live_path(where, path, snapshot, folder)
+    spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd)))
+    spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})")
+    notices: list[str] = []
+    for name in snapshot.files:
+        # Folders such as .vscode hold settings of programs that are no part of the run.
+        if not name.endswith(_CODE_ENDINGS) or name in read or f"/{name}".rpartition("/")[0].count("/."):
+            continue
+        text = _small_text(os.path.join(snapshot.root, name))
+        if spelling.search(text):
+            notices += islice(_live_paths_of_file(name, text, spelling, snapshot, folder), 1)
+    yield from notices[:MOST_FILES]
+    if len(notices) > MOST_FILES:
+        yield f"{len(notices) - MOST_FILES} more files name the live folder by its absolute path"
+
+
+def _live_paths_of_file(
+    name: str, text: str, spelling: re.Pattern[str], snapshot: Snapshot, folder: str
+) -> Iterator[str]:
+    """Yield a notice for each line of a copied file, except comments, that names another copied file."""
+    here = os.path.relpath(os.path.join(snapshot.root, name), folder)
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith(("#", "//", ";")):
+            continue
+        for match in spelling.finditer(line):
+            path = match[0] + _REST_OF_PATH.match(line, match.end())[0]  # type: ignore[index]
+            path = os.path.expanduser(re.sub(r"^\$\{?HOME\}?", "~", path)).rstrip(".")
+            if snapshot.copies(os.path.normpath(path)):
+                yield _live_path(f"{here}, line {number}", os.path.normpath(path), snapshot, folder)
+                break
+
+
+def _live_path(where: str, path: str, snapshot: Snapshot, folder: str) -> str:
+    """Return the notice that ``where`` names ``path``; ``folder`` is the original of the ranks' directory."""
+    kind = "folder" if os.path.isdir(path) else "file"
+    relative = shlex.quote(os.path.relpath(os.path.join(snapshot.root, snapshot.below(path)), folder))
+    return f"{where} names {path}: that is the live {kind}, not the copy: write it relative ({relative})"
+
+
+def _spellings(snapshot: Snapshot, cwd: str) -> list[str]:
+    """Return the beginnings of absolute paths that lead into the project, longest first.
+
+    These are its path without links, as the user's shell shows it, and below the home folder.
+    """
+    roots = {snapshot.root}
+    shown = os.environ.get("PWD", "")
+    below = snapshot.below(cwd)
+    if shown and os.path.realpath(shown) == os.path.realpath(cwd) and below:
+        depth = 0 if below == "." else below.count("/") + 1
+        for _ in range(depth):
+            shown = os.path.dirname(shown)
+        if os.path.realpath(shown) == os.path.realpath(snapshot.root):
+            roots.add(shown)
+    home = os.path.expanduser("~")
+    relative = os.path.relpath(os.path.realpath(snapshot.root), os.path.realpath(home))
+    if relative != "." and relative.partition("/")[0] != os.pardir:
+        roots |= {f"{start}/{relative}" for start in (home, "~", "$HOME", "${HOME}")}
+    return sorted(roots, key=len, reverse=True)
 
 
 def _small_text(path: str) -> str:

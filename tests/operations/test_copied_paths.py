@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
-from clusterrun.operations.copied_paths import SMALL_SCRIPT, missing, moved
+from clusterrun.operations.copied_paths import MOST_FILES, SMALL_SCRIPT, missing, moved
 from clusterrun.runs.code_snapshot import Snapshot, look
 from tests.runs.test_code_snapshot import git
 
@@ -171,3 +172,45 @@ def test_other_programs_and_long_scripts_are_not_read_for_live_files(project: Pa
     (project / "prog.sh").write_bytes(b"\x7fELF\0\n" + text.encode())
     spec = JobSpec(command=("env", "long.sh", "notes.txt", "prog.sh"), cwd=str(project))
     assert missing(spec, look(str(project))) == ()
+
+
+NAMES_ITSELF = """# {project}/scripts/train.py
+import sys
+sys.path.insert(0, "{start}/scripts")
+open("{project}-data/conf/a.yaml"), open("{project}/data/train.bin")
+open(f"{{x}}{project}/conf/a.yaml")
+"""
+
+
+@pytest.mark.parametrize("start", ["{project}", "~/project", "$HOME/project", "{link}"])
+@pytest.mark.parametrize("name", ["scripts/lib.py", "conf/env.sh", "conf/b.yaml", ".env"])
+def test_a_copied_file_that_names_a_live_file_is_reported_with_its_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, name: str, start: str
+) -> None:
+    """It may be imported, sourced or read. ``~`` and the path that the shell shows lead there too."""
+    link = project.parent / "link"
+    link.symlink_to(project)
+    monkeypatch.setenv("HOME", str(project.parent))
+    monkeypatch.setenv("PWD", str(link / "scripts"))
+    path = start.format(project=project, link=link)
+    (project / name).write_text(NAMES_ITSELF.format(project=project, start=path))
+    spec = JobSpec(command=("train.py",), cwd=str(project / "scripts"))
+    (notice,) = missing(spec, look(str(project)))
+    shown = path.replace("~", str(project.parent)).replace("$HOME", str(project.parent))
+    place = f"{os.path.relpath(name, 'scripts')}, line 3"
+    assert notice == (
+        f"{place} names {shown}/scripts: that is the live folder, not the copy: write it relative (.)"
+    )
+
+
+def test_of_many_files_that_name_a_live_file_a_few_are_reported_and_the_others_counted(project: Path) -> None:
+    for number in range(MOST_FILES + 2):
+        (project / f"m{number}.py").write_text(f"A = '{project}/conf/a.yaml'\nB = '{project}/conf'\n")
+    (project / "notes.md").write_text(f"see {project}/conf\n")
+    (project / ".vscode").mkdir()
+    (project / ".vscode/settings.json").write_text(f'{{"x": "{project}/conf"}}')
+    notices = missing(JobSpec(command=("m0.py",), cwd=str(project)), look(str(project)))
+    assert [notice.partition(",")[0] for notice in notices] == [
+        *(f"m{number}.py" for number in range(MOST_FILES)),
+        "2 more files name the live folder by its absolute path",
+    ]
