@@ -143,6 +143,10 @@ def _usage(error: click.ClickException) -> int:
             [name for p in context.command.get_params(context) for name in p.opts] if context else []
         )
         guess = _suggestion(error.option_name, names_of_options)
+        from clusterrun.script.command_words import typographic_marks  # a mistake may take its time
+
+        if marks := typographic_marks(error.option_name):
+            guess = f" It has a dash that no keyboard types ({marks}): type it anew."
         message = f"there is no option {error.option_name}.{guess}"
     path = context.command_path if context else "clusterrun"
     return _print_error(message.rstrip("."), f"{path} --help shows what there is", ExitCode.USAGE)

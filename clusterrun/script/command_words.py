@@ -34,6 +34,9 @@ _STRAIGHT = str.maketrans(
     dict.fromkeys(_QUOTES[:4], "'") | dict.fromkeys(_QUOTES[4:], '"') | dict.fromkeys(_SPACES, " ")
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
+# A trap that runs commands. One with '' or - as its action only changes what a signal does.
+_TRAP = re.compile(r"(?:^|[;&|{]\s*)trap\s+(?:--\s+)?(?!-(?:\s|[lp])|''|\"\")\S")
+_SOURCED = re.compile(r"(?:^|[;&|{(]\s*)(?:source|\.|bash|sh)\s+([^\s;&|<>()]+)")
 _PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 # Long options of Python whose value is the next word.
 _VALUED = ("--check-hash-based-pycs",)
@@ -68,15 +71,24 @@ def check_words(spec: JobSpec, verb: str = "submit") -> tuple[str, ...]:
             raise BadInput(f"{first!r} sets a variable: it is not a program", f"use --env: {line}")
         if _is_typographic(first) or any(space in first for space in _SPACES):
             arguments = ("clusterrun", verb, *(_typed(word) for word in spec.command))
-            problem = f"{first!r} has a dash, quote or space that no keyboard types ({_names(first)})"
+            problem = (
+                f"{first!r} has a dash, quote or space that no keyboard types ({typographic_marks(first)})"
+            )
             raise BadInput(problem, f"type it anew: {' '.join(arguments)}")
     sentences = []
-    for word in (*spec.command[1:], *spec.setup):
-        marks = _names(word)
+    options = (spec.name, spec.partition, spec.account, *spec.sbatch, *spec.srun)
+    for word in (*spec.command[1:], *spec.setup, *options):
+        marks = typographic_marks(word)
         if word[:1] in tuple(_DASHES) and len(word) > 1:
             sentences.append(f"{word!r} begins with {marks}, which is no -: did you mean {_typed(word)}")
         elif _is_typographic(word):
             sentences.append(f"{word!r} has typographic quotes ({marks}), which no shell knows: type ' or \"")
+    sentences += [
+        f"--setup {line!r}: no trap of the batch script runs, because that shell becomes the coordinator:"
+        " set it in a shell script that is COMMAND"
+        for line in spec.setup
+        if _TRAP.search(line)
+    ]
     return tuple(sentences)
 
 
@@ -97,18 +109,24 @@ def _typed(word: str) -> str:
     return dashes + bare.translate(_STRAIGHT)
 
 
-def _names(word: str) -> str:
+def typographic_marks(word: str) -> str:
+    """Return the code points of the dashes, quotes and spaces in ``word`` that no keyboard types."""
     strange = [letter for letter in word if letter in _DASHES + _QUOTES + _SPACES]
     return ", ".join(dict.fromkeys(f"U+{ord(letter):04X}" for letter in strange))
 
 
 def check_files(spec: JobSpec, contained: bool, run: Run = system.run) -> tuple[str, ...]:
-    """Return warnings about the files that COMMAND names.
+    """Return warnings about the files that COMMAND and ``--setup`` name.
 
     ``contained``: ranks run in a container, whose files are not seen here.
     Raises ``BadInput`` for a script that is missing, that cannot be started, or that does not compile.
     """
     command, cwd = spec.command, spec.cwd
+    for line in spec.setup:
+        for name in _SOURCED.findall(line):
+            path = os.path.join(cwd, os.path.expanduser(name.strip("'\"")))
+            if os.path.isfile(path):
+                _check_first_line(path, name, is_shell_argument=True)
     if command[0] == "-m":
         return _check_module(spec, contained)
     is_sure = not (spec.setup or contained)

@@ -19,8 +19,8 @@ from clusterrun.script.sbatch_table import OPTIONS, SRUN_REFUSED, full_name
 
 # A key without dashes, and its value ('' for a flag).
 Option = tuple[str, str]
-
-
+# It counts alone: sbatch ignores every value that follows it in one list.
+_NO_MAIL = ("mail-type", "NONE")
 _KEY = re.compile(r"[a-z][a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -41,6 +41,8 @@ def _by_setting(entries: Sequence[str], option: str) -> dict[str, Option]:
         setting = _setting(key, option)
         separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
         before = by_setting.get(setting, (key, ""))[1]
+        if _NO_MAIL in ((key, before), (key, value)):
+            separator = ""
         by_setting[setting] = (key, f"{before}{separator}{value}" if separator and before else value)
     return by_setting
 
@@ -75,8 +77,9 @@ def overridden(entries: Sequence[str], option: str) -> tuple[str, ...]:
     notices = []
     for entry in dict.fromkeys(entries):
         key, value = _read_entry(entry, option)
-        is_joined = option == "--sbatch" and key in OPTIONS and OPTIONS[key].joined
+        separator = OPTIONS[key].joined if key in OPTIONS and option == "--sbatch" else ""
         winner = last[_setting(key, option)]
+        is_joined = bool(separator) and set(value.split(separator)) <= set(winner[1].split(separator))
         if (key, value) != winner and not is_joined:
             later = word(winner).removeprefix("--")
             notices.append(

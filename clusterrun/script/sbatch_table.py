@@ -105,12 +105,12 @@ _ROWS = (
     SbatchOption(
         "parsable", takes="none", refused="it is always on: stdout has the run id alone, or use --json"
     ),
-    SbatchOption("quiet", "Q", "none", refused="what sbatch prints is not shown: leave it out"),
+    SbatchOption("quiet", "Q", "none", refused="only warnings of sbatch are shown: leave it out"),
     SbatchOption("tasks-per-node", refused=f"use --gpus (or --ranks-per-node for CPU ranks): {_ONE_TASK}"),
     SbatchOption("test-only", takes="none", refused="nothing would be queued: use --dry-run"),
     SbatchOption("uid", refused=_OTHER_USER),
     SbatchOption("usage", takes="none", refused=_MANUAL),
-    SbatchOption("verbose", "v", "none", refused="what sbatch prints is not shown: leave it out"),
+    SbatchOption("verbose", "v", "none", refused="only warnings of sbatch are shown: leave it out"),
     SbatchOption("version", "V", "none", refused=_MANUAL),
     SbatchOption("wait", "W", "none", refused="use clusterrun submit --wait"),
     SbatchOption("wrap", refused="give the command after the options: clusterrun submit [OPTIONS] COMMAND"),

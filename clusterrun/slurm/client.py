@@ -56,7 +56,7 @@ class SubmitAnswer:
     """The result of one ``sbatch``."""
 
     kind: SbatchAnswer
-    said: str  # Slurm's message
+    said: str  # Slurm's message; of a queued job its warning, or ''
     job_id: str = ""  # empty if Slurm gave none
 
 
@@ -276,7 +276,8 @@ class SlurmClient:
             return SubmitAnswer(SbatchAnswer.OPEN, error.seen)
         job_id = sbatch_errors.job_id(completed.out) if completed.code == 0 else ""
         if job_id:
-            return SubmitAnswer(SbatchAnswer.QUEUED, sbatch_errors.words(completed.err), job_id)
+            warning = sbatch_errors.words(completed.err) if completed.err.strip() else ""
+            return SubmitAnswer(SbatchAnswer.QUEUED, warning, job_id)
         if completed.code <= 0:
             return SubmitAnswer(SbatchAnswer.OPEN, sbatch_errors.words(completed.err or completed.out))
         return SubmitAnswer(sbatch_errors.kind(completed.err), sbatch_errors.words(completed.err))

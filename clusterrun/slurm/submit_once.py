@@ -37,6 +37,9 @@ def send(
     """
     answer = _asked(slurm, argv, cwd, log)
     if answer.kind is SbatchAnswer.QUEUED:
+        if answer.said:
+            # A site's rules answer here too (job_submit plugins).
+            log(f"sbatch warns: {answer.said}")
         return answer.job_id
     if answer.kind is SbatchAnswer.OPEN:
         log(f"Slurm gave no clear answer ({answer.said}): searching the queue for the job")

@@ -327,6 +327,7 @@ def test_logs_of_a_run_without_output_says_so(ended: CommandLine) -> None:
         (["submit", "--comment", "x", "train.py"], 2, "Pass it on: --sbatch comment"),
         (["check", "--cpus-per-task", "2"], 2, "Did you mean --cpus-per-rank?"),
         (["logs", "--output", "x"], 2, "there is no option --output"),
+        (["submit", "-\u2013time", "5", "x"], 2, "a dash that no keyboard types (U+2013)"),
         (["submit", "--cpus-per-task", "2", "train.py"], 2, "Did you mean --cpus-per-rank?"),
         (["submit", "--nodes", "0", "train.py"], 2, "--nodes must be at least 1, not 0"),
         (["submit", "--nodes", "x", "train.py"], 2, "error: --nodes 'x': not a number of nodes"),

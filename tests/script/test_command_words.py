@@ -163,6 +163,42 @@ def test_typographic_characters_in_arguments_are_warned_of(folder: Path) -> None
     )
 
 
+def test_typographic_characters_in_options_are_warned_of(folder: Path) -> None:
+    asked = spec(folder, "train.py", name="“big”", sbatch=("comment=‘x’", "nice=5"))
+    assert check_words(asked) == (
+        "'“big”' has typographic quotes (U+201C, U+201D), which no shell knows: type ' or \"",
+        "'comment=‘x’' has typographic quotes (U+2018, U+2019), which no shell knows: type ' or \"",
+    )
+
+
+@pytest.mark.parametrize(
+    "line, runs_no_trap",
+    [
+        ("trap 'rm -rf $TMPDIR/x' EXIT", True),
+        ("module load x; trap cleanup TERM USR1", True),
+        ("cleanup() { rm x; }; trap -- cleanup EXIT", True),
+        ("trap '' HUP", False),
+        ("trap - TERM", False),
+        ("trap", False),
+        ("echo no trap here", False),
+    ],
+)
+def test_a_trap_of_the_setup_that_never_runs_is_reported(folder: Path, line: str, runs_no_trap: bool) -> None:
+    assert ["no trap" in notice for notice in check_words(spec(folder, "train.py", setup=(line,)))] == (
+        [True] if runs_no_trap else []
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["source dos.sh", "set -e; . ./dos.sh", "[ -e x ] && bash 'dos.sh' 2>/dev/null"]
+)
+def test_a_file_with_dos_line_ends_that_the_setup_reads_is_refused(folder: Path, line: str) -> None:
+    with pytest.raises(BadInput, match="has DOS line ends"):
+        check_files(spec(folder, "train.py", setup=(line,)), contained=False)
+    for other in ("source train.py", "source missing.sh", "echo source dos.sh"):
+        assert check_files(spec(folder, "train.py", setup=(other,)), contained=False) == ()
+
+
 def test_the_python_of_the_ranks_decides_what_compiles(folder: Path) -> None:
     """A script for a newer Python than ours, and one for a newer Python than the ranks' own."""
     asked: list[tuple[str, ...]] = []

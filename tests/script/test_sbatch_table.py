@@ -59,6 +59,18 @@ def test_an_option_that_is_passed_on_is_one_directive_and_the_last_value_counts(
         assert any(notice.startswith(f"--sbatch {option.name}=1 has no effect") for notice in twice.notices)
 
 
+def test_no_mail_counts_alone_and_not_for_what_follows() -> None:
+    """sbatch stops reading a list at NONE."""
+    for entries, value, without_effect in (
+        (("mail-type=BEGIN,FAIL", "mail-type=NONE"), "NONE", "mail-type=BEGIN,FAIL"),
+        (("mail-type=NONE", "mail-type=BEGIN", "mail-type=END"), "BEGIN,END", "mail-type=NONE"),
+    ):
+        made = planned(*entries)
+        assert directives(made, "mail-type") == [f"--mail-type={value}"]
+        notices = [notice for notice in made.notices if "has no effect" in notice]
+        assert [notice.startswith(f"--sbatch {without_effect} ") for notice in notices] == [True]
+
+
 @pytest.mark.parametrize("option", REFUSED, ids=lambda option: option.name)
 def test_an_option_that_would_do_something_else_is_refused_with_what_to_do(option: SbatchOption) -> None:
     with pytest.raises(BadInput) as caught:
