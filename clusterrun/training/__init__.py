@@ -31,7 +31,8 @@ def should_stop(every: int = 0) -> bool:
     true.
 
     The ranks agree about four times a second and at least at every 16th call, or at every ``every``-th.
-    Between two of these calls the last answer is returned.
+    Between two of these calls the last answer is returned. On GPUs the answer arrives one call later, so that
+    no step waits for the GPU.
     """
     return _current_script().should_stop(every)
 

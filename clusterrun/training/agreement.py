@@ -28,8 +28,60 @@ def rank(otherwise: int) -> int:
     return otherwise if distributed is None else int(distributed.get_rank())
 
 
+class Maximum:
+    """Maxima over all ranks that a GPU computes. Until ``wait`` the process does not wait for the GPU."""
+
+    def __init__(self, numbers: tuple[int, ...], event: Any = None, copy: Any = None) -> None:
+        self._numbers, self._event, self._copy = numbers, event, copy
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the maxima were known when this value was made."""
+        return self._event is None
+
+    def wait(self) -> tuple[int, ...]:
+        if self._event is None:
+            return self._numbers
+        self._event.synchronize()
+        return tuple(self._copy.tolist())
+
+
+def start_max_over_ranks(*numbers: int) -> Maximum:
+    """Start computing each number's maximum over all ranks. Every rank must call it.
+
+    On a GPU the collective runs on a stream of its own: the work of the script does not wait for it.
+    """
+    distributed = group()
+    if distributed is None:
+        return Maximum(numbers)
+    torch = sys.modules["torch"]
+    where = device(distributed)
+    accelerator = getattr(torch, where.type, None)
+    if where.type == "cpu" or not hasattr(accelerator, "Stream"):
+        return Maximum(max_over_ranks(*numbers))
+    # Copies to and from pageable memory would wait for the GPU.
+    own = torch.tensor(numbers, dtype=torch.int64).pin_memory()
+    with accelerator.stream(_stream_of(accelerator, where)):
+        tensor = own.to(where, non_blocking=True)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+        copy = torch.empty_like(own).pin_memory()
+        copy.copy_(tensor, non_blocking=True)
+        event = accelerator.Event()
+        event.record()
+    return Maximum(numbers, event, copy)
+
+
+_streams: dict[str, Any] = {}
+
+
+def _stream_of(accelerator: Any, where: Any) -> Any:
+    if str(where) not in _streams:
+        _streams[str(where)] = accelerator.Stream(where)
+    return _streams[str(where)]
+
+
 def max_over_ranks(*numbers: int) -> tuple[int, ...]:
-    """Return each number's maximum over all ranks. Every rank must call it."""
+    """Return each number's maximum over all ranks. Every rank must call it. It waits for the GPU."""
     distributed = group()
     if distributed is None:
         return numbers

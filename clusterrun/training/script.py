@@ -23,27 +23,35 @@ BY_FILE, BY_NOTICE = 1, 2
 MOST_CALLS = 16
 # Target seconds between two rounds. If calls are rarer, every call makes a round.
 BETWEEN = 0.25
+# Seconds between two rounds from which on a wait for the GPU costs little.
+RARE = 1.0
 
 
 class AgreedQuestion:
     """Agrees on whether any rank has a request.
 
-    ``answer_here`` returns the request that this rank has received, 0 if none. A round is one collective.
+    ``get_request`` returns the request that this rank has received, 0 if none. A round is one collective.
     Rank 0 proposes the number of calls until the next round, and the round itself transmits it. All ranks
     therefore make the round at the same call, independent of their clocks.
+
+    The answer of a round on GPUs is read at the next call, so that no step waits for the GPU. It is read at
+    once if the last round was more than ``RARE`` seconds before: then a wait costs little, and the next call
+    may be far away.
     """
 
     def __init__(
         self,
-        answer_here: Callable[[], int],
-        agree: Callable[[int, int], tuple[int, ...]],
+        get_request: Callable[[], int],
+        agree: Callable[[int, int, int], agreement.Maximum],
         leads: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._asked, self._agree, self._leads, self._clock = answer_here, agree, leads, clock
+        self._get_request, self._agree, self._leads, self._clock = get_request, agree, leads, clock
         self._calls = 0
         self._due = 1
         self._last: float | None = None
+        self._pending: agreement.Maximum | None = None
+        self._is_rare = True
 
     def answer(self, every: int = 0) -> int:
         """Return the highest answer of any rank; 0 between two rounds.
@@ -51,19 +59,35 @@ class AgreedQuestion:
         A round happens at every ``every``-th call; at 0 about four times a second.
         """
         self._calls += 1
-        if self._calls < (every or self._due):
-            return 0
-        answer, self._due = self._agree(self._asked(), self._proposal())
+        answer = self._read()
+        # The caller takes note of an answer before it makes the next request.
+        if answer or self._calls < (every or self._due):
+            return answer
+        proposal, is_rare = self._proposal()
+        self._pending = self._agree(self._get_request(), proposal, int(is_rare))
         self._calls = 0
+        return self._read() if self._is_rare or self._pending.is_ready else 0
+
+    def _read(self) -> int:
+        if self._pending is None:
+            return 0
+        answer, self._due, is_rare = self._pending.wait()
+        self._pending, self._is_rare = None, bool(is_rare)
         return answer
 
-    def _proposal(self) -> int:
-        """Return rank 0's number of calls until the next round. Other ranks propose 1."""
+    def _proposal(self) -> tuple[int, bool]:
+        """Return rank 0's number of calls until the next round, and whether rounds are rare.
+
+        Other ranks propose 1 and False. The pace is unknown before the third round.
+        """
         now, last = self._clock(), self._last
         self._last = now
-        if not self._leads() or last is None or now <= last:
-            return 1
-        return max(1, min(MOST_CALLS, round(self._calls * BETWEEN / (now - last))))
+        if not self._leads():
+            return 1, False
+        if last is None or now <= last:
+            return 1, True
+        calls = max(1, min(MOST_CALLS, round(self._calls * BETWEEN / (now - last))))
+        return calls, now - last > RARE
 
 
 class Script:
@@ -84,8 +108,8 @@ class Script:
         if place.run_dir and (self.leads or agreement.group() is None):
             self._post.open()
             atexit.register(self._at_exit)
-        self._stop = AgreedQuestion(self._room_wanted, agreement.max_over_ranks, lambda: self.leads)
-        self._save = AgreedQuestion(self._save_wanted, agreement.max_over_ranks, lambda: self.leads)
+        self._stop = AgreedQuestion(self._room_wanted, agreement.start_max_over_ranks, lambda: self.leads)
+        self._save = AgreedQuestion(self._save_wanted, agreement.start_max_over_ranks, lambda: self.leads)
 
     @property
     def leads(self) -> bool:

@@ -14,6 +14,7 @@ from clusterrun.model import contract
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.world import Lineage, run_environment
 from clusterrun.training import post, script, surroundings
+from clusterrun.training.agreement import Maximum
 from clusterrun.training.post import MessageWriter
 from clusterrun.training.script import BETWEEN, MOST_CALLS, AgreedQuestion, Script
 from clusterrun.training.surroundings import Surroundings
@@ -73,10 +74,20 @@ def test_the_newest_attempt_is_the_highest_folder_and_a_run_directory_that_is_aw
 # --- when the ranks agree ---
 
 
+class LaterMaximum(Maximum):
+    """What a GPU computes: not known when the round begins."""
+
+    is_ready = False
+
+    def wait(self) -> tuple[int, ...]:
+        return self._numbers
+
+
 class Ranks:
     """Several ranks that ask one question, each with a clock of its own; a round takes the maximum."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, on_gpus: bool = False) -> None:
+        self.maximum = (lambda *numbers: LaterMaximum(numbers)) if on_gpus else (lambda *n: Maximum(n))
         self.known = [0] * size
         self.clocks = [0.0] * size
         self.said: list[tuple[int, ...]] = []
@@ -90,10 +101,10 @@ class Ranks:
             for rank in range(size)
         ]
 
-    def _agree(self, *said: int) -> tuple[int, ...]:
+    def _agree(self, *said: int) -> Maximum:
         """Rank 0 asks first, and it alone proposes: so the others' part is known before they say it."""
         self.said.append(said)
-        return max(self.known), self.said[0][1]
+        return self.maximum(max(self.known), *self.said[0][1:])
 
     def call(self, seconds: float, every: int = 0) -> tuple[bool, list[int]]:
         """All ranks ask once: whether they made a round, and what each was answered."""
@@ -101,7 +112,7 @@ class Ranks:
         self.said = []
         answers = [question.answer(every) for question in self.questions]
         assert len(self.said) in (0, len(self.questions))
-        assert all(proposed == 1 for _, proposed in self.said[1:])
+        assert all(numbers[1:] == (1, 0) for numbers in self.said[1:])
         return bool(self.said), answers
 
 
@@ -126,6 +137,24 @@ def test_what_one_rank_knows_all_answer_at_the_same_call():
         answers.append(ranks.call(0.01)[1])
     assert all(len(set(one)) == 1 for one in answers)
     assert [2, 2, 2, 2] in answers
+
+
+def test_ranks_on_gpus_hear_the_answer_at_the_next_call_and_each_request_once():
+    ranks = Ranks(2, on_gpus=True)
+    answers = []
+    for call in range(12):
+        ranks.known[1] = int(call == 6)
+        answers.append(ranks.call(0.2)[1])
+    assert answers == [[0, 0]] * 7 + [[1, 1]] + [[0, 0]] * 4
+
+
+def test_ranks_on_gpus_that_ask_seldom_hear_the_answer_at_once():
+    ranks = Ranks(2, on_gpus=True)
+    answers = []
+    for call in range(6):
+        ranks.known[1] = int(call == 4)
+        answers.append(ranks.call(30.0)[1])
+    assert answers[4:] == [[1, 1], [0, 0]]
 
 
 def test_a_fixed_number_of_calls_between_two_rounds_is_kept():
