@@ -89,6 +89,8 @@ def training(spec: JobSpec) -> JobSpec:
         name=NAME,
         alone=False,
         all_pairs=False,
+        table=False,
+        burn=0,
         preflight="off",
         spares=0,
         max_restarts=0,

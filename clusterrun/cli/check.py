@@ -18,6 +18,7 @@ from clusterrun.cli.submit_options import defaults, dry_run_option, options, pro
 from clusterrun.config.settings import DEFAULT, Setting
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Grade, Report
@@ -33,6 +34,8 @@ MOST_BYTES = 64 << 20
 MARGIN_SECONDS = 600
 # Extra budget per node for a check of all pairs, which takes a round for every node.
 SECONDS_PER_NODE = 4
+# Extra budget for --table, and for --burn besides the load itself.
+TABLE_SECONDS, BURN_SECONDS = 150, 30
 
 _more = partial(grouped, group="check")
 _common = partial(_more, common=True)
@@ -73,6 +76,13 @@ class CheckCommand(GroupedCommand):
     holds="full",
 )
 @_common("--all-pairs", is_flag=True, help="Test every pair of nodes: as many rounds as nodes.")
+@_common("--table", is_flag=True, help="Also measure collectives by size, each GPU, and each rail.")
+@_common(
+    "--burn",
+    metavar="TIME",
+    default="",
+    help="Also load the GPUs for TIME (60s) and read their clocks meanwhile.",
+)
 @_common(
     "--selftest-gpu",
     is_flag=True,
@@ -87,6 +97,8 @@ def check(
     profile: str | None,
     level: str,
     all_pairs: bool,
+    table: bool,
+    burn: str,
     selftest_gpu: bool,
     selftest_file: str | None,
     anonymous: bool,
@@ -109,6 +121,7 @@ def check(
       clusterrun check --nodes 2 --html report.html
       clusterrun check --nodes 2 --level quick --json
       clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
+      clusterrun check --nodes 2 --gpus 8 --table --burn 60s
       clusterrun check --selftest-gpu --gpus 8 --partition gpu
       clusterrun check report last
       clusterrun check nodes
@@ -118,7 +131,8 @@ def check(
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
-    context, spec = Context(), _spec(settled(submission, profile), level, all_pairs)
+    seconds = _burn_seconds(burn)
+    context, spec = Context(), _spec(settled(submission, profile), level, all_pairs, table, seconds)
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
@@ -141,6 +155,13 @@ def check(
     return ExitCode.UNFIT if report_of_run.verdict is Grade.FAIL else ExitCode.DONE
 
 
+def _burn_seconds(text: str) -> int:
+    try:
+        return parse(text, option_table.DURATIONS["seconds"]) if text else 0
+    except BadInput as error:
+        raise BadInput(f"--burn {error.seen}", error.remedy) from error
+
+
 def _await_report(context: Any, run_id: str) -> Report | None:
     """Return the report when the run ends. If there is none, print how the run ended and return None."""
     from clusterrun.cli.follow_run import print_end
@@ -155,13 +176,15 @@ def _await_report(context: Any, run_id: str) -> Report | None:
         return None
 
 
-def _spec(values: dict[str, Setting], level: str, all_pairs: bool) -> JobSpec:
+def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:
     """Return the spec of a check, without options that only training needs."""
     values = {**values, **defaults(option.name for option in option_table.SUBMISSION)}
-    spec = to_spec(("check",), values, preflight=level, alone=True, all_pairs=all_pairs)
+    extent: dict[str, Any] = {"preflight": level, "all_pairs": all_pairs, "table": table, "burn": burn}
+    spec = to_spec(("check",), values, alone=True, **extent)
     budget = spec.preflight_budget
     if all_pairs and values["preflight-budget"].origin == DEFAULT:
         budget += SECONDS_PER_NODE * spec.allocated
+    budget += TABLE_SECONDS * table + (burn + BURN_SECONDS if burn else 0)
     return replace(spec, preflight_budget=budget, time=spec.time or budget + MARGIN_SECONDS)
 
 

@@ -24,6 +24,8 @@ class Preflight:
     budget: float = 60.0  # seconds
     alone: bool = False  # no ranks follow (``check``)
     all_pairs: bool = False
+    table: bool = False  # measure collectives by size, and the bandwidth of each GPU
+    burn: float = 0.0  # seconds of load on the GPUs while their clocks are read
     confirm: int = 3
     limits: tuple[tuple[str, float], ...] = ()  # numbers by name
     cluster: str = ""

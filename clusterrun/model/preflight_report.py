@@ -70,6 +70,28 @@ class Measurement:
 
 
 @frozen
+class Quantity:
+    """One measured number, the best of its kind if it was measured several times."""
+
+    node: str
+    part: str  # "GPU 3", "GPU 0 -> GPU 1" or "rail 2"
+    name: str  # "matrix product", "send", "memory", …
+    value: float
+    unit: str
+
+
+@frozen
+class TableRow:
+    """A collective of one size, as nccl-tests prints it. ``gigabytes_per_second`` is the bus bandwidth."""
+
+    operation: str
+    bytes: int
+    microseconds: float
+    algorithm_gigabytes_per_second: float
+    gigabytes_per_second: float
+
+
+@frozen
 class Report:
     """``preflight.json``: the result of one pre-flight check."""
 
@@ -92,4 +114,6 @@ class Report:
     notices: tuple[str, ...] = ()
     # Defaults of the ranks for variables that the user did not set
     environment: tuple[tuple[str, str], ...] = ()
+    quantities: tuple[Quantity, ...] = ()
+    table: tuple[TableRow, ...] = ()
     format: int = contract.FORMAT

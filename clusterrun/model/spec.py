@@ -100,6 +100,8 @@ class JobSpec:
     on_hang: str = "report"
     alone: bool = False  # only the pre-flight check runs
     all_pairs: bool = False
+    table: bool = False  # the check measures collectives by size, and the bandwidth of each GPU
+    burn: int = 0  # seconds of load on the GPUs in a check
 
     def __post_init__(self) -> None:
         if not self.command or not self.command[0]:

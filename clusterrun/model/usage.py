@@ -8,6 +8,9 @@ from clusterrun.model.frozen import frozen, replace
 
 # The GPU does not report it.
 UNKNOWN = -1.0
+# A GPU works from this activity of its memory on (per cent), or from this share of its power limit on.
+LEAST_MEMORY_BUSY = 3.0
+LEAST_POWER = 0.5
 
 
 @frozen
@@ -30,6 +33,19 @@ class GpuUse:
     watts: float
     celsius: float
     uuid: str = ""
+    memory_busy: float = UNKNOWN  # per cent of the time during which its memory was read or written
+    watts_most: float = UNKNOWN  # its power limit
+
+    @property
+    def works(self) -> bool | None:
+        """Return whether it computes or copies; None if it does not report enough.
+
+        A kernel that waits for another rank keeps the GPU busy. It reads no memory and needs little power.
+        """
+        if self.busy < 0 or self.memory_busy < 0:
+            return None
+        needs_power = self.watts >= LEAST_POWER * self.watts_most > 0
+        return self.busy > 0 and (self.memory_busy >= LEAST_MEMORY_BUSY or needs_power)
 
 
 @frozen
@@ -109,4 +125,5 @@ def _gpu(last: GpuUse, uses: Sequence[NodeUse], weights: Sequence[float]) -> Gpu
         return round(sum(weight * value for weight, value in values) / whole, 1) if whole else UNKNOWN
 
     memory = max(gpu.memory for _, gpu in samples)
-    return replace(last, busy=mean("busy"), watts=mean("watts"), celsius=mean("celsius"), memory=memory)
+    means = {name: mean(name) for name in ("busy", "watts", "celsius", "memory_busy")}
+    return replace(last, memory=memory, **means)

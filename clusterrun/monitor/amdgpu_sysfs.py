@@ -41,6 +41,8 @@ def _gpu(place: int, properties: dict[str, int], drm: str) -> GpuUse:
         _number(f"{sensors}/power1_average", f"{sensors}/power1_input", unit=_MICRO),
         _number(f"{sensors}/temp1_input", f"{sensors}/temp2_input", unit=_MILLI),
         f"GPU-{properties['unique_id']:016x}" if properties.get("unique_id") else "",
+        _number(f"{device}/mem_busy_percent"),
+        _number(f"{sensors}/power1_cap", unit=_MICRO),
     )
 
 

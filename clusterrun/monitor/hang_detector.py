@@ -3,7 +3,8 @@
 Laws
 ----
 1. A rank moves when it prints, begins a collective or joins a group. A rank that is in no group, or that does
-   not answer, also moves when it computes. The run moves when any rank moves.
+   not answer, also moves when it computes. The run moves when any rank moves, or when the GPUs of all nodes
+   work: replays of whole-step CUDA graphs begin no collective. A collective that hangs leaves GPUs that wait.
 2. A stall is declared once each time that no rank moves for ``hang_seconds``, or for half of the timeout of
    the waiting ranks' process group. Action is taken after ``hang_seconds``. A stall is declared only while
    the observers report: their silence is no stall.
@@ -167,6 +168,8 @@ class HangDetector:
         self._inner_worlds = InnerWorlds(self._size)
         self._pulses: dict[tuple[int, int], tuple[float, Pulse]] = {}
         self._heard_at: dict[int, float] = dict.fromkeys(self._nodes, now)
+        # When all GPUs of a node were last seen at work.
+        self._gpus_worked_at: dict[int, float] = {}
         self._mute: dict[int, str] = {}
         self._killed: dict[int, int] = {}
         self._moved_at = now
@@ -253,7 +256,11 @@ class HangDetector:
         pulses = [self._known(node, pulse) for pulse in ranks]
         self._answers = self._answers or any(pulse.answered for pulse in pulses)
         moved = [pulse for pulse in pulses if self._moves(now, node, pulse)]
-        if moved:
+        if digest.gpus_work:
+            self._gpus_worked_at[node] = now
+        elif digest.gpus_work is not None:
+            self._gpus_worked_at.pop(node, None)
+        if moved or self._all_gpus_work(now):
             self._moved_at = now
         actions: list[HangDetectorAction] = []
         if self._stalled and moved:
@@ -275,6 +282,11 @@ class HangDetector:
             news = "the ranks train together now: the earlier warning no longer applies"
             return [*actions, TakeBack(ALONE, news)]
         return actions + self._instead(before, warning)
+
+    def _all_gpus_work(self, now: float) -> bool:
+        """Return whether the newest digest of every node reports GPUs at work."""
+        oldest = min((self._gpus_worked_at.get(node, -math.inf) for node in self._nodes), default=-math.inf)
+        return now - oldest <= QUIET_PERIODS * self._watch.sample_seconds
 
     @staticmethod
     def _instead(before: str, warning: str) -> list[HangDetectorAction]:

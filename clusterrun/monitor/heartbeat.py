@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from clusterrun import proc
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.document import encode
 from clusterrun.model.frozen import Any
 from clusterrun.model.paths import AttemptPaths
+from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.collector import begun, output, rank_processes, used
 from clusterrun.monitor.oom import killed
 from clusterrun.monitor.rank_channels import channel, channels, facts, groups
@@ -29,8 +30,9 @@ SEARCH_PERIOD = 1.0
 class Digests:
     """The part of the observer that reports the ranks' progress without a request."""
 
-    def __init__(self, period: float) -> None:
-        self._period = period
+    def __init__(self, period: float, look: Callable[[], tuple[GpuUse, ...]] = tuple) -> None:
+        self._period, self._look_at_gpus = period, look
+        self._used_gpus: set[int] = set()
         self._pids: Mapping[int, int] = {}
         self._paths: AttemptPaths | None = None
         self._times: list[float] = []
@@ -41,7 +43,7 @@ class Digests:
         self._inner_ranks: tuple[tuple[int, int], ...] = ()
 
     def started(self, now: float, paths: AttemptPaths, pids: Mapping[int, int]) -> None:
-        self._paths, self._pids = paths, pids
+        self._paths, self._pids, self._used_gpus = paths, pids, set()
         first = sorted({*EAGER, self._period})
         self._times = [now + seconds for seconds in first if seconds <= self._period]
         self._search_at, self._search_until = now + SEARCH_PERIOD if pids else None, now + SEARCH_SECONDS
@@ -92,7 +94,15 @@ class Digests:
         )
         rank_pids = {pid for pid, _ in ranks.values()}
         launchers = {rank: pid for rank, pid in self._pids.items() if pid not in rank_pids}
-        return Digest(tuple(pulses), max(0, killed() - self._killed), _inner_ranks(launchers))
+        gpus_work = self._gpus_work() if asks else None
+        return Digest(tuple(pulses), max(0, killed() - self._killed), _inner_ranks(launchers), gpus_work)
+
+    def _gpus_work(self) -> bool | None:
+        """Return whether all GPUs work that were busy since the start of the ranks; None if unknown."""
+        gpus = self._look_at_gpus()
+        self._used_gpus |= {gpu.index for gpu in gpus if gpu.busy > 0}
+        works = [gpu.works for gpu in gpus if gpu.index in self._used_gpus]
+        return None if None in works or not works else all(works)
 
 
 def _inner_ranks(launchers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:

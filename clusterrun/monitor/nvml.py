@@ -50,6 +50,10 @@ class Gpus:
         held = library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
         power = library.nvmlDeviceGetPowerUsage(device, ctypes.byref(watts)) == 0
         heat = library.nvmlDeviceGetTemperature(device, _CORE_SENSOR, ctypes.byref(celsius)) == 0
+        limit = ctypes.c_uint()
+        # An old library has no such function.
+        read_limit = getattr(library, "nvmlDeviceGetEnforcedPowerLimit", None)
+        limited = read_limit is not None and read_limit(device, ctypes.byref(limit)) == 0
         uuid = ctypes.create_string_buffer(_LONGEST_UUID)
         named = library.nvmlDeviceGetUUID(device, uuid, ctypes.c_uint(_LONGEST_UUID)) == 0
         return GpuUse(
@@ -60,4 +64,6 @@ class Gpus:
             watts.value / 1000 if power else UNKNOWN,
             float(celsius.value) if heat else UNKNOWN,
             uuid.value.decode("ascii", "replace") if named else "",
+            float(use.memory) if busy else UNKNOWN,
+            limit.value / 1000 if limited else UNKNOWN,
         )

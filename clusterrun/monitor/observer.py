@@ -111,9 +111,10 @@ class Observer:
 def main(run_dir: str, node: int, node_name: str, environment: Mapping[str, str]) -> int:
     path, watch = environment.get("PATH", ""), _watch(run_dir)
     devices = next((environment[name] for name in VISIBLE if name in environment), None)
-    sampling = Sampling(watch.sample_seconds, node_name, node, GpuWatch(path, visible_to(devices)))
+    gpus = GpuWatch(path, visible_to(devices))
+    sampling = Sampling(watch.sample_seconds, node_name, node, gpus)
     try:
-        return Observer(run_dir, node_name, path, Digests(_period(watch)), sampling).serve()
+        return Observer(run_dir, node_name, path, Digests(_period(watch), gpus.look), sampling).serve()
     except BrokenPipeError:  # the agent has ended, so no process reads the answers
         return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from clusterrun.model.document import BadDocument, decode, encode
 from clusterrun.model.frozen import Any, frozen
@@ -206,7 +206,9 @@ class GroupTask(Task):
     """Test a group of nodes with collectives. All members get the same task except for ``place``."""
 
     test: int  # unique within an examination; names the store's keys
-    kind: str  # ``pair``, ``set``, or ``product`` (a matrix product on one node)
+    # ``pair``, ``set``, ``table`` (collectives by size) or, on one node, ``product`` (a matrix product),
+    # ``burn`` (matrix products for ``seconds``), ``device`` (bandwidth of each GPU), ``peers`` (of pairs).
+    kind: str
     members: tuple[GroupMember, ...]
     place: int  # index of this node among the members
     ranks: int  # per node
@@ -214,8 +216,21 @@ class GroupTask(Task):
     interface: str  # for gloo and NCCL; '' leaves the choice to them
     limit: float  # seconds from receipt of the task to the answer
     megabytes: float = 4.0
+    seconds: float = 0.0  # of load; for ``burn``
     backend: str = ""  # equal for all members; '' selects the one of this node's ``TorchStarted``
 
+
+# The rates of a ``table``: operations with the factor from algorithm to bus bandwidth (nccl-tests,
+# PERFORMANCE.md), and sizes in bytes.
+BUS_SHARES: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda world: 2 * (world - 1) / world,
+    "all_gather": lambda world: (world - 1) / world,
+    "reduce_scatter": lambda world: (world - 1) / world,
+    "broadcast": lambda world: 1.0,
+    "all_to_all": lambda world: (world - 1) / world,
+}
+TIME = "us "  # begins the name of a time in microseconds: ``us all_reduce 1024``
+TABLE_SIZES = tuple(1 << power for power in range(10, 31, 2))
 
 # Name of a rate: the part of a message's time during which its ranks waited for a processor.
 CPU_WAIT = "cpu_wait"

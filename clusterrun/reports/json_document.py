@@ -60,6 +60,34 @@ REPORT = View(
         "Every measurement.",
         many(MEASUREMENT, "One test: the nodes that took part and the measured values."),
     ),
+    ViewField(
+        "quantities",
+        "The best measured numbers of each GPU, pair of GPUs and rail.",
+        many(
+            View(
+                "A measured number.",
+                ViewField("node", "The node."),
+                ViewField("part", "The GPU, the pair of GPUs or the rail."),
+                ViewField("name", "What was measured."),
+                ViewField("value", "The number.", NUMBER),
+                ViewField("unit", "Its unit."),
+            )
+        ),
+    ),
+    ViewField(
+        "table",
+        "Collectives of the whole set by size (`--table`).",
+        many(
+            View(
+                "A collective of one size.",
+                ViewField("operation", "The collective."),
+                ViewField("bytes", "The larger of input and output of a rank.", INTEGER),
+                ViewField("microseconds", "The time of the slowest rank.", NUMBER),
+                ViewField("algorithm_gigabytes_per_second", "Bytes by time.", NUMBER),
+                ViewField("gigabytes_per_second", "The bus bandwidth, as nccl-tests defines it.", NUMBER),
+            )
+        ),
+    ),
     ViewField("run_id", "The run."),
     ViewField("cluster", "The cluster's name."),
     ViewField(

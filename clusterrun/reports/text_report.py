@@ -10,6 +10,7 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Grade, LinkReport, Measurement, Report
 from clusterrun.model.visible import visible
+from clusterrun.reports import quantity_tables
 from clusterrun.reports.findings import NodeBlame, blamed
 
 # Nodes and links that are shown in full. The remaining ones are named together.
@@ -37,6 +38,7 @@ def screen(report: Report, width: int = 100) -> list[ReportLine]:
     for message, explanation in explained(report.tests)[:MOST_WORDS]:
         lines += [ReportLine(""), *_wrapped([f"a test said: {message}"], width)]
         lines += _wrapped([f"-> {explanation}"], width, "     ")
+    lines += [ReportLine(line) for line in quantity_tables.lines(report)]
     lines += [ReportLine(""), *_wrapped(_rest(report), width)]
     return lines
 

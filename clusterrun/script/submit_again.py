@@ -26,6 +26,8 @@ def line(spec: JobSpec, verb: str = "submit", with_values: bool = False) -> str:
     if spec.alone:
         arguments += ["--level", spec.preflight] if spec.preflight == "quick" else []
         arguments += ["--all-pairs"] if spec.all_pairs else []
+        arguments += ["--table"] if spec.table else []
+        arguments += ["--burn", f"{spec.burn}s"] if spec.burn else []
     else:
         arguments += spec.command
     directory_change = "" if spec.snapshot or spec.cwd == os.getcwd() else f"cd {shlex.quote(spec.cwd)} && "

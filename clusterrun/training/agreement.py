@@ -56,7 +56,7 @@ def start_max_over_ranks(*numbers: int) -> Maximum:
         return Maximum(numbers)
     torch = sys.modules["torch"]
     where = device(distributed)
-    accelerator = getattr(torch, where.type, None)
+    accelerator: Any = getattr(torch, where.type, None)
     if where.type == "cpu" or not hasattr(accelerator, "Stream"):
         return Maximum(max_over_ranks(*numbers))
     # Copies to and from pageable memory would wait for the GPU.

@@ -643,3 +643,42 @@ def test_ranks_that_come_up_slowly_and_have_printed_nothing_for_long_are_no_hang
             break
     (found,) = saved(actions).values()
     assert (found.verdict, found.culprits) == (verdict, ())
+
+
+def graph_replays(detector: HangDetector, at: float, *works: bool | None) -> None:
+    """Digests of nodes that begin no collective. ``works``: whether the GPUs of each node work."""
+    for (node, _), gpus_work in zip(NODES, works, strict=True):
+        pulses = tuple(pulse(2 * (node // 2) + local) for local in range(2))
+        body = json.dumps({"digest": encode(Digest(pulses, gpus_work=gpus_work))})
+        detector.on_answer(at, WALL + at, node, 0, body)
+
+
+@pytest.mark.parametrize(
+    ("works", "looks"),
+    [
+        ((True, True), False),  # whole-step CUDA graphs
+        ((True, False), True),  # the GPUs of one node wait for the other node
+        ((False, False), True),  # every GPU waits in a collective
+        ((True, None), True),  # one node does not report it
+        ((None, None), True),
+    ],
+)
+def test_ranks_that_begin_nothing_hang_unless_the_gpus_of_all_nodes_work(works, looks) -> None:
+    watched = detector(60.0)
+    for at in range(10, 120, 10):
+        graph_replays(watched, float(at), *works)
+        if watched.tick(float(at), WALL + at):
+            assert looks
+            return
+    assert not looks
+
+
+def test_a_run_whose_gpus_stop_working_hangs_from_then_on() -> None:
+    watched = detector(60.0)
+    for at in range(10, 130, 10):
+        graph_replays(watched, float(at), True, True)
+        assert watched.tick(float(at), WALL + at) == []
+    for at in range(130, 190, 10):  # the first node reports before the second one does
+        graph_replays(watched, float(at), True, False)
+        assert watched.tick(float(at), WALL + at) == []
+    assert watched.tick(190.0, WALL + 190.0) != []

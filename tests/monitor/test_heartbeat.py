@@ -11,6 +11,7 @@ import pytest
 from clusterrun.diagnosis.evidence import Digest, Pulse
 from clusterrun.model.orders import WatchOrders
 from clusterrun.model.paths import RunPaths
+from clusterrun.model.usage import GpuUse
 from clusterrun.monitor import heartbeat
 from clusterrun.monitor.heartbeat import Digests
 from clusterrun.monitor.observer import _period
@@ -86,3 +87,18 @@ def test_ranks_below_a_launcher_are_reported_as_soon_as_they_are_seen(
             below += [RankChannel(rank, 1000 + rank, 3, 4, 5, "") for rank in (0, 1)]
         digests += [(at, json.loads(body)["digest"].get("inner_ranks")) for body in part.run(at)]
     assert digests == [(102.0, []), (103.0, [[4, 0], [4, 1]]), (105.0, [[4, 0], [4, 1]])]
+
+
+def test_a_digest_reports_whether_the_gpus_in_use_work(tmp_path: Path) -> None:
+    """GPU 1 is never used. GPU 0 works, then waits, then is not reported."""
+    unused, waiting = gpu_use(1, 0.0, 0.0), gpu_use(0, 100.0, 0.0)
+    looks = iter(
+        [(unused,), (gpu_use(0, 100.0, 40.0), unused), (waiting, unused), (gpu_use(0, 0.0, 0.0),), ()]
+    )
+    part = Digests(10.0, lambda: next(looks))
+    part.started(100.0, RunPaths(str(tmp_path)).attempt(0), {})
+    assert [part.digest().gpus_work for _ in range(5)] == [None, True, False, False, None]
+
+
+def gpu_use(index: int, busy: float, memory_busy: float) -> GpuUse:
+    return GpuUse(index, busy, 1.0, 2.0, 150.0, 50.0, "", memory_busy, 700.0)

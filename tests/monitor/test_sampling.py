@@ -200,10 +200,12 @@ typedef struct { unsigned long long total, free, used; } memory;
 int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(unsigned long)(i + 1); return 0; }
-int nvmlDeviceGetUtilizationRates(void *d, utilization *u) { u->gpu = 31; return d == (void *)2 ? 3 : 0; }
+int nvmlDeviceGetUtilizationRates(void *d, utilization *u)
+{ u->gpu = 31; u->memory = 7; return d == (void *)2 ? 3 : 0; }
 int nvmlDeviceGetMemoryInfo(void *d, memory *m) { m->total = 80; m->used = 61; return 0; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *w) { *w = 301250; return 0; }
 int nvmlDeviceGetTemperature(void *d, int s, unsigned *t) { *t = 44; return s; }
+int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *w) { *w = 700000; return d == (void *)2; }
 int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { strncpy(u, "GPU-1a", n); return d == (void *)2; }
 """
 
@@ -216,9 +218,25 @@ def test_a_made_up_library_with_the_real_ones_names_is_read_number_by_number(tmp
     except FileNotFoundError:
         pytest.skip("no C compiler makes the stand-in library")
     assert Gpus(str(library)).look() == (
-        GpuUse(0, 31.0, 61.0, 80.0, 301.25, 44.0, "GPU-1a"),
+        GpuUse(0, 31.0, 61.0, 80.0, 301.25, 44.0, "GPU-1a", 7.0, 700.0),
         GpuUse(1, -1.0, 61.0, 80.0, 301.25, 44.0),
     )
+
+
+@pytest.mark.parametrize(
+    ("busy", "memory_busy", "watts", "works"),
+    [
+        (100.0, 40.0, 450.0, True),
+        (100.0, 0.0, 150.0, False),  # a collective waits for another rank
+        (100.0, 0.0, 650.0, True),  # it computes without reading memory
+        (0.0, 0.0, 70.0, False),
+        (-1.0, -1.0, 300.0, None),
+        (50.0, -1.0, 300.0, None),
+    ],
+)
+def test_a_gpu_works_if_it_reads_memory_or_needs_power(busy, memory_busy, watts, works):
+    gpu = GpuUse(0, busy, 1.0, 2.0, watts, 50.0, "", memory_busy, 700.0)
+    assert gpu.works is works
 
 
 # --- the context ---

@@ -6,7 +6,7 @@ Each judge is a line at the end of the module.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.limits import chosen
@@ -208,14 +208,20 @@ _SET = {
 _TOLERATED = 0.05
 
 
+def slowdown(reasons: Sequence[str]) -> tuple[Grade, str, str]:
+    """Return grade, cause and remedy of the reasons for low clocks. The first one in ``_REASONS`` counts."""
+    reason = next(name for name in _REASONS if name in reasons)
+    why, remedy = _REASONS[reason]
+    return (Grade.WARN if reason == "sw_thermal_slowdown" else Grade.FAIL), why, remedy
+
+
 def _clocks(request: RunNeeds, readings: Readings) -> Findings:
     """Fail for a slowdown by hardware. Warn for one by the driver, and for lower limits than usual."""
     for node, reading in readings.items():
         for index, gpu in gpus.job_gpus(reading):
             slowed = [reason for reason in _REASONS if reason in strings(gpu, "slowed")]
             if slowed:
-                why, remedy = _REASONS[slowed[0]]
-                grade = Grade.WARN if slowed[0] == "sw_thermal_slowdown" else Grade.FAIL
+                grade, why, remedy = slowdown(slowed)
                 degrees = number(gpu, "temperature")
                 heat = "" if degrees is None else f", {degrees:.0f} °C"
                 message = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"

@@ -39,6 +39,12 @@ _NUMBERS = {
     "width_most": ("pci/pci_gpu_link_info/link_widths/max_link_width",),
     "generation_most": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
     "temperature": ("temperature/gpu_temp",),
+    "watts": (
+        "gpu_power_readings/instant_power_draw",
+        "gpu_power_readings/power_draw",
+        "power_readings/power_draw",
+    ),
+    "clock_now": ("clocks/sm_clock", "clocks/graphics_clock"),
     "clock_set": ("applications_clocks/graphics_clock",),
     "watts_most": ("gpu_power_readings/current_power_limit", "power_readings/power_limit"),
 }

@@ -131,6 +131,7 @@ class PairTests:
     def write(self) -> None:
         for pairs in self._findings():
             pairs.write(OF_PAIRS[self.every])
+        pair_findings.of_rails(self.state)
 
     def passing(self) -> Iterator[str]:
         for pairs in self._findings():

@@ -13,12 +13,19 @@ from clusterrun.preflight.session.state import SessionState
 from clusterrun.preflight.tasks import CPU_WAIT, GroupMember, GroupResult, GroupTask, TaskTemplate
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
-PAIR, SET, HALF, PRODUCT = "pair", "set", "half", "product"
+PAIR, SET, HALF, PRODUCT, TABLE = "pair", "set", "half", "product", "table"
+DEVICE, PEERS, BURN = "device", "peers", "burn"
+# Tests of single nodes.
+_ALONE = (PRODUCT, DEVICE, PEERS, BURN)
+# Seconds for a test that measures more than bandwidth in one size.
+_LONG = {TABLE: 60.0, DEVICE: 20.0, PEERS: 40.0, BURN: 20.0}
 USUAL_MEGABYTES = 4.0
 # A message that waited for processors for this share of its time has the rate of busy machines.
 STARVED = 0.6
 # This size fills the ways between GPUs. Over gloo a small message suffices, and costs other traffic less.
-_PAIR_MEGABYTES = 64.0
+_PAIR_MEGABYTES = 256.0
+# The largest messages of a table, with NCCL and with gloo.
+_TABLE_MEGABYTES = {"nccl": 1074.0, "gloo": 4.2}
 # An examiner reports a late test by itself. It is silent if it does not within this time after the limit.
 SLACK_SECONDS = 8.0
 # The limit of the first test with NCCL, which loads its kernels.
@@ -82,7 +89,7 @@ class GroupTests:
             nodes = tuple(sorted(nodes, key=lambda node: not node_states[node].ports))
         self._open[self._last] = (kind, nodes, state.now, {})
         lead = node_states[nodes[0]]
-        port = lead.ports.pop(0) if lead.ports and kind != PRODUCT else 0
+        port = lead.ports.pop(0) if lead.ports and kind not in _ALONE else 0
         members = tuple(
             GroupMember(node, node_states[node].name, node_states[node].address) for node in nodes
         )
@@ -96,6 +103,7 @@ class GroupTests:
             interface="",
             limit=self.limit(kind, len(nodes)),
             megabytes=self._megabytes(kind, nodes),
+            seconds=state.orders.preflight.burn if kind == BURN else 0.0,
             backend=state.backend,
         )
         template = TaskTemplate(task)
@@ -104,7 +112,9 @@ class GroupTests:
             state.ask(node, task, task.limit + SLACK_SECONDS, body)
 
     def _megabytes(self, kind: str, nodes: tuple[int, ...]) -> float:
-        if self.state.backend != "nccl" or kind == PRODUCT:
+        if kind == TABLE:
+            return _TABLE_MEGABYTES[self.state.backend]
+        if self.state.backend != "nccl" or kind in _ALONE:
             return USUAL_MEGABYTES
         return _PAIR_MEGABYTES if kind == PAIR else expected_bandwidth.megabytes(self.state, nodes)
 
@@ -125,7 +135,8 @@ class GroupTests:
         usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else self._longest
         first = self._longest if nccl else _LIMIT
         forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * state.ranks) * nodes
-        return min(usual, self._longest if took else first) + forming
+        extra = _LONG.get(kind, 0.0) + (state.orders.preflight.burn if kind == BURN else 0.0)
+        return min(usual, self._longest if took else first) + forming + extra
 
     def _interface(self, node: int) -> str:
         """Return the interface for gloo and NCCL; '' if the user chose it."""
@@ -140,6 +151,7 @@ class GroupTests:
         task = request.task
         if isinstance(task, GroupTask) and task.test in self._open:
             self._open[task.test][-1][request.node] = result
+            self.state.quantities.take(task, request.node, result)
             self.state.nodes[request.node].ports.extend(result.ports)
 
     def _outcome(

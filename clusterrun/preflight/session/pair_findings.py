@@ -8,10 +8,11 @@ from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.groups import GroupsResult
 from clusterrun.preflight.causes.pair_search import Evidence, SearchResult
+from clusterrun.preflight.causes.rails import slow_rails
 from clusterrun.preflight.observations import GroupTest
 from clusterrun.preflight.session import partition_findings
 from clusterrun.preflight.session.state import NodeFinding, SessionState
-from clusterrun.preflight.thresholds import median_of
+from clusterrun.preflight.thresholds import for_backend, median_of
 
 _BROKEN_GPU = "drain the node; then look at its GPUs (dcgmi diag -r 3) and network ports (ibstat, ip -s link)"
 _BROKEN = "drain the node; then look at its network ports (ip -s link, ethtool -S) and its kernel log (dmesg)"
@@ -21,6 +22,10 @@ _SLOW = "look at its network ports (ethtool, ip -s link), its load (top), and wh
 _ALL_SLOW = "all are slow alike: look at the interface that is used, at NCCL_DEBUG=INFO, and at the switches"
 _LINK = "look at cables and switch ports between {} and {}"
 _THIRD = "give the check a node more to compare with: --spares 1"
+_RAIL = (
+    "look at the port of GPU {} (nvidia-smi topo -m names it; ibstat, mlxlink, nvidia-smi -q -d PCIE) and at "
+    "its cable and switch"
+)
 _SET = "compare with NCCL_NVLS_ENABLE=0, NCCL_COLLNET_ENABLE=0 and fewer nodes; look at the spine switches"
 
 
@@ -120,6 +125,28 @@ class PairFindings:
             message += "; whether the link or a node is to blame is not known"
         first, second = self.state.nodes[a].name, self.state.nodes[b].name
         return LinkReport(first, second, direction, evidence.grade, message, _LINK.format(first, second))
+
+
+def of_rails(state: SessionState) -> None:
+    """Report slow rails. Ranks on processors share one network, so they have no rails."""
+    limits = for_backend(state.limits, state.backend)
+    slow = slow_rails(state.quantities.rails, limits) if state.backend == "nccl" else []
+    node_findings: list[NodeFinding] = []
+    links: list[LinkReport] = []
+    for rail in slow:
+        what, outlier = "sends" if rail.is_sending else "receives", rail.outlier
+        median = f"{outlier.share:.0%} of the median {outlier.median:.3g}"
+        rate = f"{outlier.value:.3g} GB/s, {median} (limit {outlier.limit:.3g})"
+        name = state.nodes[rail.node].name
+        remedy = _RAIL.format(rail.rail)
+        if rail.partner is None:
+            message = f"rail {rail.rail} (GPU {rail.rail} and its network port) {what} {rate}"
+            node_findings.append(NodeFinding(rail.node, Finding("rails", Grade.WARN, message, remedy)))
+        else:
+            partner = state.nodes[rail.partner].name
+            message = f"rail {rail.rail}: {rate}; either end may be at fault"
+            links.append(LinkReport(name, partner, "a->b", Grade.WARN, message, remedy))
+    state.write("rails", node_findings, links)
 
 
 def broken_remedy(state: SessionState) -> str:

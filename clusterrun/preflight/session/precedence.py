@@ -30,6 +30,7 @@ PRECEDENCE = (
     "torch worker",
     "pairs",
     "parts by pairs",
+    "rails",  # slow ways between GPUs of one local rank
     "parts by loss",
     "all pairs",
     "parts by all pairs",
@@ -38,6 +39,7 @@ PRECEDENCE = (
     "parts by groups",
     "set",
     "slow parts",
+    "burn",  # GPUs under long load
     "late",
     "budget",
     "unfinished",

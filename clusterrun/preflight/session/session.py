@@ -22,12 +22,13 @@ from clusterrun.preflight.session import (
     collective_phase,
     local_phase,
     loss_phase,
+    measure_phase,
     network_phase,
     port_sweep,
     recheck,
 )
 from clusterrun.preflight.session.consistency import common_interface, faster_interface
-from clusterrun.preflight.session.group_tests import PRODUCT, GroupTests
+from clusterrun.preflight.session.group_tests import BURN, PRODUCT, GroupTests
 from clusterrun.preflight.session.node_selection import Choice
 from clusterrun.preflight.session.requests import AskWorker, Request
 from clusterrun.preflight.session.state import NodeFinding, NodeState, SessionState
@@ -228,6 +229,7 @@ class Session:
         yield from loss_phase.read(state)
         if state.choice().world != before:
             yield from collective_phase.WholeSet(self._pairs).rounds()
+        yield from measure_phase.rounds(state, self._group_tests)
         yield from absent_nodes.rounds_at_lost(state)
 
     def _proceed(self) -> list[AskWorker]:
@@ -311,6 +313,8 @@ def _take(state: SessionState, group_tests: GroupTests, request: Request, value:
             node.torch_worker, node.ports = None, []  # A new worker can be started.
         elif isinstance(task, tasks.GroupTask) and task.kind == PRODUCT:
             node.record_matmul(value)
+        elif isinstance(task, tasks.GroupTask) and task.kind == BURN:
+            node.burn = value
         group_tests.take(request, value)
     elif isinstance(value, tasks.ThroughAnswer) and isinstance(task, tasks.ThroughTask) and value.body:
         inner = replace(request, node=state.numbers[task.name], task=tasks.task(task.body))
@@ -393,6 +397,8 @@ def _report(state: SessionState, choice: Choice, fit: bool) -> Report:
         links=state.links,
         set_said="; ".join(map(_message_with_remedy, state.together)),
         tests=tuple(state.tests),
+        quantities=state.quantities.report([node.name for node in state.nodes.values()]),
+        table=state.quantities.table(),
         notices=tuple(state.notices),
         environment=tuple(item for item in chosen.items() if item[0] not in dict(orders.environment)),
     )

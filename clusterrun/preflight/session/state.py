@@ -20,6 +20,7 @@ from clusterrun.preflight.session.precedence import (
     PARTS_PRECEDENCE,
     PRECEDENCE,
 )
+from clusterrun.preflight.session.quantities import Quantities
 from clusterrun.preflight.session.requests import AskWorker, Requests
 from clusterrun.preflight.thresholds import limits_of
 
@@ -53,6 +54,7 @@ class NodeState:
         self.first_torch_worker: tasks.TorchStarted | None = None
         self.ports: list[int] = []  # free ports on which it can lead a group test
         self.product: tasks.GroupResult | None = None  # its best matrix product
+        self.burn: tasks.GroupResult | None = None  # its matrix products under long load
         self.ends: list[str] = []  # how its torch workers ended before their time
         self._findings: dict[str, tuple[Finding, ...]] = {}  # by phase
 
@@ -169,6 +171,7 @@ class SessionState:
         self.swept_after = -1
         self.swept: dict[tuple[int, int], frozenset[int]] = {}
         self.tests: list[Measurement] = []
+        self.quantities = Quantities()
         self.notices: list[str] = []
         self.label = "local round"
         self.rounds = 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from clusterrun import proc
-from clusterrun.preflight.tasks import CPU_WAIT
+from clusterrun.preflight.tasks import BUS_SHARES, CPU_WAIT, TABLE_SIZES
 from clusterrun.preflight.torch_worker import sum_patterns
-from clusterrun.preflight.torch_worker.backend import PIECE_BYTES, OnCpu, OnGpu
+from clusterrun.preflight.torch_worker.backend import GLOO, PIECE_BYTES, OnCpu, OnGpu
 
 # Maximum seconds per message. A slower link gets smaller messages.
 _MOST_SECONDS = 0.1
@@ -97,6 +97,43 @@ class BandwidthTest:
             f"sum of a large message ({count * 4 / 1e6:.3g} MB): element {first} is {total[first].item():g} "
             f"instead of {expected} ({len(wrong)} of {count} elements differ)"
         )
+
+    def table(self, megabytes: float) -> Iterator[tuple[str, float]]:
+        """Yield the microseconds of each operation and size: ``us all_reduce 1048576``.
+
+        Sizes count as in nccl-tests: the bytes of the larger of input and output of a rank. gloo of some
+        versions of torch has no reduce_scatter.
+        """
+        sizes = [size for size in TABLE_SIZES if size <= int(megabytes * 1e6)]
+        for name in BUS_SHARES:
+            for size in sizes:
+                step = self._collective(name, size)
+                try:
+                    self._side.timed(step, self._until)  # Warms up.
+                except RuntimeError:
+                    if self._side.name != GLOO:
+                        raise
+                    break
+                first = self._side.timed(step, self._until)
+                rounds = self._least(max(_FEWEST, min(_MOST, int(_ROUNDS_SECONDS / max(first, 1e-6)))))
+                seconds = [self._side.timed(step, self._until) for _ in range(rounds)]
+                yield f"us {name} {size}", round(1e6 * self._side.usual(seconds), 3)
+
+    def _collective(self, name: str, size: int) -> Callable[[], object]:
+        """Return a call of the collective ``name`` on buffers of ``size`` bytes."""
+        world, device = self._world, self._side.device
+        count = max(1, size // 4 // world) * world
+        whole = torch.zeros(count, dtype=torch.float32, device=device)
+        part = whole[: count // world].clone()
+        other = torch.empty_like(whole)
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": lambda: dist.all_reduce(whole),
+            "all_gather": lambda: dist.all_gather_into_tensor(other, part),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
+            "broadcast": lambda: dist.broadcast(whole, 0),
+            "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        }
+        return calls[name]
 
     def _seconds_by_step(self, size: int) -> tuple[dict[str, list[float]], list[float]]:
         """Return the seconds of each step per round, and the processor wait of each all-reduce."""

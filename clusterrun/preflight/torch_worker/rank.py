@@ -70,6 +70,8 @@ class Rank:
         self._stage("timed")
         rates = pace.rates(self._task.megabytes)
         self._wrong += filter(None, [pace.large_sum()])
+        if self._task.kind == "table":
+            rates += tuple(pace.table(self._task.megabytes))
         self._say(RankReport(stage="done", ended=True, rates=rates, wrong="; ".join(self._wrong)))
         self._part(store)
 

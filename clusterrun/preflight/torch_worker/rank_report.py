@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from clusterrun.model.document import decode, encode
 from clusterrun.model.frozen import frozen
-from clusterrun.preflight.tasks import CPU_WAIT, GroupResult
+from clusterrun.preflight.tasks import CPU_WAIT, TIME, GroupResult
 from clusterrun.preflight.torch_worker.error_text import most_telling
 
 STAGES = ("", "store", "group", "exact", "send", "receive", "timed", "product", "done")
@@ -62,12 +62,15 @@ def _rates(reports: Sequence[RankReport]) -> tuple[tuple[str, float], ...]:
     """Return rates by name for the node, and also by rank (``send:3``) if it has several ranks."""
     names = dict.fromkeys(name for report in reports for name, _ in report.rates)
     of_rank = [dict(report.rates) for report in reports]
-    whole = [(name, _PER_NODE.get(name, min)([r[name] for r in of_rank if name in r])) for name in names]
+    whole: list[tuple[str, float]] = []
+    for name in names:
+        join = max if name.startswith(TIME) else _PER_NODE.get(name, min)
+        whole.append((name, join([rates[name] for rates in of_rank if name in rates])))
     single = [
         (f"{name}:{rank}", rates[name])
         for name in names
         for rank, rates in enumerate(of_rank)
-        if name in rates and name != CPU_WAIT and len(reports) > 1
+        if name in rates and name != CPU_WAIT and not name.startswith(TIME) and len(reports) > 1
     ]
     return (*whole, *single)
 

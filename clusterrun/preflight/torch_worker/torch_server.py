@@ -68,7 +68,7 @@ def _start_torch(began: float, gpus: bool, visible: str) -> TorchStarted:
     if not torch.distributed.is_available():
         raise ImportError("this torch was built without torch.distributed")
     # Load the modules that import torch once, for all children.
-    from clusterrun.preflight.torch_worker import matmul, rank, torch_info  # noqa: F401
+    from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank, torch_info  # noqa: F401
 
     info = torch_info.look(gpus, visible)
     return replace(info, seconds=round(time.monotonic() - began, 3))
@@ -180,13 +180,17 @@ class TorchServer:
         return task.backend or self._started.backend
 
     def _fork(self, task: GroupTask, until: float) -> list[ForkedRank]:
-        from clusterrun.preflight.torch_worker import matmul, rank
+        from clusterrun.preflight.torch_worker import gpu_rates, matmul, rank
 
         backend = self._backend(task)
         if task.kind == "product":
             # One product for all CPUs of a node, or one for each GPU.
             count = 1 if backend == "gloo" else task.ranks
             return _all_or_none([(partial(matmul.serve, backend, i, until), -1) for i in range(count)])
+        if task.kind in ("burn", "device", "peers"):
+            count = 1 if backend == "gloo" or task.kind == "peers" else task.ranks
+            serve = partial(gpu_rates.serve, task.kind, backend)
+            return _all_or_none([(partial(serve, i, task.seconds, until), -1) for i in range(count)])
         spoils = task.members[task.place].name in self._spoilt
         with self._ports.take(task.port) if task.place == 0 else nullcontext() as listener:
             descriptors = [listener.fileno() if listener and not i else -1 for i in range(task.ranks)]

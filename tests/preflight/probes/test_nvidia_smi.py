@@ -39,6 +39,8 @@ def test_a_made_up_document_of_driver_550_is_read_whole():
                 "generation_most": 5.0,
                 "temperature": 89.0,
                 "watts_most": 700.0,
+                "watts": 610.55,
+                "clock_now": 345.0,
                 "persistence": "Enabled",
                 "recovered": False,
                 "instances": 0,
