@@ -58,6 +58,7 @@ def submit(
     bad_since: float | str | timedelta | None = None,
     shapes: str | None = None,
     per_node: bool | None = None,
+    numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None = None,
     elastic: bool | None = None,
     snapshot: bool | None = None,
     snapshot_include: str | Iterable[str] | None = None,
@@ -125,6 +126,8 @@ def submit(
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
         shapes: Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).
         per_node: Start COMMAND once per node, not once per rank.
+        numa_binding: Bind each rank to processors near its GPU, as torchrun --numa-binding does. One
+            of "node", "socket", "exclusive", "core-complex". (default: no binding)
         elastic: With --nodes MIN-MAX: each job of the run may have more or fewer.
         snapshot: Copy the code into the run directory, and run the copy in that directory.
         snapshot_include: With --snapshot: copy PATH too, which git ignores (a link where it is

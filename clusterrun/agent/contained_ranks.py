@@ -94,6 +94,7 @@ class ContainedRanks(RankProcesses):
                 "environment": {name: value for name, value in own.items() if name not in common},
                 "out": paths.out(rank),
                 "err": paths.err(rank),
+                "cpus": sorted(program.cpus),
             }
             for rank, program, own in zip(self._numbers(order), programs, environments)
         ]

@@ -15,7 +15,7 @@ from clusterrun import container_runtimes
 from clusterrun.agent.log_pipes import start_with_pipes
 from clusterrun.atomic_file import write_all
 from clusterrun.model import contract
-from clusterrun.model.frozen import Any
+from clusterrun.model.frozen import Any, replace
 from clusterrun.runtime.event_loop import EventLoop
 from clusterrun.runtime.kill_tree import below, sweep
 from clusterrun.runtime.processes import NotStarted, Program, become_subreaper, ended_children, start_all
@@ -72,7 +72,8 @@ def _program(rank: dict[str, Any], order: dict[str, Any], environment: Mapping[s
     own = container_runtimes.merged_environment(environment, {**order["common"], **rank["environment"]})
     stdin = os.open(order["input"] or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     descriptors = (stdin, open_log(rank["out"]), open_log(rank["err"]))
-    return Program(tuple(rank["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
+    program = Program(tuple(rank["argv"]), tuple(own.items()), order["cwd"], *descriptors, signal.SIGKILL)
+    return replace(program, cpus=frozenset(rank.get("cpus", ())))
 
 
 def _tell_ends(out: int, pids: list[int]) -> None:

@@ -133,7 +133,8 @@ class RankProcesses:
         self._index = GrowthIndex(paths, order.node, logs)
         self._stacks = paths.stacks(order.node)
         interface = interface_of(self._place.address)
-        programs = []
+        cpus = self._cpus(order)
+        programs: list[Program] = []
         for rank in self._numbers(order):
             logs[rank, "o"] = open_log(paths.out(rank))
             logs[rank, "e"] = open_log(paths.err(rank))
@@ -143,8 +144,20 @@ class RankProcesses:
             stdin = self._inputs[-1] if self._inputs else self._null
             descriptors = (stdin, logs[rank, "o"], logs[rank, "e"])
             command, cwd = self._orders.command, self._orders.cwd
-            programs.append(Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL))
+            program = Program(command, tuple(own.items()), cwd, *descriptors, signal.SIGKILL)
+            programs.append(replace(program, cpus=cpus[len(programs)]) if cpus else program)
         return programs
+
+    def _cpus(self, order: StartRanks) -> list[frozenset[int]]:
+        """Return the processors of each rank near its GPU; [] if the ranks are not bound."""
+        kind = self._orders.numa_binding
+        if not kind:
+            return []
+        from clusterrun.agent import numa_binding  # few runs bind ranks
+
+        environment = {**self._base, **dict(self._orders.environment)}
+        nodes = numa_binding.gpu_nodes(environment, order.world.ranks_per_node)
+        return numa_binding.cpus_of_ranks(kind, nodes, numa_binding.read_cpus(os.sched_getaffinity(0)))
 
     def _environment(self, order: StartRanks, rank: int, error_file: str, interface: str) -> dict[str, str]:
         o = self._orders

@@ -239,6 +239,13 @@ _FORM = (
         queued=True,
     ),
     _switch("per-node", "Start COMMAND once per node, not once per rank."),
+    _choice(
+        "numa-binding",
+        "Bind each rank to processors near its GPU, as torchrun --numa-binding does.",
+        ("node", "socket", "exclusive", "core-complex"),
+        metavar="HOW",
+        otherwise="no binding",
+    ),
     _switch("elastic", "With --nodes MIN-MAX: each job of the run may have more or fewer.", queued=True),
 )
 _CODE = _of(

@@ -115,6 +115,7 @@ class Orders:
     input: str = ""  # file that each rank reads as standard input; '': none
     # Ranks write to pipes, because they open ``/dev/stdout`` or ``/dev/stderr`` by name
     pipes_output: bool = False
+    numa_binding: str = ""  # binds each rank to processors near its GPU; '': no binding
     node_gpus: bool = False  # the ranks use the node's GPUs, without a GPU request to Slurm
     interpreter: Interpreter = Interpreter()
     container: Container = Container()

@@ -75,6 +75,7 @@ class JobSpec:
     template: str = ""
     cluster: Cluster = Cluster.AUTO
     per_node: bool = False
+    numa_binding: str = ""  # as torchrun's; '': ranks are not bound
     input: str = ""  # file that each rank reads as standard input; '': none, ``-``: the input of the command
     snapshot: bool = False
     snapshot_include: tuple[str, ...] = ()
@@ -123,6 +124,13 @@ class JobSpec:
                 problem = f"--env {name!r}: not the name of a variable, or a NUL character in its value"
                 remedy = "a name has letters, digits and _, and no digit first: --env KEY=VALUE or --env KEY"
                 raise BadInput(problem, remedy)
+        if self.numa_binding and (self.per_node or not self.gpus):
+            problem = "--numa-binding without --gpus: a rank is bound to processors near its GPU"
+            remedy = "give --gpus, or leave --numa-binding out"
+            if self.per_node:
+                problem = "--numa-binding with --per-node: clusterrun does not start the ranks"
+                remedy = "let the launcher bind them: torchrun --numa-binding"
+            raise BadInput(problem, remedy)
         if self.min_nodes > self.nodes:
             problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
             raise BadInput(problem, "give --nodes 1-4")

@@ -48,6 +48,7 @@ class Program:
     stderr: int
     death_signal: int  # sent to the program when this process dies; 0: none
     open_files: int = 0  # soft limit; 0: that of this process
+    cpus: frozenset[int] = frozenset()  # processors that it may use; empty: those of this process
     ignores_term: bool = False  # ignore a TERM that a scheduler sends to all descendants of this process
 
 
@@ -153,6 +154,8 @@ def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -
         if program.open_files:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (program.open_files, hard))
+        if program.cpus:
+            os.sched_setaffinity(0, program.cpus)
         prepared.execute(prepared.argv[0], prepared.argv, prepared.environment)
     except BaseException as error:  # noqa: BLE001 (nothing may unwind into the parent's code)
         code = getattr(error, "errno", None) or 0

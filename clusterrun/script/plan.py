@@ -304,6 +304,7 @@ def _orders(
         environment=spec.environment,
         launch=launch,
         per_node=spec.per_node,
+        numa_binding=spec.numa_binding,
         max_restarts=spec.restarts,
         spares=spec.spares,
         min_nodes=spec.min_nodes,

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterrun import proc
+from clusterrun.model.frozen import replace
 from clusterrun.monitor.collector import most_grown
 from clusterrun.runtime.kill_tree import KillTarget, below, marked, send, sweep
 from clusterrun.runtime.processes import NotStarted, ProcessEnd, Program, ended_children, start_all
@@ -255,3 +256,10 @@ def test_how_far_a_process_has_written_its_files_is_read_and_not_what_it_reads(t
     assert most_grown(before, {str(written): 5000}) == (str(written), 5000)
     assert most_grown({"/a": 9}, {"/a": 9, "/b": 0}) == ("", 0)
     assert str(written) not in proc.written_files(os.getpid())
+
+
+def test_a_program_gets_the_processors_that_it_is_bound_to(null: int) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    script = f'test "$(grep Cpus_allowed_list /proc/self/status | cut -f2)" = {cpu}'
+    (pid,) = start_all([replace(program(null, "sh", "-c", script), cpus=frozenset({cpu}))])
+    assert ends(1) == {pid: 0}
