@@ -28,6 +28,8 @@ def refused(person: Person, code: int, *words: str) -> str:
     (["--nodes", "99999999", "x.py"], "too many for this machine"),
     (["--ranks-per-node", "0", "x.py"], "--ranks-per-node must be at least 1, not 0"),
     (["--gpus", "2", "--ranks-per-node", "3", "x.py"], "every GPU has one rank"),
+    (["--numa-binding", "node", "x.py"], "--numa-binding without --gpus"),
+    (["--numa-binding", "near", "--gpus", "2", "x.py"], "'near' is not one of"),
     (["--max-restarts", "-1", "x.py"], "--max-restarts must be at least 0, not -1"),
     (["--time", "tomorrow", "x.py"], "is not a duration"),
     (["--time", "-5", "x.py"], "is not a duration"),

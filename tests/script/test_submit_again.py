@@ -44,11 +44,12 @@ EVERY = {
     **{o.field: value_of(o) for o in CONFIGURABLE.values() if o.field in JobSpec.__annotations__},
     **SPECIAL,
 }
-NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs"}
+NOT_TYPED = {"command", "cwd", "after", "alone", "all_pairs", "table", "burn"}
 IMAGE = {"container": "/images/train.sif"}
 ALONE = {
     "gpu_type": {"gpus": 8},
     "min_nodes": {"nodes": 4},
+    "numa_binding": {"gpus": 8},
     "gpus_from": {"gpus": 8},
     "requeue_by": {"requeue": True},
     "mount": IMAGE,
@@ -98,5 +99,6 @@ def test_what_was_not_asked_for_is_not_in_the_line(monkeypatch: pytest.MonkeyPat
 
 def test_a_secret_is_not_shown_and_a_check_is_a_check() -> None:
     assert "secret" not in line(JobSpec(("train.py",), HERE, environment=(("TOKEN", "secret"),)))
-    check = JobSpec(("check",), HERE, nodes=4, alone=True, preflight="quick", all_pairs=True)
-    assert line(check).endswith(" && clusterrun check --nodes 4 --level quick --all-pairs")
+    check = JobSpec(("check",), HERE, nodes=4, alone=True, preflight="quick", all_pairs=True, burn=60)
+    assert line(check).endswith(" && clusterrun check --nodes 4 --level quick --all-pairs --burn 60s")
+    assert line(JobSpec(("check",), HERE, alone=True, table=True)).endswith(" check --table")

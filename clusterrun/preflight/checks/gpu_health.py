@@ -216,12 +216,16 @@ def slowdown(reasons: Sequence[str]) -> tuple[Grade, str, str]:
 
 
 def _clocks(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail for a slowdown by hardware. Warn for one by the driver, and for lower limits than usual."""
+    """Fail for a slowdown by hardware. Warn for one by the driver, and for lower limits than usual.
+
+    One sample of an idle GPU is a warning: its clocks are low anyway. The matrix product shows a slow GPU.
+    """
     for node, reading in readings.items():
         for index, gpu in gpus.job_gpus(reading):
             slowed = [reason for reason in _REASONS if reason in strings(gpu, "slowed")]
             if slowed:
                 grade, why, remedy = slowdown(slowed)
+                grade = Grade.WARN if gpu.get("idle") is True else grade
                 degrees = number(gpu, "temperature")
                 heat = "" if degrees is None else f", {degrees:.0f} °C"
                 message = f"GPU {index}: {why} ({', '.join(slowed)}{heat})"

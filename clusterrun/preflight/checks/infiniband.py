@@ -131,21 +131,30 @@ def _few_ports(
     """Report nodes with fewer active compute ports than usual, unless a port of theirs is already reported.
 
     A node with more ports than the others is healthy. Storage ports do not count, nor do ports that NCCL's
-    variables exclude.
+    variables exclude. A node with ports of another rate or link layer is another kind of node: a warning.
     """
     subject = "the number of active InfiniBand or RoCE ports"
     remedy = "an adapter is missing: lspci and ibstat on the node"
     counts = {node: str(len(compute_ports.intersection(used(reading)))) for node, reading in readings.items()}
     result = vote(counts)
+    kinds = vote({node: _kind(reading) for node, reading in readings.items()})
     for node in result.outliers:
+        is_of_other_kind = node in kinds.outliers and bool(active(readings[node]))
         if int(counts[node]) < int(result.majority) and node not in nodes_with_port_down:
             agreeing = len(counts) - len(result.outliers)
             message = (
                 f"{subject} is {counts[node]}; it is {result.majority} on {agreeing} of {len(counts)} nodes"
             )
-            yield node, Finding(NAME, Grade.FAIL if request.gpus else Grade.WARN, message, remedy)
+            grade = Grade.FAIL if request.gpus and not is_of_other_kind else Grade.WARN
+            yield node, Finding(NAME, grade, message, remedy)
     if not result.majority and not nodes_with_port_down:
         yield from outlier_findings(NAME, subject, counts, Grade.WARN, remedy)
+
+
+def _kind(reading: object) -> str:
+    """Return the fastest rate of a node's active ports and their link layers: ``400.0 InfiniBand``."""
+    layers = sorted({text(reading, name, "link_layer") for name in _up(reading)})
+    return f"{max(active(reading), default=0.0)} {' '.join(layers)}"
 
 
 def _compute_ports(readings: Readings) -> set[str]:

@@ -20,6 +20,9 @@ _TEXTS = {
     "mig": ("mig_mode/current_mig",),
     "ecc": ("ecc_mode/current_ecc",),
     "persistence": ("persistence_mode",),
+    "compute_mode": ("compute_mode",),
+    "clique": ("fabric/cliqueId",),
+    "domain": ("fabric/clusterUuid",),
     "license": ("vgpu_software_licensed_product/license_status", "grid_licensed_product/license_status"),
     "pages_pending": ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     "rows_pending": ("remapped_rows/remapped_row_pending",),
@@ -65,6 +68,7 @@ _OF_INSTANCES = "mig_devices/mig_device/ecc_error_count/volatile_count/sram_unco
 _MOST_PROCESSES, _MOST_COMPLAINTS = 32, 8
 _SLOW = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 # Reasons for low clocks. Drivers before 535 call them throttle reasons.
+_IDLE = "gpu_idle"
 _REASONS = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
 _UNCORRECTED = (
     "sram_uncorrectable",
@@ -111,6 +115,7 @@ def _gpu(gpu: Element) -> dict[str, Any]:
         "slowed": [
             reason for reason in _SLOW if "Active" in (_text(gpu, path + reason) for path in _REASONS)
         ],
+        "idle": "Active" in (_text(gpu, path + _IDLE) for path in _REASONS),
         "uncorrected": _sum(gpu, "ecc_errors/volatile", _UNCORRECTED)
         + sum(_number(element, ".") or 0.0 for element in gpu.findall(_OF_INSTANCES)),
         "corrected": _sum(gpu, "ecc_errors/volatile", _CORRECTED),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterrun.model.document import encode
-from clusterrun.preflight.checks import burn
+from clusterrun.preflight.session import burn_findings
 from clusterrun.preflight.session.group_tests import BURN, DEVICE, PEERS, TABLE, GroupTests
 from clusterrun.preflight.session.state import NodeFinding, SessionState
 
@@ -24,5 +24,5 @@ def rounds(state: SessionState, group_tests: GroupTests) -> Iterator[tuple[type,
     if preflight.burn and alone:
         yield from group_tests.run(f"load for {preflight.burn:g} s", BURN, alone)
         readings = {node.name: encode(node.burn) for node in state.nodes.values() if node.burn is not None}
-        findings = burn.judge(state.needs, readings)
+        findings = burn_findings.judge(state.needs, readings)
         state.write("burn", [NodeFinding(state.numbers.get(name), finding) for name, finding in findings])

@@ -1,22 +1,36 @@
 """The law: no recording of a healthy machine may fail, alone, beside another model, or in use by others.
 
 A machine is healthy if its owner trained on it or published it as an example of a healthy one.
+`tests/recorded/healthy` holds facts of public outputs, each with its source.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.preflight import registry
+from clusterrun.preflight.checks import nvlink
 from clusterrun.preflight.probes import nvidia_smi
+from clusterrun.preflight.torch_worker import error_text
 from tests.preflight.checks.values import FAIL, answer, asked
+from tests.preflight.checks.values import RECORDED as FOLDER
 from tests.preflight.probes.test_recorded_machines import FABRICS, RECORDED, WHOLE, document, of_file
 
 Gpu = dict[str, Any]
+
+
+def public(name: str) -> list[dict[str, Any]]:
+    """Return the recordings of public outputs of one kind."""
+    return json.loads((FOLDER.parent / "healthy" / f"{name}.json").read_text())
+
+
+def number_of(memory: str) -> float | None:
+    return float(memory.split()[0]) if memory.split()[:1] and memory.split()[0].isdecimal() else None
 
 
 def healthy_recordings() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -27,6 +41,25 @@ def healthy_recordings() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "h100, a rank computes", nvidia_smi.gpus(of_file("driver-580-h100-virtual-busy.xml"))
     for source, version, cuda, tags, instances, _, _ in RECORDED:
         yield source, nvidia_smi.gpus(document(version, cuda, tags, instances))
+    for recording in public("gpus"):
+        documents = [
+            nvidia_smi.gpus(
+                document(recording["driver"], recording["cuda"], {**recording["common"], **gpu["tags"]})
+            )
+            for gpu in recording["gpus"]
+        ]
+        for log, gpu in zip(documents, recording["gpus"], strict=True):
+            log["gpus"][0]["instances"] = len(gpu.get("instances", ()))
+        gpus = [log["gpus"][0] for log in documents]
+        for gpu, recorded in zip(gpus, recording["gpus"], strict=True):
+            others = [process for process in recorded.get("processes", ()) if "G" in process[0]]
+            if others != recorded.get("processes", []):
+                gpu["used"] = 0.0  # a compute process of somebody fails by design
+            gpu["processes"] = [
+                {"pid": 9, "kind": kind, "command": command, "used": number_of(used)}
+                for kind, command, used in others
+            ]
+        yield recording["source"], {**documents[0], "gpus": gpus}
     for source, tags, findings in FABRICS:
         if not findings:
             yield source, nvidia_smi.gpus(document("580.1", "13.0", {"product_name": "NVIDIA GB200", **tags}))
@@ -54,6 +87,8 @@ def small_compute_process(gpu: Gpu) -> Gpu:
 
 
 def recovered_error(gpu: Gpu) -> Gpu:
+    if gpu.get("rows_pending") == "Yes":
+        return gpu  # its driver would ask for a reset
     return {**gpu, "uncorrected": 1.0, "recovered": True}
 
 
@@ -95,10 +130,61 @@ def test_no_healthy_machine_fails(source, condition):
     assert failures({"n1": reading(source, condition)}, devices(source)) == []
 
 
-@pytest.mark.parametrize("pair", list(itertools.combinations(RECORDINGS, 2)), ids=" beside ".join)
-def test_no_healthy_machine_fails_beside_another_model(pair):
-    readings = {f"n{i}": reading(source, as_it_is) for i, source in enumerate([*pair, *pair, pair[0]])}
-    assert failures(readings, min(map(devices, pair))) == []
+@pytest.mark.parametrize("source", RECORDINGS)
+def test_no_healthy_machine_fails_beside_another_model(source):
+    for other in RECORDINGS:
+        pair = (source, other)
+        nodes = [*pair, *pair, source]
+        readings = {f"n{i}": reading(name, as_it_is) for i, name in enumerate(nodes)}
+        assert failures(readings, min(map(devices, pair))) == [], other
+
+
+def test_the_corpus_holds_at_least_sixty_recordings_with_their_sources():
+    others = [recording for kind in ("links", "ports", "nccl") for recording in public(kind)]
+    assert len(RECORDINGS) + len(others) >= 60
+    assert all(recording["source"] for recording in [*public("gpus"), *others])
+
+
+@pytest.mark.parametrize("recording", public("links"), ids=lambda recording: recording["source"])
+def test_no_healthy_nvlinks_fail(recording):
+    rows = nvlink.of_text(recording["text"], "")
+    assert rows
+    readings = {f"n{i}": answer(nvlink=rows) for i in range(3)}
+    assert registry.findings(asked(gpus=len(rows), ranks=len(rows)), readings, {}, {}) == {}
+
+
+PORTS = {recording["source"]: recording["ports"] for recording in public("ports")}
+
+
+def port_readings(ports: dict[str, Any]) -> dict[str, Any]:
+    """Return what the probe reads twice from ports whose counters do not grow."""
+    counted = {
+        name: {**port, "first": port.get("counters", {}), "later": port.get("counters", {})}
+        for name, port in ports.items()
+    }
+    return {name: {**port, "used": True} for name, port in counted.items()}
+
+
+@pytest.mark.parametrize("source", PORTS)
+def test_no_healthy_ports_fail_alone_or_beside_a_node_with_other_adapters(source):
+    for other in PORTS:
+        ports = [PORTS[source]] * 3 + [PORTS[other]]
+        for count in (1, 3):
+            answers = {f"n{i}": answer(infiniband=port_readings(ports[i])) for i in range(count)}
+            assert failed(registry.findings(asked(gpus=8, ranks=8), answers, {}, {})) == []
+        beside = {f"n{i}": answer(infiniband=port_readings(own)) for i, own in enumerate(ports)}
+        findings = registry.findings(asked(gpus=8, ranks=8), beside, {}, {})
+        assert failed(findings) == []
+
+
+def failed(findings: dict[str, Any]) -> list[str]:
+    return [finding.said for of_node in findings.values() for finding in of_node if finding.verdict is FAIL]
+
+
+@pytest.mark.parametrize("recording", public("nccl"), ids=lambda recording: recording["source"])
+def test_no_line_of_a_healthy_nccl_log_is_a_known_error(recording):
+    assert [line for line in recording["lines"] if meaning(line)] == []
+    assert error_text.chosen("\n".join(recording["lines"])) == recording["transport"]
 
 
 def test_a_process_that_holds_half_of_a_gpu_does_fail():
