@@ -1,0 +1,162 @@
+"""What a check measures of GPUs and rails is kept in the report, and a slow part is named."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clusterrun.model.frozen import replace
+from clusterrun.model.orders import Orders
+from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.preflight.tasks import BUS_SHARES, TABLE_SIZES, GroupResult, GroupTask, StartTorch
+from clusterrun.reports import quantity_tables
+from tests.preflight.simulated import Cluster, Faults, orders
+
+GPUS = 8
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+class MeasuredGpus(Cluster):
+    """Nodes with eight GPUs and eight rails. The faults are shares of the usual speed."""
+
+    slow_gpus: dict[tuple[int, int], float] = {}
+    slow_rails: dict[tuple[int, int], float] = {}
+    throttled: set[int] = set()
+
+    def answer(self, node: int, task: object) -> tuple[float, object]:
+        delay, value = super().answer(node, task)
+        if isinstance(task, StartTorch):
+            value = replace(value, backend="nccl", devices=GPUS, versions=(("cuda", "12.8"), ("gpu", H100)))
+        if isinstance(task, GroupTask):
+            value = replace(value, rates=self.products(node), fingerprint=f"cuda 4096 {H100}: aa")
+        return delay, value
+
+    def say(self, delay: float, node: int, number: int, value: object) -> None:
+        task = next((own for at, n, own in self.came if (at, n) == (node, number)), None)
+        if isinstance(value, GroupResult) and task is not None and value.passed:
+            rates = self.rates_of(node, task)
+            value = replace(
+                value, rates=(*value.rates, *rates) if task.kind == "pair" else rates or value.rates
+            )
+        super().say(delay, node, number, value)
+
+    came: list[tuple[int, int, GroupTask]] = []
+
+    def run(self, came: list[tuple[int, int, GroupTask]], alone: bool) -> None:
+        self.came = came
+        super().run(came, alone)
+        self.came = []
+
+    def products(self, node: int) -> tuple[tuple[str, float], ...]:
+        rates = [
+            500 * self.slow_gpus.get((node, gpu), 1.0) * self.chance.uniform(0.99, 1) for gpu in range(GPUS)
+        ]
+        return ("product", min(rates)), *((f"product:{gpu}", rate) for gpu, rate in enumerate(rates))
+
+    def rates_of(self, node: int, task: GroupTask) -> tuple[tuple[str, float], ...]:
+        if task.kind == "pair":
+            (other,) = (member.node for member in task.members if member.node != node)
+            rates = []
+            for rail in range(GPUS):
+                share = min(self.slow_rails.get((end, rail), 1.0) for end in (node, other))
+                rate = 48.0 * share * self.chance.uniform(0.98, 1)
+                rates += [(f"send:{rail}", rate), (f"receive:{rail}", rate)]
+            return tuple(rates)
+        if task.kind == "device":
+            return tuple((f"{name}:{gpu}", 2600.0) for name in ("memory", "from host") for gpu in range(GPUS))
+        if task.kind == "peers":
+            return tuple((f"peer {a} {b}", 390.0) for a in range(GPUS) for b in range(GPUS) if a != b)
+        if task.kind == "burn":
+            assert task.seconds == 60.0
+            slowed = [("slowed hw_thermal_slowdown:5", 1.0)] if node in self.throttled else []
+            return (*self.products(node), ("clock:0", 1700.0), *slowed)
+        if task.kind == "table":
+            return tuple((f"us {name} {size}", size / 1e5) for name in BUS_SHARES for size in TABLE_SIZES)
+        return ()
+
+
+def checked(nodes: int, **faults: object) -> Report:
+    asked = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
+    return checked_with(asked, **faults)
+
+
+def checked_with(asked: Orders, **faults: object) -> Report:
+    cluster = MeasuredGpus(asked, Faults())
+    cluster.chance = random.Random(asked.nodes)
+    for name, value in faults.items():
+        setattr(cluster, name, value)
+    return cluster.outcome().report
+
+
+def said(report: Report) -> list[tuple[str, str]]:
+    of_nodes = [(node.node, finding.said) for node in report.nodes for finding in node.findings]
+    return of_nodes + [(f"{link.a} {link.b}", link.said) for link in report.links]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 64])
+def test_a_slow_gpu_of_eight_is_named(nodes):
+    report = checked(nodes, slow_gpus={(0, 5): 0.6})
+    ((node, message),) = said(report)
+    assert (node, "of GPU 5" in message) == ("n0000", True)
+    assert report.verdict is Grade.WARN
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 64])
+def test_a_slow_rail_is_named_with_its_node(nodes):
+    report = checked(nodes, slow_rails={(1, 3): 0.5})
+    messages = said(report)
+    assert {node for node, _ in messages} == {"n0001"}
+    assert all(message.startswith("rail 3 ") for _, message in messages)
+
+
+def test_a_slow_rail_between_two_nodes_is_named_with_both():
+    messages = said(checked(2, slow_rails={(1, 3): 0.5}))
+    assert {tuple(sorted(ends.split())) for ends, _ in messages} == {("n0000", "n0001")}
+    assert all(message.startswith("rail 3: ") for _, message in messages)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 64])
+def test_healthy_parts_are_not_named_and_all_are_in_the_report(nodes):
+    report = checked(nodes)
+    assert said(report) == []
+    products = {
+        (quantity.node, quantity.part) for quantity in report.quantities if quantity.unit == "TFLOP/s"
+    }
+    rails = {(quantity.node, quantity.part) for quantity in report.quantities if quantity.name == "send"}
+    assert len(products) == GPUS * nodes
+    assert len(rails) == (GPUS * nodes if nodes > 1 else 0)
+
+
+def table_orders(nodes: int, **more: object) -> Orders:
+    asked = replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS)
+    return replace(asked, preflight=replace(asked.preflight, budget=400.0, **more))
+
+
+def test_a_table_measures_each_gpu_each_pair_of_gpus_and_collectives_by_size():
+    report = checked_with(table_orders(2, table=True))
+    assert report.verdict is Grade.PASS
+    assert len(report.table) == len(BUS_SHARES) * len(TABLE_SIZES)
+    row = next(row for row in report.table if (row.operation, row.bytes) == ("all_reduce", 1 << 20))
+    # 100 GB/s: the bus bandwidth of 16 ranks is 2 * 15 / 16 of it.
+    assert (row.algorithm_gigabytes_per_second, row.gigabytes_per_second) == (100.0, 187.5)
+    names = {quantity.name for quantity in report.quantities}
+    assert {"memory", "from host", "copy", "send", "receive", "matrix product"} <= names
+    lines = list(quantity_tables.lines(report))
+    assert any(line.split()[:2] == ["all_reduce", "1048576"] for line in lines)
+    assert any(line.startswith("n0001, GB/s from") for line in lines)
+
+
+def test_without_a_request_no_table_is_measured_or_printed():
+    report = checked(2)
+    assert (report.table, list(quantity_tables.lines(report))) == ((), [])
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_gpu_that_the_hardware_slows_under_load_fails_its_node(nodes):
+    report = checked_with(table_orders(nodes, burn=60.0), throttled={0})
+    ((node, message),) = said(report)
+    assert (node, message) == ("n0000", "GPU 5: the GPU is too hot under load (hw_thermal_slowdown)")
+    assert report.verdict is Grade.FAIL
+    clocks = [quantity.value for quantity in report.quantities if quantity.name == "clock under load"]
+    assert clocks == [1700.0] * nodes
