@@ -34,7 +34,12 @@ MOST_NAMED = 60
 
 
 class ProgramTimeout(ClusterrunError):
-    """The program did not end within its limit and was killed with all it had started."""
+    """The program did not end within its limit and was killed with all it had started.
+
+    ``out`` and ``err`` are what it had printed until then.
+    """
+
+    out = err = ""
 
 
 def run(
@@ -68,9 +73,11 @@ def run(
     try:
         out, err = process.communicate(stdin if isinstance(stdin, str) else None, timeout)
     except BaseException as error:
-        _end(process)
+        printed = _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
-            raise ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s") from error
+            late = ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s")
+            late.out, late.err = printed
+            raise late from error
         raise
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
 
@@ -202,12 +209,14 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
-def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
+def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> tuple[str, str]:
+    """Send the signal to the program and all it has started. Return what it printed to pipes."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         pass
-    process.communicate()
+    out, err = process.communicate()
+    return out or "", err or ""
 
 
 @contextmanager

@@ -22,7 +22,8 @@ usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
 in a container: fork-ranks | within FOLDER -- COMMAND...
 beside a coordinator: launcher-links PROCESS NODES
-beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
+beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]
+in a step of a job that clusterrun did not start: look JOB SECONDS PATH"""
 
 
 def main(argv: list[str]) -> int:
@@ -159,6 +160,17 @@ def exec_beside_ranks(run_dir: str, node: str, rank: str, *command: str) -> int:
     become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
 
 
+def look_at_job(job_id: str, seconds: str, path: str) -> int:
+    """Print what this node shows of a job that clusterrun did not start. ``path`` may hold py-spy."""
+    from clusterrun.monitor import job_look
+
+    environment = {**os.environ, "PATH": os.pathsep.join((os.environ.get("PATH", os.defpath), path))}
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    for line in job_look.look_at_job(job_id, float(seconds), environment, node):
+        print(line)
+    return contract.ExitCode.DONE
+
+
 def fork_ranks() -> int:
     """Start the ranks of this node in its container."""
     from clusterrun import container_runtimes
@@ -188,6 +200,7 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "warm": (serve_torch, 1),
     "launcher-links": (launcher_links, 2),
     "beside": (exec_beside_ranks, 3),
+    "look": (look_at_job, 3),
     "fork-ranks": (fork_ranks, 0),
     "within": (exec_in_container, 1),
 }

@@ -128,6 +128,7 @@ def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequenc
             f"a consequence only, of rank 0: {PEER}, at train.py:9 (step)",
         ),
         "clusterrun logs --rank 1 shows all that it printed",
+        certainty=60,
     )
 
 
