@@ -171,10 +171,14 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
 class Piped:
     """A program in a session of its own that we talk to: handles of its output and its input."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Raises ``OSError``."""
         self._process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            start_new_session=True,
         )
         assert self._process.stdin and self._process.stdout
         self.incoming, self.outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
@@ -186,6 +190,7 @@ class Piped:
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
+            self._process.stdin = None  # it is closed, and ``communicate`` would flush it
             _end(self._process)
             return self._process.wait()
         finally:

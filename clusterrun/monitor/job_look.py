@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from clusterrun.monitor.job_processes import (
     sorted_out,
     within_limit,
 )
+from clusterrun.monitor.sampling import count, use_between
 
 # Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
 SPY_SECONDS = 4.0
@@ -45,6 +47,10 @@ MOST_WORKERS = 2
 # A line of srun's output of up to 1,024 bytes is not mixed with lines of other nodes.
 LINE = 900
 MARK = "clusterrun-look"
+# Seconds until the first sample of a job's use.
+FIRST_USE_SECONDS = 1.0
+# Seconds after which the samples end, if the client has gone without ending the step.
+MOST_USE_SECONDS = 6 * 3600.0
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -325,12 +331,34 @@ def look_at_job(job_id: str, seconds: float, environment: Mapping[str, str], nod
     """Yield the lines that carry this node's look to the client."""
     path = environment.get("PATH", os.defpath)
     look = JobLooker(job_id, node, environment.get("SLURM_STEP_ID", ""), path).look(seconds)
-    yield from lines_of(look)
+    yield from lines_of(node, look)
 
 
-def lines_of(look: JobLook) -> Iterator[str]:
+def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: str) -> Iterator[str]:
+    """Yield the lines that carry how the job uses this node, again and again, until no rank is left."""
+    gpus = GpuWatch(environment.get("PATH", os.defpath))
+    gpus.look()  # it forks, so it comes before any thread
+    ranks = sorted_out(of_job(job_id, environment.get("SLURM_STEP_ID", ""), node), loads_torch).ranks
+    numbers = [rank.name.rank for rank in ranks]
+    if len(set(numbers)) < len(numbers) or -1 in numbers:
+        numbers = list(range(len(ranks)))
+    pids = {number: rank.pid for number, rank in zip(numbers, ranks)}
+    before = count(time.monotonic(), pids)
+    pause = min(every, FIRST_USE_SECONDS)
+    until = time.monotonic() + MOST_USE_SECONDS
+    while time.monotonic() < until:
+        if select.select([0], [], [], pause)[0] and not os.read(0, 1):
+            return  # the client has gone
+        after = count(time.monotonic(), pids)
+        yield from lines_of(node, use_between(node, before, after, gpus))
+        before, pause = after, every
+        if pids and not after.ranks:
+            return
+
+
+def lines_of(node: str, value: object) -> Iterator[str]:
     """Yield lines that srun does not mix with those of other nodes: mark, node, place, count, data."""
-    packed = base64.b64encode(zlib.compress(json.dumps(encode_set(look)).encode())).decode()
+    packed = base64.b64encode(zlib.compress(json.dumps(encode_set(value)).encode())).decode()
     parts = [packed[at : at + LINE] for at in range(0, len(packed), LINE)]
     for place, part in enumerate(parts):
-        yield f"{MARK} {look.node} {place} {len(parts)} {part}"
+        yield f"{MARK} {node} {place} {len(parts)} {part}"

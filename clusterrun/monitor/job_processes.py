@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from clusterrun import proc
 from clusterrun.diagnosis.job_looks import RankName
+from clusterrun.model import contract
 from clusterrun.model.frozen import Any, frozen, replace
 
 # Seconds to read a process's variables. The reader waits while the process holds its memory map.
@@ -37,6 +38,8 @@ _LAUNCHER_MODULES = re.compile(
 )
 _HELPERS = re.compile(r"multiprocessing\.(?:resource_tracker|forkserver)|torch/_inductor/compile_worker")
 _PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+# Variables of processes that clusterrun has started beside the ranks.
+_BESIDE = frozenset((contract.BESIDE_VARIABLE, contract.RANK_PID_VARIABLE))
 _DAEMONS = frozenset(("slurmstepd",))
 
 
@@ -72,9 +75,8 @@ class JobProcess:
             if name in _LAUNCHERS:
                 return name
             if _LAUNCHER_MODULES.fullmatch(word):
-                return {"run": "torchrun", "launch": "torchrun"}.get(
-                    word.rpartition(".")[2], word.partition(".")[0]
-                )
+                package = word.partition(".")[0]
+                return "torchrun" if package == "torch" else package
         return self.program if self.program in _LAUNCHERS else ""
 
     @property
@@ -118,7 +120,7 @@ def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
         environment = within_limit(lambda pid=pid: proc.environment(pid), {})  # type: ignore[misc]
         if not match and environment.get("SLURM_JOB_ID") != job_id:
             continue
-        if environment.get("SLURMD_NODENAME", node) != node:
+        if environment.get("SLURMD_NODENAME", node) != node or not _BESIDE.isdisjoint(environment):
             continue
         step = environment.get("SLURM_STEP_ID", "")
         if match and match[2] and not environment:

@@ -23,14 +23,15 @@ beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
 in a container: fork-ranks | within FOLDER -- COMMAND...
 beside a coordinator: launcher-links PROCESS NODES
 beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]
-in a step of a job that clusterrun did not start: look JOB SECONDS PATH"""
+in a step of a job that clusterrun did not start: look JOB SECONDS PATH | use JOB SECONDS PATH
+    | beside-job JOB PROCESS -- [COMMAND...]"""
 
 
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code. Print errors with a remedy."""
     word, *others = argv or [""]
     entry, argument_count = _ENTRIES.get(word, (agent, -1))
-    open_ended = entry in (exec_beside_ranks, exec_in_container) and others[
+    open_ended = entry in (exec_beside_ranks, exec_beside_job, exec_in_container) and others[
         argument_count : argument_count + 1
     ] == ["--"]
     if len(others) != argument_count and not open_ended:
@@ -164,11 +165,33 @@ def look_at_job(job_id: str, seconds: str, path: str) -> int:
     """Print what this node shows of a job that clusterrun did not start. ``path`` may hold py-spy."""
     from clusterrun.monitor import job_look
 
-    environment = {**os.environ, "PATH": os.pathsep.join((os.environ.get("PATH", os.defpath), path))}
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    for line in job_look.look_at_job(job_id, float(seconds), environment, node):
+    for line in job_look.look_at_job(job_id, float(seconds), _with_path(path), _node_name()):
         print(line)
     return contract.ExitCode.DONE
+
+
+def use_of_job(job_id: str, seconds: str, path: str) -> int:
+    """Print every ``seconds`` how a job that clusterrun did not start uses this node."""
+    from clusterrun.monitor import job_look
+
+    for line in job_look.use_of_job(job_id, float(seconds), _with_path(path), _node_name()):
+        print(line, flush=True)
+    return contract.ExitCode.DONE
+
+
+def exec_beside_job(job_id: str, process: str, *command: str) -> int:
+    """Execute a command beside a rank of a job that clusterrun did not start: ``process``, or any if 0."""
+    from clusterrun.agent.exec_in_job import become_beside
+
+    become_beside(job_id, _node_name(), int(process), command[1:], dict(os.environ))
+
+
+def _with_path(path: str) -> dict[str, str]:
+    return {**os.environ, "PATH": os.pathsep.join((os.environ.get("PATH", os.defpath), path))}
+
+
+def _node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def fork_ranks() -> int:
@@ -201,6 +224,8 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "launcher-links": (launcher_links, 2),
     "beside": (exec_beside_ranks, 3),
     "look": (look_at_job, 3),
+    "use": (use_of_job, 3),
+    "beside-job": (exec_beside_job, 2),
     "fork-ranks": (fork_ranks, 0),
     "within": (exec_in_container, 1),
 }

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
 import sys
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 
 from clusterrun.atomic_file import write_whole
 from clusterrun.diagnosis.decide import Judgement
 from clusterrun.diagnosis.job_looks import JobLook
-from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis
-from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.frozen import replace
 from clusterrun.operations.context import Context, Tell, quiet
-from clusterrun.operations.job_step import check_live, program_argv, refusal, run_step, step_argv
+from clusterrun.operations.job_step import check_live, looks_in, program_argv, refusal, run_step, step_argv
 from clusterrun.operations.submit import program_for_nodes
 from clusterrun.runs.private_files import private_folder
 from clusterrun.slurm.foreign_job import ForeignJob
 
-MARK = "clusterrun-look "
 # Seconds of a look, and of the longer ones after it if a rank may still go on by itself.
 FIRST_LOOK, LONG_LOOK = 1.0, 5.0
 # Seconds that a look may take beside its length: the step's start, and py-spy on every rank.
@@ -56,6 +50,14 @@ def diagnose_job(
     return _naming_the_job(diagnosis, job)
 
 
+def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, tuple[str, int]]:
+    """Return the node and the process of each rank of the job's largest world."""
+    looks, mute = LookStep(context, job, nodes, "").look(0.0, ANSWER_SECONDS)
+    worlds = worlds_of(looks, not mute)
+    ranks = worlds[0].ranks if worlds else ()
+    return {rank.rank: (rank.node, rank.process.pid) for rank in ranks if rank.state}
+
+
 class LookStep:
     """Looks at all nodes of a job through one step at a time."""
 
@@ -75,7 +77,7 @@ class LookStep:
         argv = (*step_argv(self._context, self._job, self._nodes), *program)
         allowed = max(2 * seconds, min(limit, seconds + ANSWER_SECONDS))
         answer = run_step(self._context, argv, allowed, self._user)
-        looks = read_looks(answer.out)
+        looks = looks_in(answer.out, JobLook)
         if not looks:
             raise refusal(self._context, self._job, answer, self._nodes)
         order = {node: place for place, node in enumerate(self._nodes)}
@@ -83,21 +85,6 @@ class LookStep:
         silent = [node for node in self._nodes if node not in {look.node for look in looks}]
         why = f"within {allowed:.0f} s" if answer.late else "the step ended there without one"
         return looks, [(node, _reason(answer.err, node) or why) for node in silent]
-
-
-def read_looks(out: str) -> list[JobLook]:
-    """Return the looks in the output of a step. Damaged ones are left out."""
-    parts: dict[str, dict[int, str]] = {}
-    for line in out.splitlines():
-        words = line.split(" ")
-        if line.startswith(MARK) and len(words) == 5 and words[2].isdecimal():
-            parts.setdefault(words[1], {})[int(words[2])] = words[4]
-    looks = []
-    for pieces in parts.values():
-        with suppress(ValueError, zlib.error, BadDocument, RecursionError):
-            packed = base64.b64decode("".join(pieces[place] for place in sorted(pieces)))
-            looks.append(decode(JobLook, json.loads(zlib.decompress(packed))))
-    return looks
 
 
 def _reason(err: str, node: str) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pwd
 import shlex
 import sys
+import zlib
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from clusterrun import system
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode
 from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import expand
@@ -17,6 +24,9 @@ from clusterrun.operations.context import Context
 from clusterrun.script.environment import scrubbed
 from clusterrun.slurm.foreign_job import ForeignJob
 
+T = TypeVar("T")
+# How a line begins that carries a value of a node.
+MARK = "clusterrun-look "
 # Seconds for Slurm to grant the step. It shares the job's resources, so it waits for no other step.
 IMMEDIATE_SECONDS = 10
 _NO_OVERLAP = ("unrecognized option", "invalid option", "unknown option")
@@ -111,15 +121,40 @@ def program_argv(program: str, *arguments: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script, "clusterrun", sys.executable, program, *arguments)
 
 
+def step_environment(context: Context) -> dict[str, str]:
+    """Return the environment of a step beside a job. Its processes are marked as none of the job's own."""
+    return {**scrubbed(context.environ), contract.BESIDE_VARIABLE: "1"}
+
+
 def run_step(context: Context, argv: Sequence[str], seconds: float, user: str = "") -> StepAnswer:
     """Run a step. After ``seconds`` it is ended, and its output so far is the answer."""
     if user and user != user_name():
         argv = ("runuser", "-u", user, "--", *argv)
     try:
-        completed = system.run(argv, seconds, env=scrubbed(context.environ))
+        completed = system.run(argv, seconds, env=step_environment(context))
     except system.ProgramTimeout as error:
         return StepAnswer(error.out, error.err, -1, late=True)
     return StepAnswer(completed.out, completed.err, completed.code)
+
+
+def looks_in(out: str, kind: type[T]) -> list[T]:
+    """Return the values in the output of a step, in order. Damaged ones are left out."""
+    parts: dict[str, list[str]] = {}
+    values = []
+    for line in out.splitlines():
+        words = line.split(" ")
+        if not line.startswith(MARK) or len(words) != 5:
+            continue
+        _, node, place, count, data = words
+        if place == "0":
+            parts[node] = []
+        parts.setdefault(node, []).append(data)
+        if not count.isdecimal() or len(parts[node]) != int(count):
+            continue
+        with suppress(ValueError, zlib.error, BadDocument, RecursionError):
+            text = zlib.decompress(base64.b64decode("".join(parts[node])))
+            values.append(decode(kind, json.loads(text)))
+    return values
 
 
 def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequence[str]) -> ClusterrunError:
