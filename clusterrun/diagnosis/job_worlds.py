@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from clusterrun.diagnosis.calls import of_snapshot
+from clusterrun.diagnosis.calls import PATIENCE, of_snapshot
 from clusterrun.diagnosis.decide import Judgement, decide
 from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
 from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
@@ -137,13 +137,18 @@ def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, 
     ]
     telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
     since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
+    # A rank may have ended a moment ago, as the others are about to.
+    gone = [rank for rank in world.ranks if not rank.state]
+    is_early = bool(gone) and since_begun < PATIENCE
+    ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
     snapshot = JobSnapshot(
-        seen=world.ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=True
+        seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=True
     )
     judgement = decide(of_snapshot(snapshot))
     diagnosis = judgement.diagnosis
     evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
-    return replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
+    judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
+    return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
 
 
 def _differing_counters(counters: Mapping[int, Sequence[str]]) -> Iterable[str]:
