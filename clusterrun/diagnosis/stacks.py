@@ -39,6 +39,7 @@ _NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchroni
 GPU_WAIT = "a wait for its GPU"
 BACKWARD = "the backward pass"
 STORE_WAIT = "a wait for the store"
+SOME_WAIT = "a collective"
 
 
 class Doing(enum.Enum):
@@ -88,7 +89,7 @@ def location(stack: tuple[str, ...], native: tuple[str, ...] = ()) -> StackLocat
     if place.doing is not Doing.USER or not native:
         return place
     if any(_NATIVE_WAITS.search(function) for function in native):
-        operation = "a collective"
+        operation = SOME_WAIT
         if any(_NATIVE_REDUCER in function for function in native):
             operation = BACKWARD
         elif any(_NATIVE_STORE.search(function) for function in native):

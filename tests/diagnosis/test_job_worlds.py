@@ -140,8 +140,13 @@ def test_ranks_that_move_do_not_hang() -> None:
 # --- different calls ---
 
 
-def test_the_one_rank_in_another_call_of_all_ranks_is_odd() -> None:
-    found = verdict(seen(0), seen(1), seen(2), seen(3, stack=BARRIER))
+LINE = ("/home/me/train.py:50 <module>",)
+STORE = ("poll", "c10d::TCPStore::wait")
+
+
+@pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
+def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> None:
+    found = verdict(*(seen(rank, call=call) for rank in range(3)), seen(3, stack=BARRIER, call=call))
     assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(3, "n0")])
     assert found.culprits[0].why.startswith("it waits in barrier at train.py:20 (step), where ranks 0-2 wait")
 
@@ -150,11 +155,16 @@ def test_the_one_rank_in_another_call_of_all_ranks_is_odd() -> None:
     "ranks",
     [
         (seen(0), seen(1), seen(2, stack=BARRIER), seen(3, stack=BARRIER)),
-        (seen(0), seen(1), seen(2), seen(3, stack=BARRIER, call=MainCall())),
+        (seen(0), seen(1), seen(2, stack=BARRIER, call=MainCall()), seen(3, stack=BARRIER, call=MainCall())),
+        (
+            *(seen(rank, stack=BARRIER) for rank in range(3)),
+            seen(3, stack=LINE, native=("c10d::Work::wait",)),
+        ),
+        (*(seen(rank, stack=BARRIER) for rank in range(3)), seen(3, stack=LINE, native=STORE)),
         (seen(0, stack=BARRIER), seen(1, stack=BARRIER), seen(2, stack=BARRIER))
         + (seen(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
     ],
-    ids=["two of each", "a group is unknown", "a receive"],
+    ids=["two of each", "a group is unknown", "a work", "the store", "a receive"],
 )
 def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
     found = verdict(*ranks)

@@ -1,17 +1,20 @@
 """Every rank waits for the others, and their stacks show different calls. Nothing but stacks is known.
 
-The fewer ranks are odd if all calls are of the default group. Ranks of other groups may be in different
-calls rightly, and a send or a receive has two ends, so nobody is blamed for these.
+The fewer ranks are odd if all calls are of the default group. One rank is odd against all others in one call
+of any group: a group without it would not wait. A send, a receive or a wait for the store has two ends, so
+nobody is blamed for these.
 """
 
 from __future__ import annotations
 
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import GPU_WAIT, Doing
+from clusterrun.diagnosis.stacks import GPU_WAIT, SOME_WAIT, STORE_WAIT, Doing
 from clusterrun.diagnosis.vote import RankVote
 
 CERTAINTY = 55
+# A wait for the store, and one whose native frames do not tell a collective from a receive.
+TWO_ENDED = (STORE_WAIT, SOME_WAIT)
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -28,6 +31,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     sides = [(waits[ranks[0]], ranks) for _, ranks in vote.sides]
     is_known = all(_is_of_all(table, waits[rank]) for rank in living)
+    lone = vote.lone()
+    if lone >= 0 and all(waits[rank].peer < 0 for rank in living):
+        is_known = is_known or waits[lone].operation not in TWO_ENDED
     return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
 
 
