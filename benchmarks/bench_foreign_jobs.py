@@ -138,7 +138,8 @@ def command(launcher: str, case: str, port: int) -> str:
         inner = f"{python} -m accelerate.commands.launch {options} --machine_rank $SLURM_NODEID {script}"
         return f"{head}export head\nsrun --ntasks=2 --ntasks-per-node=1 bash -c '{inner}'"
     if launcher == "spawn":
-        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {SCRIPT.with_name('hanging_spawn.py')} {case}"
+        spawn = SCRIPT.with_name("hanging_spawn.py")
+        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {spawn} {case}"
     if launcher == "lightning":
         return f"{head}srun --ntasks=4 --ntasks-per-node=2 {python} {LIGHTNING} {case} 2"
     inner = f"NODE_RANK=$SLURM_NODEID SLURM_JOB_NAME=bash {python} {LIGHTNING} {case} 2"
@@ -224,8 +225,8 @@ def main() -> None:
                     port += 7
                     outcome = trial(lab, launcher, case, Path(folder), port)
                     outcomes.append(outcome)
-                    where = f"{outcome.launcher:16} {outcome.case:22} {outcome.verdict:7} {outcome.seconds:5.1f} s"
-                    print(f"{where}  {outcome.said}", flush=True)
+                    what = f"{outcome.launcher:16} {outcome.case:22} {outcome.verdict:7}"
+                    print(f"{what} {outcome.seconds:5.1f} s  {outcome.said}", flush=True)
         finally:
             lab.down()
     counts = {

@@ -2,8 +2,8 @@
 
     torchrun … hanging_script.py CASE
 
-Each function below is a case. It runs on every rank of four after some common steps. ``bench_foreign_jobs.py``
-knows who is to blame in each.
+Each function below is a case. It runs on every rank of four after some common steps.
+``bench_foreign_jobs.py`` knows who is to blame in each.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
     is_known = all(_is_of_all(table, waits[rank]) for rank in living)
     lone = vote.lone()
     if lone >= 0 and all(waits[rank].peer < 0 for rank in living):
-        is_known = is_known or waits[lone].operation not in TWO_ENDED
+        is_known = waits[lone].operation not in TWO_ENDED
     return [Hypothesis("different places", CERTAINTY, vote.odd if is_known else (), {"sides": sides})]
 
 
