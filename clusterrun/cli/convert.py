@@ -11,7 +11,7 @@ from clusterrun.cli.error_output import put, say
 from clusterrun.cli.shell_complete import FILE
 from clusterrun.operations.convert import convert_file, write_configuration
 from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
-from clusterrun.script.batch_scripts import Conversion, Outcome
+from clusterrun.script.batch_scripts import Conversion, PartOutcome
 
 # Columns of a line that is not folded.
 _WIDTH = 100
@@ -22,7 +22,7 @@ PART = View(
     "A directive, a statement or an option of a launcher.",
     ViewField("line", "Its line in the script.", INTEGER),
     ViewField("text", "As the script has it."),
-    ViewField("outcome", "What becomes of it.", one_of(Outcome)),
+    ViewField("outcome", "What becomes of it.", one_of(PartOutcome)),
     ViewField("reason", "The reason, or what to do instead; empty if there is nothing to say."),
 )
 CONVERSION = View(
@@ -69,8 +69,8 @@ def _folded(words: list[str]) -> str:
 def _report(conversion: Conversion) -> None:
     if not conversion.command:
         say("no command that trains was found: put it in the place of COMMAND")
-    notes = [part for part in conversion.parts if part.outcome is Outcome.SETUP and part.reason]
-    needless = [part for part in conversion.parts if part.outcome is Outcome.NEEDLESS]
+    notes = [part for part in conversion.parts if part.outcome is PartOutcome.SETUP and part.reason]
+    needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]
     for title, parts in (
         ("not translated", conversion.untranslated),
         ("kept, with another meaning", notes),

@@ -14,7 +14,7 @@ from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 
 
-class Outcome(str, Enum):
+class PartOutcome(str, Enum):
     """What becomes of a part of a batch script."""
 
     OPTION = "option"  # an option of submit
@@ -31,7 +31,7 @@ class Part:
     line: int
     # As the script has it.
     text: str
-    outcome: Outcome
+    outcome: PartOutcome
     # The reason, or what to do instead; '' if there is nothing to say.
     reason: str = ""
 
@@ -51,7 +51,7 @@ class Conversion:
 
     @property
     def untranslated(self) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part.outcome is Outcome.UNTRANSLATED)
+        return tuple(part for part in self.parts if part.outcome is PartOutcome.UNTRANSLATED)
 
     def words(self) -> list[str]:
         """Return the quoted words to type: ``clusterrun VERB``, each option with its value, COMMAND."""

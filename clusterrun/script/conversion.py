@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
-from clusterrun.script.batch_scripts import Conversion, Outcome, Part
+from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import Directive, Translated, last_number, read_directives, translate
 from clusterrun.script.launch_commands import (
     PYTHON,
@@ -164,16 +164,16 @@ def _directive_parts(
     refused = dict(translated.refused)
     for directive in directives:
         if directive in needless:
-            yield Part(directive.line, directive.text, Outcome.NEEDLESS, needless[directive])
+            yield Part(directive.line, directive.text, PartOutcome.NEEDLESS, needless[directive])
         elif is_alone and directive.name in _TASKS and last_number(directive.value) > 1:
             reason = "without srun the command runs once, on the first node"
-            yield Part(directive.line, directive.text, Outcome.NEEDLESS, reason)
+            yield Part(directive.line, directive.text, PartOutcome.NEEDLESS, reason)
         elif directive.name == "chdir":
-            yield Part(directive.line, directive.text, Outcome.SETUP)
+            yield Part(directive.line, directive.text, PartOutcome.SETUP)
         elif directive in refused and not (directive.name == "array" and _task_list(array)):
-            yield Part(directive.line, directive.text, Outcome.UNTRANSLATED, refused[directive])
+            yield Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, refused[directive])
         else:
-            yield Part(directive.line, directive.text, Outcome.OPTION)
+            yield Part(directive.line, directive.text, PartOutcome.OPTION)
 
 
 def _task_list(array: str) -> str:
@@ -245,9 +245,9 @@ class _Script:
             self._after(statement)
         if self._source.has_errors and not depth:
             reason = "parts of the script are no shell code: bash -n says which"
-            self._report(1, text.partition("\n")[0], Outcome.UNTRANSLATED, reason)
+            self._report(1, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
 
-    def _report(self, line: int, text: str, outcome: Outcome, reason: str = "") -> None:
+    def _report(self, line: int, text: str, outcome: PartOutcome, reason: str = "") -> None:
         self.parts.append(Part(self._first_line or line, text, outcome, reason))
 
     def _find_training(self) -> _Training | None:
@@ -290,11 +290,11 @@ class _Script:
         statement, launch = self._statements[training.place], training.launch
         inner_text = self._inner_text(launch.command)
         inner = self._inner(inner_text, statement.line) if inner_text else None
-        self._report(statement.line, statement.text, Outcome.COMMAND)
+        self._report(statement.line, statement.text, PartOutcome.COMMAND)
         if inner and inner.training and inner.training.is_launched:
             launch = joined(launch, inner.training.launch)
             self.training = training = replace(training, launch=launch, is_launched=True)
-            self.parts += [part for part in inner.parts if part.outcome is not Outcome.COMMAND]
+            self.parts += [part for part in inner.parts if part.outcome is not PartOutcome.COMMAND]
             self.setup += inner.setup
             self.options += inner.options
             self.command = inner.command
@@ -303,16 +303,16 @@ class _Script:
         for option in launch.untranslated:
             if "accelerate" not in launch.program:
                 reason = f"an option of {launch.program} alone"
-                self._report(statement.line, option, Outcome.UNTRANSLATED, reason)
+                self._report(statement.line, option, PartOutcome.UNTRANSLATED, reason)
         for remark in launch.remarks:
-            self._report(statement.line, launch.program, Outcome.NEEDLESS, remark)
+            self._report(statement.line, launch.program, PartOutcome.NEEDLESS, remark)
         loop = next((name for name in statement.sets if name in self._source.loops), "")
         if statement.kind == "for_statement" and loop:
             self.sweeps[loop] = ",".join(self._source.loops[loop])
         elif not statement.is_plain and statement.kind != "list":
             kind = statement.kind.replace("_", " ")
             reason = f"the command stands in a {kind}, which is not in the line"
-            self._report(statement.line, statement.text.partition("\n")[0], Outcome.UNTRANSLATED, reason)
+            self._report(statement.line, statement.text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
         self._beside(statement, training.command)
         for redirection in training.command.redirections:
             self._redirection(statement.line, redirection)
@@ -337,12 +337,12 @@ class _Script:
     def _redirection(self, line: int, text: str) -> None:
         if text.startswith("<<"):
             reason = "put it into a file and give --input FILE"
-            self._report(line, text.partition("\n")[0], Outcome.UNTRANSLATED, reason)
+            self._report(line, text.partition("\n")[0], PartOutcome.UNTRANSLATED, reason)
         elif text.startswith("<"):
             self.options.append(("input", shlex.split(text[1:])[0] if text[1:].strip() else ""))
-            self._report(line, text, Outcome.OPTION)
+            self._report(line, text, PartOutcome.OPTION)
         else:
-            self._report(line, text, Outcome.NEEDLESS, "clusterrun logs shows the output")
+            self._report(line, text, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
 
     def _beside(self, statement: Statement, training: Command) -> None:
         """Report the other commands of the statement that trains."""
@@ -353,14 +353,16 @@ class _Script:
             if command is training:
                 is_behind = True
             elif statement.kind == "pipeline" and is_behind and name in ("tee", "cat", "ts", "stdbuf"):
-                self._report(statement.line, text, Outcome.NEEDLESS, "clusterrun logs shows the output")
+                self._report(statement.line, text, PartOutcome.NEEDLESS, "clusterrun logs shows the output")
             elif is_behind and name in ("exit", "wait", *_PRINTS):
-                self._report(statement.line, text, Outcome.NEEDLESS, "clusterrun reports the end of the run")
+                self._report(
+                    statement.line, text, PartOutcome.NEEDLESS, "clusterrun reports the end of the run"
+                )
             elif not is_behind and (name in _PREPARES or statement.kind == "list"):
                 self.setup.append(text)
-                self._report(statement.line, text, Outcome.SETUP)
+                self._report(statement.line, text, PartOutcome.SETUP)
             elif statement.is_plain or statement.kind == "list":
-                self._report(statement.line, text, Outcome.UNTRANSLATED, "it stands beside the command")
+                self._report(statement.line, text, PartOutcome.UNTRANSLATED, "it stands beside the command")
 
     def _before(self, statement: Statement, needed: set[str]) -> Iterator[str]:
         """Yield the setup lines of a statement before the command. Adds what they read to ``needed``."""
@@ -369,35 +371,35 @@ class _Script:
         line, text = statement.line, statement.text
         is_export = statement.kind == "declaration_command"
         if statement.sets and statement.sets <= _RENDEZVOUS:
-            self._report(line, text, Outcome.NEEDLESS, "clusterrun sets it in every rank")
+            self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it in every rank")
         elif statement.sets == {"OMP_NUM_THREADS"} and statement.reads & _TASK_COUNTS:
-            self._report(line, text, Outcome.NEEDLESS, "clusterrun sets it to the CPUs of a rank")
+            self._report(line, text, PartOutcome.NEEDLESS, "clusterrun sets it to the CPUs of a rank")
         elif statement.kind == "variable_assignment" and not statement.sets & needed:
             is_constant = statement.sets <= set(self._source.constants)
             reason = "its value stands where it is read" if is_constant else "only the launcher reads it"
-            self._report(line, text, Outcome.NEEDLESS, reason)
+            self._report(line, text, PartOutcome.NEEDLESS, reason)
         elif name in ("set", "shopt"):
-            self._report(line, text, Outcome.NEEDLESS, "a failed --setup line ends the run")
+            self._report(line, text, PartOutcome.NEEDLESS, "a failed --setup line ends the run")
         elif name == "trap" and "requeue" not in self._source_text(statement):
             reason = "a signal to the job reaches the ranks: clusterrun help signals"
-            self._report(line, text, Outcome.UNTRANSLATED, reason)
+            self._report(line, text, PartOutcome.UNTRANSLATED, reason)
         elif name == "trap" or (statement.kind == "function_definition" and "requeue" in text):
             self.requeues = True
-            self._report(line, text, Outcome.OPTION, "--requeue")
+            self._report(line, text, PartOutcome.OPTION, "--requeue")
         elif statement.kind == "command" and name in _PRINTS and not statement.commands[0].redirections:
-            self._report(line, text, Outcome.NEEDLESS, "it only prints")
+            self._report(line, text, PartOutcome.NEEDLESS, "it only prints")
         elif name == "cd" and names[1:2] and names[1].strip('"${}') == "SLURM_SUBMIT_DIR":
-            self._report(line, text, Outcome.NEEDLESS, "ranks start where submit is called")
+            self._report(line, text, PartOutcome.NEEDLESS, "ranks start where submit is called")
         elif name in ("sbatch", "exit") or statement.in_background:
-            self._report(line, text, Outcome.UNTRANSLATED, _reason_against(name))
+            self._report(line, text, PartOutcome.UNTRANSLATED, _reason_against(name))
         elif self._launches(statement):
             reason = "it trains too: submit it as a run of its own, and this one with --after RUN"
-            self._report(line, text, Outcome.UNTRANSLATED, reason)
+            self._report(line, text, PartOutcome.UNTRANSLATED, reason)
         else:
             needed |= statement.reads
             counts = ", ".join(sorted(statement.reads & _TASK_COUNTS))
             reason = f"{counts} has another value: the job has one task per node" if counts else ""
-            self._report(line, text, Outcome.SETUP, reason)
+            self._report(line, text, PartOutcome.SETUP, reason)
             if statement.kind == "variable_assignment":
                 yield f"export {text}" if "=(" not in text else text
             elif is_export or name in _PREPARES or statement.kind == "function_definition":
@@ -426,10 +428,10 @@ class _Script:
         names = {command.names[0] for command in statement.commands if command.names}
         if names <= {"wait", "exit", "set", *_PRINTS}:
             reason = "clusterrun reports the end of the run"
-            self._report(statement.line, statement.text, Outcome.NEEDLESS, reason)
+            self._report(statement.line, statement.text, PartOutcome.NEEDLESS, reason)
         else:
             reason = "it runs after the ranks: a run of its own with --after RUN, or clusterrun wait RUN && …"
-            self._report(statement.line, statement.text, Outcome.UNTRANSLATED, reason)
+            self._report(statement.line, statement.text, PartOutcome.UNTRANSLATED, reason)
 
 
 def _reason_against(name: str) -> str:

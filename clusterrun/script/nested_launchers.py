@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
-from clusterrun.script.batch_scripts import Conversion, Outcome, Part
+from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
 from clusterrun.script.directives import Directive, read_directives, translate
 from clusterrun.script.launch_commands import (
     MODULES,
@@ -88,7 +88,7 @@ def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> 
     """Return the conversion of a script by its directives and the launcher that it starts."""
     translated = translate(directives, launch)
     parts = [
-        Part(directive.line, directive.text, Outcome.UNTRANSLATED, reason)
+        Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, reason)
         for directive, reason in translated.refused
     ]
     return Conversion("submit", translated.options, launch.command, tuple(parts))

@@ -27,7 +27,7 @@ Constant = Union[str, "tuple[str, ...]"]
 
 
 @frozen
-class Word:
+class ShellWord:
     """A word of a command."""
 
     # As the script has it.
@@ -51,7 +51,7 @@ class Word:
 class Command:
     """A simple command: assignments, program, arguments."""
 
-    words: tuple[Word, ...]
+    words: tuple[ShellWord, ...]
     # Redirections, as the script has them.
     redirections: tuple[str, ...]
 
@@ -149,7 +149,7 @@ class ShellSource:
                 redirections += [child for child in node.parent.children if child.type.endswith("redirect")]
             words = [child for child in node.named_children if not child.type.endswith("redirect")]
             yield Command(
-                tuple(Word(self._text(word), self._values(word, self.constants)) for word in words),
+                tuple(ShellWord(self._text(word), self._values(word, self.constants)) for word in words),
                 tuple(self._text(redirection) for redirection in redirections),
             )
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.model.errors import BadInput
-from clusterrun.script.batch_scripts import Conversion, Outcome
+from clusterrun.script.batch_scripts import Conversion, PartOutcome
 from clusterrun.script.conversion import convert
 from clusterrun.script.directives import read_directives
 from clusterrun.script.shell_source import ShellSource
@@ -36,7 +36,7 @@ def test_every_directive_and_statement_of_a_recorded_script_is_accounted_for(pat
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
     parts = convert(path.read_text(encoding="utf-8")).parts
-    silent = [part for part in parts if part.outcome in (Outcome.NEEDLESS, Outcome.UNTRANSLATED)]
+    silent = [part for part in parts if part.outcome in (PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED)]
     assert all(part.reason for part in silent)
 
 
@@ -136,3 +136,10 @@ def test_a_script_of_another_language_is_refused(text: str) -> None:
 def test_the_line_is_one_shell_command() -> None:
     line = typed(converted("export A='x\ny'\nsrun python t.py \"a'b\""))
     assert shlex.split(line)[-3:] == ["export A='x\ny'", "t.py", "a'b"]
+
+
+def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/coming-over.md").read_text(encoding="utf-8")
+    script = page.split("```bash\n")[1].split("```")[0]
+    (line,) = (row.strip() for row in page.split("\n") if row.startswith("    clusterrun submit --nodes 2"))
+    assert " ".join(convert(script).words()) == line

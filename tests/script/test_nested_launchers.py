@@ -83,7 +83,7 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
 @pytest.mark.parametrize(
     ("typed", "omitted"),
     [
-        ("accelerate launch --config_file c.yaml --mixed_precision=bf16 train.py", "--config_file c.yaml"),
+        ("accelerate launch --num_processes 2 --config_file c.yaml train.py", "--config_file c.yaml"),
         ("srun -n 2 --bcast=/tmp/x python -X dev train.py", "--bcast=/tmp/x"),
         ("mpirun -np 4 --bind-to none -x PATH python train.py", "--bind-to none"),
         ("numactl -l torchrun --nproc_per_node 2 train.py", ""),
