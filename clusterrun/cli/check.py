@@ -13,7 +13,7 @@ import click
 from clusterrun.cli.error_output import put as put_text
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
-from clusterrun.cli.report import outputs, put
+from clusterrun.cli.report import await_report, outputs, put
 from clusterrun.cli.shell_complete import FILE
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
@@ -210,20 +210,6 @@ def _burn_seconds(text: str) -> int:
         return parse(text, option_table.DURATIONS["seconds"]) if text else 0
     except BadInput as error:
         raise BadInput(f"--burn {error.seen}", error.remedy) from error
-
-
-def await_report(context: Any, run_id: str) -> Report | None:
-    """Return the report when the run ends. If there is none, print how the run ended and return None."""
-    from clusterrun.cli.follow_run import print_end
-    from clusterrun.cli.progress import ended, show_until
-    from clusterrun.operations.report import NoReport, report_of
-
-    status = show_until(context, run_id, ended)
-    try:
-        return report_of(context, run_id)
-    except NoReport:
-        print_end(context, status)
-        return None
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterrun.cli.error_output import say
+from clusterrun.cli.report import await_report
 from clusterrun.cli.run import OF_THE_ALLOCATION, of_the_allocation, refuse_job_options
 from clusterrun.config.settings import Setting
 from clusterrun.model.frozen import replace
@@ -41,8 +42,6 @@ def check_nodes_of_job(
             signal.signal(number, signal.default_int_handler)
     record = begin(spec, explicit, context, say)
     say(f"checks {record.spec.nodelist} of job {record.job_id}: {record.run_id}")
-    from clusterrun.cli.check import await_report
-
     try:
         return await_report(context, record.run_id)
     except KeyboardInterrupt:
