@@ -34,12 +34,7 @@ MOST_NAMED = 60
 
 
 class ProgramTimeout(ClusterrunError):
-    """The program did not end within its limit and was killed with all it had started.
-
-    ``out`` and ``err`` are what it had printed until then.
-    """
-
-    out = err = ""
+    """The program did not end within its limit and was killed with all it had started."""
 
 
 def run(
@@ -73,11 +68,9 @@ def run(
     try:
         out, err = process.communicate(stdin if isinstance(stdin, str) else None, timeout)
     except BaseException as error:
-        printed = _end(process)
+        _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
-            late = ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s")
-            late.out, late.err = printed
-            raise late from error
+            raise ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s") from error
         raise
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
 
@@ -171,14 +164,10 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
 class Piped:
     """A program in a session of its own that we talk to: handles of its output and its input."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, argv: Sequence[str]) -> None:
         """Raises ``OSError``."""
         self._process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=None if env is None else dict(env),
-            start_new_session=True,
+            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         assert self._process.stdin and self._process.stdout
         self.incoming, self.outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
@@ -190,7 +179,6 @@ class Piped:
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self._process.stdin = None  # it is closed, and ``communicate`` would flush it
             _end(self._process)
             return self._process.wait()
         finally:
@@ -214,14 +202,12 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
-def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> tuple[str, str]:
-    """Send the signal to the program and all it has started. Return what it printed to pipes."""
+def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         pass
-    out, err = process.communicate()
-    return out or "", err or ""
+    process.communicate()
 
 
 @contextmanager

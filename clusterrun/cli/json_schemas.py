@@ -12,10 +12,10 @@ from clusterrun.cli.advise import ADVICE
 from clusterrun.cli.bench_table import STUDY
 from clusterrun.cli.clean import CLEAN
 from clusterrun.cli.config import CONFIGURATION
-from clusterrun.cli.convert import CONVERSION
 from clusterrun.cli.diagnose import DIAGNOSIS
 from clusterrun.cli.forward import FORWARD
 from clusterrun.cli.lab import LAB_STATUS
+from clusterrun.cli.log_diagnosis import LOG_DIAGNOSIS
 from clusterrun.cli.nodes import NODES
 from clusterrun.cli.queue_forecast import PLAN
 from clusterrun.cli.status_view import STATUS
@@ -64,8 +64,8 @@ SCHEMAS = {
     "bench": ("clusterrun bench scaling --json", STUDY),
     "clean": ("clusterrun clean --json", CLEAN),
     "config": ("clusterrun config show --json", CONFIGURATION),
-    "convert": ("clusterrun convert --json", CONVERSION),
     "diagnose": ("clusterrun diagnose --json", DIAGNOSIS),
+    "diagnose-log": ("clusterrun diagnose --log --json", LOG_DIAGNOSIS),
     "event": ("an event of --on-event", EVENT),
     "forward": ("clusterrun forward --json", FORWARD),
     "lab-status": ("clusterrun lab status --json", LAB_STATUS),

@@ -1,0 +1,156 @@
+"""Read how a job ended, from the lines that Slurm and the launchers of ranks print at an end; pure."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from clusterrun.model.frozen import frozen
+
+
+class EndKind(enum.Enum):
+    """How ranks or the job ended. A smaller value explains more."""
+
+    NODE = 1
+    MEMORY = 2
+    START = 3
+    SIGNAL = 4
+    EXIT = 5
+    TIME_LIMIT = 6
+    PREEMPTED = 7
+    CANCELLED = 8
+    ENDED_BY_OTHERS = 9
+
+
+@frozen
+class EndLine:
+    """One line about an end.
+
+    words: what happened, as a sentence without the ranks
+    line: the line itself
+    """
+
+    kind: EndKind
+    words: str
+    line: str
+    ranks: tuple[int, ...] = ()
+    node: str = ""
+
+
+_TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
+_CANCELLED = re.compile(
+    r"\*\*\* (?:JOB|STEP) (\S+) ON (\S+) CANCELLED AT \S+(?: DUE TO (.*?))?,? *(?:SEE SLURMCTLD.*)?\*\*\*"
+)
+_OOM = re.compile(
+    r"(?i)slurmstepd\S*: error: Detected \d+ oom[-_]kill event|exceeded (?:job|step) memory limit"
+)
+_NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+_EXECVE = re.compile(r"slurmstepd\S*: error: execve\(\): (.*)")
+_CONTAINER = re.compile(r"slurmstepd\S*: error: pyxis: (.*)")
+_SHELL = re.compile(
+    r"^\S*(?:slurm_script|bash|sh)\S*: (?:line )?\d+: "
+    r"(\S+: (?:command not found|not found|No such file or directory|Permission denied))$"
+)
+_SHELL_KILLED = re.compile(
+    r"line \d+: +\d+ (Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b"
+)
+_DEEPSPEED = re.compile(r"sigkill_handler\] .*?(?:--local_rank=(\d+).*)? exits with return code = (-?\d+)")
+_DEEPSPEED_RANK = re.compile(r"--local_rank=(\d+)")
+_MPI_SIGNAL = re.compile(r"process rank (\d+) with PID \d+ on node (\S+) exited on (signal \d+ \(.*?\))")
+_MPI_NAME = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]")
+_MPI_CODE = re.compile(r"^\s*Exit code: +(\d+)")
+_ENDED = ("Terminated", "Killed")
+_SIGNALS = re.compile(
+    r"(?i)segmentation fault|aborted|illegal instruction|bus error|floating point|core dumped|killed|trap"
+)
+_REASONS = {"TIME LIMIT": EndKind.TIME_LIMIT, "PREEMPTION": EndKind.PREEMPTED, "NODE FAILURE": EndKind.NODE}
+_WORDS = {
+    EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
+    EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
+    EndKind.NODE: "a node of the job failed",
+}
+
+
+class EndLines:
+    """Collects the lines about ends, in their order."""
+
+    def __init__(self) -> None:
+        self.ends: list[EndLine] = []
+        self._mpi_rank = -1
+        self._is_terminating = False
+        self._container: list[str] = []
+
+    def hear(self, text: str) -> bool:
+        """Read one line. Return whether it is about an end."""
+        end = self._read(text)
+        if end:
+            self.ends.append(end)
+        return end is not None
+
+    def _read(self, text: str) -> EndLine | None:
+        line = text.strip()
+        if match := _TASKS.search(text):
+            return self._of_tasks(match, line)
+        if "Terminating StepId" in text or "Job step aborted" in text or "Terminating job step" in text:
+            self._is_terminating = True
+            return None
+        if match := _CANCELLED.search(text):
+            self._is_terminating = True
+            cause = (match[3] or "").rstrip(", ")
+            kind = next(
+                (kind for word, kind in _REASONS.items() if cause.startswith(word)), EndKind.CANCELLED
+            )
+            if kind is EndKind.CANCELLED and self.ends:
+                kind = EndKind.ENDED_BY_OTHERS
+            return EndLine(kind, _WORDS.get(kind, "the job was cancelled (scancel)"), line)
+        if _OOM.search(text):
+            return EndLine(EndKind.MEMORY, "Slurm killed a process because memory ran out", line)
+        if match := _NODE_FAILURE.search(text):
+            return EndLine(EndKind.NODE, f"node {match[1]} failed", line, node=match[1])
+        if match := _EXECVE.search(text):
+            return EndLine(EndKind.START, f"the command could not be started: {match[1]}", line)
+        if match := _CONTAINER.search(text):
+            self._container.append(match[1])
+            inner = [words.strip() for words in self._container if words.startswith("  ")]
+            words = (inner or self._container)[-1 if inner else 0]
+            self.ends = [end for end in self.ends if "container" not in end.words]
+            return EndLine(EndKind.START, f"the container could not be started: {words}", line)
+        if match := _SHELL.match(line):
+            return EndLine(EndKind.START, f"the batch script failed: {match[1]}", line)
+        if match := _SHELL_KILLED.search(text):
+            return EndLine(EndKind.SIGNAL, f"a program of the batch script ended: {match[1]}", line)
+        if match := _DEEPSPEED.search(text):
+            rank = _DEEPSPEED_RANK.search(text)
+            code = int(match[2])
+            words = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+            kind = EndKind.EXIT if code >= 0 else EndKind.SIGNAL
+            return EndLine(kind, words, line, (int(rank[1]),) if rank else ())
+        if match := _MPI_SIGNAL.search(text):
+            return EndLine(EndKind.SIGNAL, f"was ended by {match[3]}", line, (int(match[1]),), match[2])
+        if match := _MPI_NAME.match(text):
+            self._mpi_rank = int(match[1])
+        elif (match := _MPI_CODE.match(text)) and self._mpi_rank >= 0:
+            first, self._mpi_rank = self._mpi_rank, -1
+            return EndLine(EndKind.EXIT, f"exited with code {match[1]}", line, (first,))
+        return None
+
+    def _of_tasks(self, match: re.Match[str], line: str) -> EndLine:
+        node, ranks, what = match[1], _ranks(match[2]), match[3].strip()
+        if what == "Out Of Memory":
+            return EndLine(EndKind.MEMORY, "ran out of the job's memory", line, ranks, node)
+        if what.startswith(_ENDED) and self._is_terminating:
+            return EndLine(EndKind.ENDED_BY_OTHERS, what, line, ranks, node)
+        if _SIGNALS.search(what):
+            return EndLine(EndKind.SIGNAL, f"ended: {what}", line, ranks, node)
+        if what.startswith("Terminated"):
+            return EndLine(EndKind.ENDED_BY_OTHERS, what, line, ranks, node)
+        return EndLine(EndKind.EXIT, what[:1].lower() + what[1:], line, ranks, node)
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            ranks += range(int(first), min(int(last or first), int(first) + 65535) + 1)
+    return tuple(ranks)

@@ -1,0 +1,366 @@
+"""Find in the log of any job which rank failed first, and why; pure.
+
+The log has no reliable times. So the launcher's own report of the first failure counts first, then the order
+of the lines. Errors that follow from the end of another rank count last.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+from clusterrun.diagnosis.decide import decide_end
+from clusterrun.diagnosis.end_lines import EndKind, EndLine, EndLines
+from clusterrun.diagnosis.known_errors import KnownError
+from clusterrun.diagnosis.log_lines import LineSplitter, LogLine
+from clusterrun.diagnosis.printed_errors import Error, ErrorListener, is_timer
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.watchdog_lines import is_timeout
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.states import State
+
+# Lines of a process that count as one second for the reader of errors, which expects times.
+LINES_PER_SECOND = 20.0
+# Lines about steps that a rank prints after an error that it has survived.
+STEPS_AFTER_SURVIVED = 3
+# Lines from a library's message to the exception that follows from it.
+LINES_TO_EXCEPTION = 60
+MOST_CULPRITS = 16
+MOST_LAST_LINES = 5
+
+_STEP = re.compile(
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|it)\b\W{0,3}\[?\d|\d(?:\.\d+)?\s?(?:it/s|s/it)|\bloss\b\W{0,3}\d|%\|"
+)
+_SIGNAL_NUMBER = re.compile(r"signal (\d+)(?: \(\w+\))?")
+_TORCHRUN_REPORT = re.compile(r"^Root Cause \(first observed failure\):")
+_TORCHRUN_RANK = re.compile(r"^\s+rank\s+: (\d+)\s*\(local_rank: \d+\)")
+_TORCHRUN_HOST = re.compile(r"^\s+host\s+: (\S+)")
+_TORCHRUN_TRACEBACK = re.compile(r"^  traceback : (?=Traceback \(most recent call last\))")
+_TORCHRUN_END = re.compile(r"^(?:=====|-----)")
+_NOTHING_REMEDY = (
+    "the log may be of another part of the job: see the files of all ranks (srun -o, torchrun --log-dir), the"
+    " exit code (sacct -j JOB -o JobID,State,ExitCode,MaxRSS), and dmesg on the nodes"
+)
+_MEMORY_REMEDY = "ask for more with --mem, use fewer data-loader workers, or a smaller batch"
+_REMEDIES = {
+    EndKind.NODE: "sinfo -R shows why; submit again with --exclude for that node",
+    EndKind.MEMORY: _MEMORY_REMEDY,
+    EndKind.START: "correct the command, or load its environment before it (module load, source …/activate)",
+    EndKind.SIGNAL: "run once with PYTHONFAULTHANDLER=1 to see the line; dmesg on the node shows faults",
+    EndKind.EXIT: "see what that rank printed last; srun -l and torchrun --tee 3 mark lines with the rank",
+    EndKind.TIME_LIMIT: "ask for more with --time, or save checkpoints and continue in the next job",
+    EndKind.PREEMPTED: "submit with --requeue and load the newest checkpoint",
+    EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; somebody, or a script, called scancel",
+    EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
+}
+_VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
+_FOREIGN = (
+    (re.compile(r"--env (\w+=)"), r"export \1"),
+    (re.compile(r"clusterrun logs --tail 5"), "the end of every rank's log"),
+    (re.compile(r"\(--exclude\)"), "(sbatch --exclude)"),
+)
+
+
+@frozen
+class LogError:
+    """An error in a log.
+
+    order: its place among all lines
+    node: of the rank; '' if the log does not show it
+    """
+
+    error: Error
+    order: int
+    rank: int = -1
+    node: str = ""
+
+
+class JobLog:
+    """Reads the lines of one job's log files, and diagnoses them."""
+
+    def __init__(self) -> None:
+        self._splitter = LineSplitter()
+        self._ends = EndLines()
+        self._listeners: dict[tuple[int, str], ErrorListener] = {}
+        self._orders: dict[tuple[int, str], list[int]] = {}
+        self._heard: dict[tuple[int, str], int] = {}
+        self._marks: dict[tuple[int, str], tuple[int, str]] = {}
+        # The orders of lines about steps, by process. Only the newest ones of each are needed.
+        self._steps: dict[tuple[int, str], list[int]] = {}
+        self._order = 0
+        self._file = 0
+        self._file_rank = -1
+        self._nodes: dict[int, str] = {}
+        self._first_rank = -1
+        self._in_report = False
+        self._report_rank = -1
+        self._report_host = ""
+        self._in_traceback = False
+        self.last_lines: list[str] = []
+
+    def begin_file(self, rank: int = -1) -> None:
+        """Begin another file; ``rank`` if its name holds one."""
+        self._file += 1
+        self._file_rank = rank
+        self._splitter = LineSplitter()
+        self._in_report = self._in_traceback = False
+
+    def hear(self, line: str) -> None:
+        """Read one line, without its end."""
+        for part in self._splitter.split(line):
+            self._order += 1
+            self._hear_part(part)
+
+    def _hear_part(self, line: LogLine) -> None:
+        text = line.text
+        if text.strip():
+            self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
+        if self._ends.hear(text):
+            return
+        rank = line.rank if line.rank >= 0 else self._file_rank
+        source = line.source
+        if rank >= 0 and line.node:
+            self._nodes[rank] = line.node
+        if self._hear_report(text):
+            # The traceback of the rank's error file is indented below the launcher's report.
+            rank, source = self._report_rank, f"report {self._report_rank}"
+            text = _TORCHRUN_TRACEBACK.sub("", text)
+            text = text[2:] if text.startswith("  ") else text
+        key = (self._file, source)
+        listener = self._listeners.get(key)
+        if listener is None:
+            listener = self._listeners[key] = ErrorListener(rank, launcher=True)
+            self._orders[key], self._heard[key], self._marks[key] = [], 0, (rank, line.node)
+        self._heard[key] += 1
+        listener.hear(self._heard[key] / LINES_PER_SECOND, text)
+        orders = self._orders[key]
+        orders += [self._order] * (len(listener.errors) - len(orders))
+        if _STEP.search(text):
+            self._steps[key] = [*self._steps.get(key, [])[1 - STEPS_AFTER_SURVIVED :], self._order]
+
+    def _hear_report(self, text: str) -> bool:
+        """Read torchrun's report. Return whether the line belongs to the traceback in it."""
+        if _TORCHRUN_REPORT.match(text):
+            self._in_report, self._in_traceback, self._report_host = True, False, ""
+        elif self._in_report and (host := _TORCHRUN_HOST.match(text)):
+            self._report_host = host[1]
+        elif self._in_report and (rank := _TORCHRUN_RANK.match(text)):
+            self._report_rank = int(rank[1])
+            self._nodes.setdefault(self._report_rank, self._report_host)
+            if self._first_rank < 0:
+                self._first_rank = self._report_rank
+        elif self._in_report and _TORCHRUN_TRACEBACK.match(text):
+            self._in_traceback = True
+        elif self._in_report and _TORCHRUN_END.match(text):
+            self._in_report = self._in_traceback = False
+        return self._in_traceback
+
+    # --- the verdict ---
+
+    def errors(self) -> list[LogError]:
+        """Return all errors in the order of their lines. Timers of scripts are left out."""
+        errors = []
+        for key, listener in self._listeners.items():
+            rank, node = self._marks[key]
+            steps = self._steps.get(key, [])
+            for error, order in zip(listener.errors, self._orders[key]):
+                if is_timer(error):
+                    continue
+                after = sum(step > order for step in steps)
+                own_rank = error.inner if error.inner >= 0 else rank
+                error = replace(error, rank=own_rank, inner=-1, survived=after >= STEPS_AFTER_SURVIVED)
+                errors.append(LogError(error, order, own_rank, node or self._nodes.get(own_rank, "")))
+        return sorted(errors, key=lambda found: found.order)
+
+    def ends(self) -> list[EndLine]:
+        """Return the lines about ends, in their order."""
+        return self._ends.ends
+
+    def diagnose(self) -> Diagnosis:
+        """Return the diagnosis of all lines that were read."""
+        errors, ends = self.errors(), self.ends()
+        own = [found for found in errors if not found.error.is_consequence]
+        own = [found for found in own if not found.error.survived] or own
+        printed = [found for found in own if not _is_report(found.error)]
+        timeouts = [found for found in printed if is_timeout(found.error)]
+        others = [found for found in printed if not is_timeout(found.error)]
+        end = min(ends, key=lambda end: end.kind.value, default=None)
+        if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
+            return self._of_errors(others, errors, ends)
+        if end and end.kind in (EndKind.NODE, EndKind.MEMORY, EndKind.START):
+            return self._of_end(end, errors)
+        if timeouts:
+            return self._of_timeouts(errors)
+        reports = [found for found in own if _is_report(found.error)]
+        if reports and not (end and end.kind is EndKind.SIGNAL):
+            return self._of_report(reports[0])
+        if end:
+            return self._of_end(end, errors)
+        if errors:
+            first = errors[0]
+            who = ranks_in_words([first.rank]) if first.rank >= 0 else "a rank"
+            said = f"{who} only noticed the end of another one; the log does not hold what failed first"
+            return Diagnosis(Verdict.UNDETERMINED, said, (), (), (first.error.message,), _NOTHING_REMEDY)
+        lines = tuple(f"last line: {line}" for line in self.last_lines[-3:])
+        return Diagnosis(Verdict.UNDETERMINED, "there is no error in it", (), (), lines, _NOTHING_REMEDY)
+
+    def _of_errors(
+        self, own: Sequence[LogError], errors: Sequence[LogError], ends: Sequence[EndLine]
+    ) -> Diagnosis:
+        """Return the diagnosis of the first own error of a rank."""
+        root = [found for found in own if found.rank == self._first_rank >= 0]
+        first = min(root or own, key=lambda found: (found.error.lost_peer, found.order))
+        first, hint = _exception_after(first, own)
+        error = first.error
+        same = {
+            found.rank: found
+            for found in reversed(own)
+            if found.error.text == error.text and found.error.frame == error.frame and found.rank >= 0
+        }
+        ranks: tuple[int, ...] = tuple(sorted(same))
+        node = first.node
+        if not ranks:
+            ended = self._ended_first(ends)
+            ranks, node = (ended.ranks, ended.node) if ended else ((), node)
+        culprits = tuple(
+            Culprit(rank, self._node_of(rank, ends) or (node if len(ranks) == 1 else ""), error.message)
+            for rank in ranks[:MOST_CULPRITS]
+        )
+        if not culprits and node:
+            culprits = (Culprit(-1, node, error.message),)
+        who = ranks_in_words(ranks) if ranks else "a rank"
+        on = f" on {culprits[0].node}" if culprits and culprits[0].node and len(culprits) == 1 else ""
+        said = (
+            f"{who}{on} failed first: {error.message}" if len(ranks) < 2 else f"{who} failed: {error.message}"
+        )
+        row = error.row or (hint.error.row if hint else None)
+        evidence = [f"cause: {row.cause}"] if row else []
+        evidence += [hint.error.text] if hint else []
+        evidence += _consequence(errors)
+        evidence += [end.line for end in ends[:3]]
+        remedy = foreign(row) if row else _own_remedy(error)
+        verdict = row.verdict if row else Verdict.CRASHED
+        return Diagnosis(verdict, said, culprits, (), tuple(dict.fromkeys(evidence)), remedy)
+
+    def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
+        """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
+        ranks = [found.rank for found in errors if found.rank >= 0]
+        nodes = tuple(self._nodes.get(rank, "") for rank in range(max(ranks, default=-1) + 1))
+        printed = tuple(found.error for found in errors if found.rank >= 0)
+        if not printed:
+            printed = tuple(replace(found.error, rank=0) for found in errors)
+        diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
+        evidence = (*diagnosis.evidence, *(found.error.text for found in errors[:1]))
+        remedy = diagnosis.remedy
+        for pattern, replacement in _FOREIGN:
+            remedy = pattern.sub(replacement, remedy)
+        return replace(diagnosis, evidence=evidence, remedy=remedy)
+
+    def _of_report(self, report: LogError) -> Diagnosis:
+        """Return the diagnosis if only the launcher says which rank failed first."""
+        error = report.error
+        on = f" on {report.node}" if report.node else ""
+        culprit = Culprit(report.rank, report.node, error.message)
+        ended = _SIGNAL_NUMBER.sub(_with_name, error.text)
+        said = f"rank {report.rank}{on} failed first: it {ended}, and printed no error"
+        is_kill = "signal 9" in error.text
+        remedy = _REMEDIES[EndKind.SIGNAL if "signal" in error.text else EndKind.EXIT]
+        if is_kill:
+            remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+        return Diagnosis(Verdict.CRASHED, said, (culprit,), (), (error.message,), remedy)
+
+    def _of_end(self, end: EndLine, errors: Sequence[LogError]) -> Diagnosis:
+        """Return the diagnosis if only Slurm or a launcher says how ranks ended."""
+        ends = [other for other in self.ends() if other.kind is end.kind]
+        placed = next((other for other in ends if other.ranks or other.node), end)
+        ranks, node = placed.ranks, placed.node
+        if not ranks and end.kind in (EndKind.START, EndKind.MEMORY):
+            ended = self._ended_first(self.ends())
+            ranks, node = (ended.ranks, ended.node) if ended else ((), "")
+        is_whole_job = end.kind.value >= EndKind.TIME_LIMIT.value
+        culprits: tuple[Culprit, ...] = ()
+        if not is_whole_job:
+            culprits = tuple(Culprit(rank, node, placed.words) for rank in ranks[:MOST_CULPRITS])
+            if not culprits and node:
+                culprits = (Culprit(-1, node, placed.words),)
+        words = placed.words
+        said = words
+        if ranks and not is_whole_job:
+            said = (
+                f"{ranks_in_words(ranks)} on {node}: {words}" if node else f"{ranks_in_words(ranks)} {words}"
+            )
+        evidence = [other.line for other in ends[:4]]
+        evidence += [f"rank {found.rank}: {found.error.message}" for found in errors[:2] if found.rank >= 0]
+        evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
+        remedy = _REMEDIES[end.kind]
+        if "signal 9" in words or "Killed" in words:
+            remedy = f"often memory ran out: dmesg on the node shows OOM kills; then {_MEMORY_REMEDY}"
+        return Diagnosis(
+            _VERDICTS.get(end.kind, Verdict.CRASHED), said, culprits, (), tuple(evidence), remedy
+        )
+
+    def _ended_first(self, ends: Sequence[EndLine]) -> EndLine | None:
+        """Return the first end of named ranks that another rank did not cause."""
+        kinds = (EndKind.EXIT, EndKind.SIGNAL, EndKind.MEMORY)
+        return next((end for end in ends if end.ranks and end.kind in kinds), None)
+
+    def _node_of(self, rank: int, ends: Sequence[EndLine]) -> str:
+        if node := self._nodes.get(rank, ""):
+            return node
+        return next((end.node for end in ends if rank in end.ranks), "")
+
+
+def foreign(row: KnownError) -> str:
+    """Return the remedy of a known error, in words for a job that clusterrun did not start."""
+    remedy = row.remedy
+    for pattern, replacement in _FOREIGN:
+        remedy = pattern.sub(replacement, remedy)
+    return remedy
+
+
+def _with_name(match: re.Match[str]) -> str:
+    with suppress(ValueError):
+        return f"signal {match[1]} ({signal.Signals(int(match[1])).name})"
+    return match[0]
+
+
+def _is_report(error: Error) -> bool:
+    """Return whether a launcher reports the end of its rank, which printed no error."""
+    return re.match(r"(?:exited with code -?\d+|was killed by signal \d+)", error.text) is not None
+
+
+def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError, LogError | None]:
+    """Return the exception that a library's message without a place led to, and that message."""
+    if first.error.frame or first.error.row is None:
+        return first, None
+    for found in own:
+        is_near = 0 < found.order - first.order <= LINES_TO_EXCEPTION
+        if is_near and found.error.frame and (found.rank == first.rank or first.rank < 0):
+            return found, first
+    return first, None
+
+
+def _was_killed(errors: Sequence[LogError]) -> bool:
+    """Return whether all errors tell of a process that was killed."""
+    return all(
+        re.search(r"is killed by signal: Killed|exited unexpectedly", found.error.text) for found in errors
+    )
+
+
+def _consequence(errors: Sequence[LogError]) -> list[str]:
+    """Return one example of an error that followed from the first one."""
+    consequences = [found for found in errors if found.error.is_consequence and found.rank >= 0]
+    if not consequences:
+        return []
+    example = consequences[0]
+    return [f"a consequence: rank {example.rank} printed {example.error.text[:160]}"]
+
+
+def _own_remedy(error: Error) -> str:
+    where = (
+        f"look at {error.frame.partition(' ')[0]}" if error.frame else "look at what that rank printed before"
+    )
+    return f"{where}; the error is the program's own"

@@ -1,0 +1,99 @@
+"""Split the lines of a job's log by the rank that printed them; pure.
+
+Marks of launchers, time stamps and colours are removed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from clusterrun.model.frozen import frozen
+
+MOST_CHARACTERS = 4000
+# Pieces of a line that a progress bar has rewritten; the last ones are kept.
+MOST_STATES = 3
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+)
+_TIME = re.compile(
+    r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? ?"
+    r"(?!\[(?:INFO|ERROR|WARNING)\])"
+)
+_MPIRUN = re.compile(
+    r"^(?:\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\[(?:\d+,)?(\d+)\](?:\[[\w.-]+:\d+\])?<std(?:out|err)>:\s?"
+)
+_RAY = re.compile(r"^\x1b?\(\w+ pid=(\d+)(?:, ip=([\w.:]+))?\)\s?")
+_TEE = re.compile(r"^\[(?!rank\d)[A-Za-z_]\w*?\d+\]:\s?")
+_LABEL = re.compile(r"^\s{0,6}(\d{1,6}): ?")
+_PID = re.compile(r"^\[\d{3,}\] (?=\[rank\d)")
+_HOST = re.compile(r"^([A-Za-z][\w.-]*\d[\w.-]*): ")
+_STARTS_ERROR = re.compile(r'^(?:\[rank\d+\]:\s*)?(?:Traceback \(most recent call last\)|  File "|\[[EW] )')
+# A traceback that follows a progress bar on the same line.
+_INNER_HEADER = re.compile(r"(?<=\S)(?=Traceback \(most recent call last\))")
+
+
+@frozen
+class LogLine:
+    """One line of a log.
+
+    source: what tells apart processes whose lines are mixed; '' if nothing does
+    rank: the rank in front of the line, by srun -l or mpirun; -1 without one
+    node: the node in front of the line; '' without one
+    """
+
+    text: str
+    source: str = ""
+    rank: int = -1
+    node: str = ""
+
+
+class LineSplitter:
+    """Removes the marks in front of lines.
+
+    A number or a name with a colon is a mark only in a log in which errors begin behind such a mark.
+    """
+
+    def __init__(self) -> None:
+        self._is_labelled = False
+        self._hosts: set[str] = set()
+
+    def split(self, line: str) -> list[LogLine]:
+        """Return the states of one line, each without its marks."""
+        line = _ESCAPES.sub("", line)
+        states = [state for state in line.split("\r") if state][-MOST_STATES:] or [""]
+        return [line for state in states for line in self._without_marks(_shortened(state))]
+
+    def _without_marks(self, text: str) -> list[LogLine]:
+        source, rank, node = "", -1, ""
+        text = _TIME.sub("", text, count=1)
+        if mark := _MPIRUN.match(text):
+            rank, text = int(mark[1]), text[mark.end() :]
+        elif mark := _RAY.match(text):
+            source, node, text = mark[1], mark[2] or "", text[mark.end() :]
+        elif mark := self._label(text):
+            rank, text = int(mark[1]), text[mark.end() :]
+        elif mark := self._host(text):
+            node, text = mark[1], text[mark.end() :]
+        text = _TIME.sub("", text, count=1)
+        text = _PID.sub("", _TEE.sub("", text, count=1), count=1)
+        source = source or (str(rank) if rank >= 0 else node)
+        return [LogLine(part, source, rank, node) for part in _INNER_HEADER.split(text)]
+
+    def _label(self, text: str) -> re.Match[str] | None:
+        mark = _LABEL.match(text)
+        if mark and not self._is_labelled:
+            self._is_labelled = _STARTS_ERROR.match(text[mark.end() :]) is not None
+        return mark if self._is_labelled else None
+
+    def _host(self, text: str) -> re.Match[str] | None:
+        mark = _HOST.match(text)
+        if mark and mark[1] not in self._hosts and _STARTS_ERROR.match(text[mark.end() :]):
+            self._hosts.add(mark[1])
+        return mark if mark and mark[1] in self._hosts else None
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[: MOST_CHARACTERS // 2]} … {text[-MOST_CHARACTERS // 2 :]}"

@@ -1,0 +1,271 @@
+"""Diagnose log files of any job. Files of any size are read in bounded memory and time."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
+
+from clusterrun.diagnosis.job_log import JobLog, LogError
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.size import gibibytes
+
+STDIN = "-"
+CHUNK = 4 << 20
+# Chunks at the beginning and at the end of a long file that are read closely.
+WHOLE_CHUNKS = 2
+# Bytes of the middle of all files that are read around places which look like errors.
+MOST_AROUND = 16 << 20
+BEFORE, AFTER = 4096, 12288
+# A file up to this size is read whole.
+SMALL = 1 << 20
+# The last bytes are read in any case.
+LAST = 8192
+# Places in one chunk of the middle that are read.
+MOST_PLACES = 256
+# Seconds for the middle of all files. Then the rest of the middle is skipped.
+SCAN_SECONDS = 60.0
+MOST_FILES = 4096
+MOST_ERRORS = 64
+# In the middle of a long file only lines with one of these are read, and the lines around them.
+_NEEDLES = (
+    *(b"Traceback (most recent call", b"Error: ", b"Watchdog caught", b"srun: error", b"slurmstepd"),
+    *(b"Root Cause (first", b"ut of memory", b"ut Of Memory", b"oom_kill", b"oom-kill", b"exited on signal"),
+    *(b"return code = ", b"terminate called after", b"Fatal Python error"),
+)
+# Elsewhere any line that may belong to an error is read, and the lines around it.
+_MAYBE = re.compile(
+    rb"(?i)error|exception|traceback|fail|abort|kill|fatal|watchdog|slurm|srun|nccl|usage:|terminat|timeout"
+    rb"|timed out|signal|exit|File \"|mpirun|denied|not found|memory|cancel|closed|reset|HYDRA|assert"
+)
+_RANK = re.compile(
+    r"(?:^|[^A-Za-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?:\D|$)|/attempt_\d+/(\d+)/(?:stdout|stderr)\.log$"
+)
+_LOG_NAMES = (".log", ".out", ".err", ".txt")
+
+
+@frozen
+class ReadFile:
+    """A file that was read.
+
+    size: bytes of the file, or of all that stdin held
+    read: bytes whose lines were all read
+    scanned: bytes that were searched for errors only
+    """
+
+    path: str
+    size: int
+    read: int
+    scanned: int
+
+    @property
+    def skipped(self) -> int:
+        return self.size - self.read - self.scanned
+
+
+@frozen
+class LogReport:
+    """The diagnosis of log files, with the errors in them."""
+
+    files: tuple[ReadFile, ...]
+    diagnosis: Diagnosis
+    errors: tuple[LogError, ...]
+    more_errors: int = 0
+
+    @property
+    def has_failure(self) -> bool:
+        return bool(self.errors) or self.diagnosis.verdict is not Verdict.UNDETERMINED
+
+
+def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], float]) -> LogReport:
+    """Return the diagnosis of log files, globs, directories, or ``-`` for stdin.
+
+    Raise ``BadInput`` if none of them can be read.
+    """
+    log, reader = JobLog(), _BoundedReader(clock)
+    files, problems = [], []
+    for path in expanded(names):
+        rank = _RANK.search(path)
+        log.begin_file(int(rank[1] or rank[2]) if rank else -1)
+        try:
+            if path == STDIN:
+                files.append(reader.read(log, "stdin", stdin, is_seekable=False))
+                continue
+            with open(path, "rb", buffering=0) as file:
+                is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                files.append(reader.read(log, path, file, is_regular))
+        except OSError as error:
+            problems.append(f"{path} cannot be read: {error.strerror or error}")
+    if not files:
+        raise BadInput("; ".join(problems), "name log files that exist, a glob in quotes, or - for stdin")
+    diagnosis = log.diagnose()
+    notes = [*problems, *_not_read(files), *reader.notes()]
+    diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
+    errors = log.errors()
+    return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Return the files that ``names`` mean, each once. Raise ``BadInput`` for a glob without files."""
+    paths: list[str] = []
+    for name in names:
+        if name == STDIN or not (os.path.isdir(name) or glob.has_magic(name)) or os.path.isfile(name):
+            paths.append(name)
+            continue
+        if os.path.isdir(name):
+            matches = sorted(
+                os.path.join(folder, file)
+                for folder, _, files in os.walk(name)
+                for file in files
+                if file.endswith(_LOG_NAMES)
+            )
+        else:
+            matches = sorted(path for path in glob.glob(name, recursive=True) if not os.path.isdir(path))
+        if not matches:
+            raise BadInput(
+                f"{name} holds no log files", f"files that end with {', '.join(_LOG_NAMES)} are read"
+            )
+        paths += matches
+    unique = {path if path == STDIN else os.path.realpath(path): path for path in reversed(paths)}
+    if len(unique) > MOST_FILES:
+        raise BadInput(f"these are {len(unique)} files", f"name at most {MOST_FILES}")
+    return list(reversed(unique.values()))
+
+
+class _BoundedReader:
+    """Reads the beginning and the end of a file whole, and the middle around places that look like errors."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until = clock() + SCAN_SECONDS
+        self._around = MOST_AROUND
+        self._unread_places = 0
+
+    def notes(self) -> list[str]:
+        """Return what was left out of the places that look like errors."""
+        if not self._unread_places:
+            return []
+        return [f"{self._unread_places} more places that look like errors were not read"]
+
+    def read(self, log: JobLog, path: str, file: BinaryIO, is_seekable: bool) -> ReadFile:
+        """Read one file into ``log``."""
+        size = os.fstat(file.fileno()).st_size if is_seekable else 0
+        pending: deque[bytes] = deque()
+        count = read = scanned = total = 0
+        lines, rest = _LineFeeder(log), b""
+        while data := _chunk(file):
+            total += len(data)
+            count += 1
+            # Chunks end with a line.
+            data = rest + data
+            cut = data.rfind(b"\n") + 1 or len(data)
+            chunk, rest = data[:cut], data[cut:]
+            pending.append(chunk)
+            if len(pending) <= WHOLE_CHUNKS:
+                continue
+            oldest = pending.popleft()
+            if count <= 2 * WHOLE_CHUNKS:
+                self._read_closely(lines, oldest)
+                read += len(oldest)
+            elif self._clock() < self._until:
+                self._search(lines, oldest)
+                scanned += len(oldest)
+            elif is_seekable and size - total > WHOLE_CHUNKS * CHUNK:
+                file.seek(size - WHOLE_CHUNKS * CHUNK)
+                pending.clear()
+                rest = b""
+        pending.append(rest)
+        for chunk in pending:
+            self._read_closely(lines, chunk)
+            read += len(chunk)
+            last = chunk[max(lines.at, len(chunk) - LAST) :]
+            lines.feed(last)
+        lines.end()
+        return ReadFile(path, max(size, total), read, scanned)
+
+    def _read_closely(self, lines: _LineFeeder, chunk: bytes) -> None:
+        """Read the lines of a chunk that may belong to an error, and the lines around them."""
+        if len(chunk) <= SMALL:
+            lines.feed(chunk)
+            lines.at = len(chunk)
+            return
+        lines.at = 0
+        for match in _MAYBE.finditer(chunk):
+            if match.start() >= lines.at:
+                lines.feed_around(chunk, match.start())
+
+    def _search(self, lines: _LineFeeder, chunk: bytes) -> None:
+        """Read the lines of a chunk around its needles, while there is room for them."""
+        places = sorted(place for needle in _NEEDLES for place in _places(chunk, needle))
+        lines.at = 0
+        for place in places:
+            if place < lines.at:
+                continue
+            if self._around <= 0:
+                self._unread_places += 1
+                lines.at = place + AFTER
+            else:
+                self._around -= lines.feed_around(chunk, place)
+
+
+class _LineFeeder:
+    """Cuts bytes into lines. ``at`` is the end of what was read of the current chunk."""
+
+    def __init__(self, log: JobLog) -> None:
+        self._log = log
+        self._rest = b""
+        self.at = 0
+
+    def feed(self, data: bytes) -> None:
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        for line in complete:
+            self._log.hear(line.decode("utf-8", "replace"))
+
+    def feed_around(self, chunk: bytes, place: int) -> int:
+        """Read whole lines around ``place`` that were not read before. Return how many bytes that were."""
+        start = max(self.at, chunk.rfind(b"\n", 0, max(0, place - BEFORE)) + 1)
+        if start > self.at:
+            self.end()
+        end = chunk.find(b"\n", place + AFTER) + 1 or len(chunk)
+        self.feed(chunk[start:end])
+        self.at = end
+        return end - start
+
+    def end(self) -> None:
+        """Read a line without an end."""
+        if self._rest:
+            self._log.hear(self._rest.decode("utf-8", "replace"))
+        self._rest = b""
+
+
+def _places(chunk: bytes, needle: bytes) -> Iterator[int]:
+    """Yield the places of ``needle``, at most one in ``AFTER`` bytes."""
+    place = chunk.find(needle)
+    for _ in range(MOST_PLACES):
+        if place < 0:
+            return
+        yield place
+        place = chunk.find(needle, place + AFTER)
+
+
+def _chunk(file: BinaryIO) -> bytes:
+    """Return the next ``CHUNK`` bytes; fewer at the end only."""
+    parts, missing = [], CHUNK
+    while missing and (part := file.read(missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _not_read(files: Sequence[ReadFile]) -> Iterator[str]:
+    for file in files:
+        if file.scanned or file.skipped:
+            text = f"{file.path} has {gibibytes(file.size)}: its beginning and end were read"
+            text += f", {gibibytes(file.scanned)} between them were only searched for errors"
+            yield text + (f", {gibibytes(file.skipped)} were not read" if file.skipped else "")

@@ -1,0 +1,50 @@
+"""`diagnose --log` as a command: text, JSON that fits its schema, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterrun.cli import json_schemas
+from tests.cli.conftest import CommandLine
+
+LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
+
+
+def test_the_first_failure_is_printed(clusterrun: CommandLine) -> None:
+    done = clusterrun("diagnose", "--log", str(LOGS / "torchrun-value-error.txt"))
+    assert done.code == 0
+    assert done.out.startswith(
+        "crashed: rank 3 on gpu07 failed first: ValueError: expected 512 tokens, got 513"
+    )
+
+
+def test_a_log_without_an_error_has_an_exit_code_of_its_own(clusterrun: CommandLine) -> None:
+    done = clusterrun("diagnose", "--log", str(LOGS / "no-error-finished.txt"))
+    assert done.code == 1 and "there is no error in it" in done.out and "saved to out/model.pt" in done.out
+
+
+def test_the_json_fits_its_schema_and_names_file_and_line(clusterrun: CommandLine) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is of the extra dev")
+    done = clusterrun("diagnose", "--json", "--log", str(LOGS / "mpirun-exception-tagged.txt"))
+    document = json.loads(done.out)
+    jsonschema.validate(document, json.loads(json_schemas.text("diagnose-log")))
+    assert [(error["rank"], error["file"], error["line"]) for error in document["errors"]] == [
+        (1, "/home/p/hvd_train.py", 52)
+    ]
+
+
+def test_stdin_is_read(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "clusterrun", "diagnose", "--log", "-"]
+    with open(LOGS / "srun-oom-kill.txt", "rb") as file:
+        done = subprocess.run(program, stdin=file, capture_output=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(b"out of memory: ranks 1-3 on nid001277")
+
+
+def test_wrong_words_are_refused(clusterrun: CommandLine) -> None:
+    assert clusterrun("diagnose", "--log", "missing.out").code == 2
+    assert clusterrun("diagnose", "one", "two").code == 2

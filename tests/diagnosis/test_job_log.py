@@ -1,0 +1,388 @@
+"""Logs of failed jobs that other launchers started: the first failure is named with its rank, line and cause.
+
+Each log is written for this test, in the style of the thread that is named. The reader was written without a
+look at the logs that are marked ``held``; ``docs/figures.md`` has the score of both parts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from clusterrun.diagnosis.job_log import JobLog
+from clusterrun.diagnosis.log_lines import LineSplitter
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+
+LOGS = Path(__file__).resolve().parents[1] / "recorded" / "foreign-logs"
+
+
+class Answer(NamedTuple):
+    """What must be said of a log.
+
+    source: the thread whose style it has; ``-``: none
+    ranks: the ranks to blame; (): the log does not show which
+    words: each must be said, or one of several that ``|`` separates
+    place: the file and line of the user's code; '': none
+    nodes: each must be named
+    held: not looked at before the reader was finished
+    """
+
+    source: str
+    ranks: tuple[int, ...]
+    words: tuple[str, ...]
+    place: str
+    nodes: tuple[str, ...]
+    held: bool
+
+
+EXPECTED = {
+    "torchrun-value-error": Answer(
+        "Vision-CAIR/MiniGPT-4#237",
+        (3,),
+        ("ValueError: expected 512 tokens, got 513",),
+        "collate.py:41",
+        (),
+        False,
+    ),
+    "torchrun-unmarked-old": Answer(
+        "Facico/Chinese-Vicuna#113",
+        (0,),
+        ("RuntimeError: The size of tensor a (4096)",),
+        "layers.py:77",
+        (),
+        False,
+    ),
+    "torchrun-sigkill": Answer("lzhxmu/CPPO#6", (2,), ("SIGKILL",), "", (), False),
+    "torchrun-oom-eight-ranks": Answer(
+        "huggingface/accelerate#1519", (5,), ("CUDA out of memory",), "train_enc.py:371", (), False
+    ),
+    "torchrun-error-file": Answer(
+        "KellerJordan/modded-nanogpt#15", (6,), ("KeyError: 'embed.weight'",), "train_gpt2.py:133", (), False
+    ),
+    "torchrun-import-error-all": Answer(
+        "Facico/Chinese-Vicuna#113",
+        (0, 1),
+        ("ModuleNotFoundError: No module named 'einops'",),
+        "models.py:4",
+        (),
+        False,
+    ),
+    "torchrun-argparse": Answer(
+        "OpenDriveLab/DriveLM#40", (0,), ("unrecognized arguments: --accum_iters 4",), "", (), False
+    ),
+    "torchrun-segfault": Answer("NVIDIA/Megatron-LM#1880", (1,), ("SIGSEGV",), "", (), True),
+    "torchrun-watchdog": Answer(
+        "XPixelGroup/BasicSR#737", (2,), ("ALLREDUCE", "SeqNum=808|collective 808"), "", (), False
+    ),
+    "watchdog-all-ranks": Answer(
+        "hiyouga/LlamaFactory#7396", (), ("ALLREDUCE", "every rank|all ranks|which rank"), "", (), False
+    ),
+    "watchdog-old-style": Answer("OFA-Sys/OFA#271", (), ("ALLREDUCE",), "", (), True),
+    "exception-then-watchdog": Answer(
+        "pytorch/pytorch#118369",
+        (4,),
+        ("FloatingPointError: loss became nan at step 96",),
+        "loop.py:21",
+        (),
+        False,
+    ),
+    "srun-plain-time-limit": Answer("desihub/desitarget#628", (), ("time limit",), "", (), False),
+    "srun-oom-kill": Answer("chrisknewman/tusas#149", (1, 2, 3), ("memory",), "", ("nid001277",), False),
+    "srun-oom-kill-old": Answer("ZwwWayne/K-Net#30", (0,), ("memory",), "", ("gpu20-15",), False),
+    "batch-killed-line": Answer("ArjunaCluster/ArjunaUsers#52", (), ("memory",), "", (), False),
+    "srun-labelled-exception": Answer(
+        "NVIDIA-NeMo/Speech#5819",
+        (5,),
+        ("RuntimeError: shape '[8, 128]' is invalid",),
+        "pretrain.py:276",
+        ("n07",),
+        False,
+    ),
+    "srun-peer-reset-first-in-file": Answer(
+        "NVIDIA/nccl#795", (9,), ("AssertionError: vocabulary size changed",), "tok.py:15", (), True
+    ),
+    "srun-unlabelled-two-ranks": Answer(
+        "facebookresearch/DiT#79", (9,), ("IndexError: list index out of range",), "train.py:208", (), False
+    ),
+    "lightning-misconfiguration": Answer(
+        "Lightning-AI/pytorch-lightning#16828",
+        (3,),
+        ("MisconfigurationException", "But your machine only has: [0]"),
+        "fit.py:22",
+        (),
+        True,
+    ),
+    "lightning-ddp-init-then-error": Answer(
+        "Lightning-AI/pytorch-lightning#4442", (), ("CUDA out of memory",), "net.py:118", (), False
+    ),
+    "lightning-sigterm-exception": Answer(
+        "Lightning-AI/pytorch-lightning#20542",
+        (),
+        ("PermissionError", "runs/ckpt/last.ckpt"),
+        "callbacks.py:33",
+        (),
+        False,
+    ),
+    "accelerate-rich-traceback": Answer(
+        "huggingface/accelerate#1192", (4,), ("uncorrectable ECC error",), "train_text.py:441", (), False
+    ),
+    "accelerate-simple-called-process": Answer(
+        "huggingface/accelerate#1918", (), ("KeyError: 'input_ids'",), "sft.py:44", (), False
+    ),
+    "accelerate-pdsh-port-taken": Answer(
+        "huggingface/accelerate#3312",
+        (),
+        ("EADDRINUSE|ddress already in use",),
+        "qwen.py:59",
+        ("gpu315",),
+        True,
+    ),
+    "deepspeed-sigkill": Answer("deepspeedai/DeepSpeed#3232", (1,), ("signal 9|SIGKILL|-9",), "", (), False),
+    "deepspeed-exception": Answer(
+        "deepspeedai/DeepSpeed#1581",
+        (),
+        ("AssertionError: Check batch related parameters",),
+        "pretrain.py:166",
+        (),
+        False,
+    ),
+    "deepspeed-bus-error": Answer(
+        "deepspeedai/DeepSpeed#4000", (1,), ("shared memory|-7|SIGBUS",), "", (), False
+    ),
+    "mpirun-exception-tagged": Answer(
+        "horovod/horovod#2097", (1,), ("ValueError: negative learning rate",), "hvd_train.py:52", (), False
+    ),
+    "mpirun-signal": Answer("Kay1794/Aware-of-the-history#2", (1,), ("signal 9",), "", ("c31",), False),
+    "mpirun-untagged-exit": Answer(
+        "horovod/horovod#1421", (0,), ("FileNotFoundError", "train-00001.tar"), "train_mpi.py:33", (), False
+    ),
+    "rendezvous-timeout": Answer(
+        "pytorch/pytorch#107021",
+        (),
+        ("timed out after 60s while trying to connect|The client socket has timed out", "1234"),
+        "",
+        (),
+        False,
+    ),
+    "port-taken-srun": Answer(
+        "NVIDIA/Megatron-LM#1371", (0,), ("EADDRINUSE|ddress already in use",), "initialize.py:343", (), False
+    ),
+    "torchrun-tee-default-prefix": Answer(
+        "huggingface/nanotron#115",
+        (6,),
+        ("ValueError: Unknown activation 'swiglu2'",),
+        "activations.py:32",
+        (),
+        False,
+    ),
+    "ray-actor": Answer(
+        "meta-pytorch/torchx#540", (), ("ZeroDivisionError: division by zero",), "ddp.py:67", (), False
+    ),
+    "ecc-megatron": Answer(
+        "pytorch/pytorch#63174", (31,), ("uncorrectable ECC error", "exclude"), "", ("r7i4n5",), False
+    ),
+    "pyxis-container": Answer(
+        "NVIDIA/pyxis#61",
+        (1,),
+        ("failed to execute: /bin/bash: No such file or directory|couldn't start container",),
+        "",
+        (),
+        True,
+    ),
+    "slurm-script-missing": Answer(
+        "ArjunaCluster/ArjunaUsers#21",
+        (0,),
+        ("No such file or directory", "train_all.py"),
+        "",
+        ("c002",),
+        True,
+    ),
+    "command-not-found": Answer("-", (), ("command not found",), "", (), False),
+    "device-assert": Answer(
+        "pytorch/pytorch#55027",
+        (2,),
+        ("device-side assert triggered", "CUDA_LAUNCH_BLOCKING"),
+        "loss.py:64",
+        (),
+        False,
+    ),
+    "bus-error-worker": Answer(
+        "NVlabs/Deep_Object_Pose#297", (), ("shared memory",), "train.py:401", (), False
+    ),
+    "dataloader-worker-exception": Answer(
+        "facebookresearch/mmf#441",
+        (1,),
+        ("UnidentifiedImageError: cannot identify image file",),
+        "ds.py:29",
+        (),
+        True,
+    ),
+    "mp-spawn": Answer(
+        "pytorch/examples#1279",
+        (),
+        ("RuntimeError: snapshot is from another model",),
+        "multi.py:40",
+        (),
+        True,
+    ),
+    "time-limit-after-hang": Answer(
+        "sxs-collaboration/spectre#3565", (2,), ("FileNotFoundError", "tokenizer.json"), "tok.py:5", (), False
+    ),
+    "cancelled-by-user": Answer("-", (), ("cancelled",), "", (), False),
+    "preempted": Answer("MFlowCode/MFC#1771", (), ("preempt",), "", (), False),
+    "node-failure": Answer("-", (), ("gn07", "fail"), "", ("gn07",), False),
+    "nccl-warn-then-oom": Answer("NVIDIA/nccl#1235", (3,), ("out of memory",), "tune.py:58", (), False),
+    "nccl-system-error-interface": Answer(
+        "NVIDIA/nccl#697",
+        (),
+        ("no socket interface found|Bootstrap : no socket interface",),
+        "train.py:30",
+        (),
+        False,
+    ),
+    "ib-completion-error": Answer(
+        "NVIDIA/nccl-tests#252", (), ("Got completion from peer|RDMA",), "", (), True
+    ),
+    "syntax-error": Answer(
+        "OEvortex/unsloth#4", (0,), ("SyntaxError: '(' was never closed",), "gpu.py:88", (), False
+    ),
+    "hydra-error": Answer("-", (0,), ("ConfigAttributeError", "optimizer"), "train.py:25", (), False),
+    "timestamps-in-front": Answer(
+        "intelligent-machine-learning/dlrover#443",
+        (1,),
+        ("StopIteration|RuntimeError: generator raised StopIteration",),
+        "feed.py:17",
+        (),
+        False,
+    ),
+    "ansi-and-bars": Answer(
+        "PKU-YuanGroup/UniWorld#46",
+        (7,),
+        ("TypeError: unsupported operand type(s) for +: 'NoneType' and 'Tensor'",),
+        "train.py:588",
+        (),
+        True,
+    ),
+    "driver-too-old": Answer(
+        "pytorch/pytorch#79847", (0,), ("NVIDIA driver on your system is too old",), "ini.py:20", (), True
+    ),
+    "disk-full-checkpoint": Answer(
+        "NVIDIA/Megatron-LM#878", (0,), ("No space left on device",), "ckpt.py:77", (), True
+    ),
+    "gloo-connect-refused": Answer(
+        "Lightning-AI/pytorch-lightning#18466",
+        (),
+        ("Name or service not known|gaierror|host",),
+        "run.py:14",
+        (),
+        True,
+    ),
+    "no-error-finished": Answer("-", (), ("no error",), "", (), False),
+    "no-error-cut-off": Answer("-", (), ("no error",), "", (), False),
+    "warnings-only": Answer("-", (), ("no error",), "", (), False),
+    "survived-then-real": Answer(
+        "TuragaLab/flyvis#13",
+        (),
+        ("RuntimeError: optimizer state has 12 groups, model has 11",),
+        "opt.py:12",
+        (),
+        False,
+    ),
+    "interleaved-no-prefix": Answer(
+        "open-mmlab/mmdetection#291",
+        (0, 1),
+        ("RuntimeError: Given groups=1, weight of size [64, 3, 7, 7]",),
+        "train.py:108",
+        (),
+        False,
+    ),
+    "sigill-from-srun": Answer("-", (4,), ("Illegal instruction",), "", ("zen1-03",), False),
+    "exit-code-only": Answer("NVIDIA/pyxis#135", (12,), ("exit code 7",), "", ("node13",), False),
+    "two-attempts-torchrun-restarts": Answer(
+        "pytorch/pytorch#64926", (1,), ("RuntimeError: stream ended early",), "main.py:51", (), False
+    ),
+    "hostile-bytes": Answer("-", (2,), ("ValueError: bad",), "b.py:3", (), True),
+    "quota": Answer("espnet/espnet#1185", (), ("Disk quota exceeded",), "trainer.py:412", (), False),
+}
+
+
+def diagnosed(text: str) -> Diagnosis:
+    log = JobLog()
+    log.begin_file()
+    for line in text.split("\n"):
+        log.hear(line)
+    return log.diagnose()
+
+
+def test_every_log_has_an_answer_and_fifteen_were_held_back() -> None:
+    assert {path.stem for path in LOGS.iterdir()} == {*EXPECTED}
+    assert len(EXPECTED) >= 60 and sum(answer.held for answer in EXPECTED.values()) == 15
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_first_failure_of_a_log_is_named(name: str) -> None:
+    answer = EXPECTED[name]
+    diagnosis = diagnosed((LOGS / f"{name}.txt").read_bytes().decode("utf-8", "replace"))
+    whys = [culprit.why for culprit in diagnosis.culprits]
+    told = "\n".join((diagnosis.said, *whys, *diagnosis.evidence, diagnosis.remedy))
+    assert tuple(culprit.rank for culprit in diagnosis.culprits if culprit.rank >= 0) == answer.ranks
+    missing = [
+        words
+        for words in answer.words
+        if not re.search("|".join(map(re.escape, words.split("|"))), told, re.IGNORECASE)
+    ]
+    assert missing == []
+    assert answer.place in diagnosis.said
+    nodes = {culprit.node for culprit in diagnosis.culprits}
+    assert [node for node in answer.nodes if node not in nodes and node not in diagnosis.said] == []
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "3: ", " 3: ", "[default3]:", "[rank3]: ", "2025-01-02T03:04:05.678Z ", "[1,3]<stderr>:"]
+)
+def test_marks_in_front_of_lines_do_not_hide_an_error(mark: str) -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/a/b.py", line 7, in go',
+        "    x()",
+        "KeyError: 'x'",
+    ]
+    diagnosis = diagnosed("\n".join(mark + line for line in lines))
+    assert "KeyError: 'x', at b.py:7 (go)" in diagnosis.said
+    is_rank = mark in ("3: ", " 3: ", "[rank3]: ", "[1,3]<stderr>:")
+    assert [culprit.rank for culprit in diagnosis.culprits] == ([3] if is_rank else [])
+
+
+@pytest.mark.parametrize("line", ["12: loss 0.3", "n12: 0.3 s", "Epoch 3: 10%"])
+def test_a_number_or_a_name_before_a_colon_is_no_mark_by_itself(line: str) -> None:
+    (part,) = LineSplitter().split(line)
+    assert (part.text, part.rank, part.node) == (line, -1, "")
+
+
+def test_ranks_whose_lines_are_mixed_are_read_apart() -> None:
+    lines = {
+        1: ["Traceback (most recent call last):", '  File "/a.py", line 1, in one', "ValueError: first"],
+        2: [
+            "Traceback (most recent call last):",
+            '  File "/a.py", line 2, in two',
+            "RuntimeError: Connection closed by peer",
+        ],
+    }
+    mixed = [f"{rank}: {lines[rank][place]}" for place in range(3) for rank in (2, 1)]
+    diagnosis = diagnosed("\n".join(mixed))
+    assert [culprit.rank for culprit in diagnosis.culprits] == [1]
+    assert any(line.startswith("a consequence: rank 2") for line in diagnosis.evidence)
+
+
+def test_a_log_of_consequences_blames_nobody() -> None:
+    diagnosis = diagnosed("[rank4]: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.1]:80")
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.UNDETERMINED, ())
+    assert "rank 4 only noticed" in diagnosis.said
+
+
+def test_an_empty_log_says_what_would_help() -> None:
+    diagnosis = diagnosed("")
+    assert diagnosis.said == "there is no error in it" and "sacct -j JOB" in diagnosis.remedy

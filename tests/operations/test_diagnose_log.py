@@ -1,0 +1,98 @@
+"""Log files are read in bounded memory: the beginning, the end, and what looks like an error between them."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.operations import diagnose_log
+from clusterrun.operations.diagnose_log import LogReport, diagnose_logs, expanded
+
+ERROR = """[rank2]: Traceback (most recent call last):
+[rank2]:   File "/a/train.py", line 5, in main
+[rank2]:     go()
+[rank2]: KeyError: 'x'
+"""
+STEP = "step 1 of 100 done\n"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"CHUNK": 4096, "SMALL": 512, "BEFORE": 64, "AFTER": 512, "LAST": 128}.items():
+        monkeypatch.setattr(diagnose_log, name, value)
+
+
+def read(*names: str, seconds: Any = None, stdin: bytes = b"") -> LogReport:
+    times = iter(seconds or ())
+    return diagnose_logs(names, io.BytesIO(stdin), lambda: next(times, 0.0))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("place", [0, 300, 1500, 2990])
+@pytest.mark.parametrize("by", ["file", "stdin"])
+def test_an_error_anywhere_in_a_long_log_is_found(tmp_path: Path, place: int, by: str) -> None:
+    text = STEP * place + ERROR + STEP * (3000 - place)
+    path = tmp_path / "slurm-1.out"
+    path.write_text(text)
+    report = read(str(path)) if by == "file" else read("-", stdin=text.encode())
+    assert [culprit.rank for culprit in report.diagnosis.culprits] == [2]
+    assert "KeyError: 'x', at train.py:5 (main)" in report.diagnosis.said
+    (file,) = report.files
+    assert (file.size, file.skipped) == (len(text), 0) and file.scanned > len(text) / 2
+    assert any("between them were only searched for errors" in line for line in report.diagnosis.evidence)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_what_time_does_not_allow_is_left_out_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(STEP * 5000 + ERROR)
+    report = read(str(path), seconds=[0.0, 1000.0])
+    (file,) = report.files
+    assert file.skipped > 0 and file.read + file.scanned + file.skipped == file.size
+    assert any("were not read" in line for line in report.diagnosis.evidence)
+    assert [culprit.rank for culprit in report.diagnosis.culprits] == [2]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_log_full_of_errors_is_read_within_its_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diagnose_log, "MOST_AROUND", 4096)
+    path = tmp_path / "a.log"
+    path.write_text(ERROR * 2000)
+    report = read(str(path))
+    assert len(report.errors) == diagnose_log.MOST_ERRORS and report.more_errors > 0
+    assert any(
+        "more places that look like errors were not read" in line for line in report.diagnosis.evidence
+    )
+
+
+def test_several_files_globs_and_directories(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for rank in (0, 2):
+        (tmp_path / "logs" / f"rank{rank}.log").write_text(ERROR.replace("[rank2]: ", "") if rank else STEP)
+    os.symlink(tmp_path / "logs" / "rank0.log", tmp_path / "same.log")
+    names = (str(tmp_path / "logs"), str(tmp_path / "logs" / "*.log"), str(tmp_path / "same.log"))
+    assert len(expanded(names)) == 2
+    report = read(*names, str(tmp_path / "missing.out"))
+    assert [culprit.rank for culprit in report.diagnosis.culprits] == [2]
+    assert any("missing.out cannot be read" in line for line in report.diagnosis.evidence)
+
+
+def test_nothing_to_read_is_bad_input(tmp_path: Path) -> None:
+    for name in ("missing.out", "*.nothing"):
+        with pytest.raises(BadInput):
+            read(str(tmp_path / name))
+    with pytest.raises(BadInput):
+        read(str(tmp_path))
+
+
+def test_hostile_bytes_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "a.out"
+    path.write_bytes(bytes(range(256)) * 40 + b"\r" * 5000 + b"\x1b[31m" + ERROR.encode() + b"\xff\x00" * 100)
+    assert "KeyError: 'x'" in read(str(path)).diagnosis.said
