@@ -34,7 +34,7 @@ _USAGE_CODE, _NOT_EXECUTABLE, _NOT_FOUND = 2, 126, 127
 # Errors of other machines, services and processes, which may do better the next time.
 _ELSEWHERE = re.compile(
     r"(?:[A-Za-z_]\w*\.)*\w*(?:Connection|Connect|Timeout|HTTP|URL|SSL|socket|gaierror|Network|DistStore|Dist\w*Error"
-    r"|Remote|IncompleteRead|BrokenPipe|EOFError|CommError|ClientError|Botocore|Protocol|ProcessExited|CalledProcess)\w*(?::|$)"
+    r"|Remote|IncompleteRead|BrokenPipe|EOFError|CommError|ClientError|Botocore|Protocol|ProcessExited|CalledProcess|ExceptionGroup)\w*(?::|$)"
     r"|.*(?:[Tt]imed out|[Cc]onnection (?:refused|reset|closed)|closed by (?:remote )?peer|[Uu]nreachable"
     r"|Temporary failure|Too [Mm]any [Rr]equests|Service [Uu]navailable|NCCL error|\b(?:429|50[234])\b)"
 )
