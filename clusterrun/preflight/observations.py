@@ -30,7 +30,7 @@ class GroupTest:
     seconds: float = 0.0
     ways: tuple[tuple[int, float], ...] = ()  # of a pair: GB/s of what each node sent
     why: str = ""  # another reason to fail
-    transports: tuple[str, ...] = ()  # networks that NCCL chose
+    transports: tuple[tuple[int, str], ...] = ()  # by node: the network that NCCL chose
 
     @property
     def is_good(self) -> bool:

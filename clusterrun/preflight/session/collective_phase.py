@@ -11,7 +11,13 @@ from clusterrun.preflight.causes.pair_search import Search
 from clusterrun.preflight.causes.rates import levels
 from clusterrun.preflight.causes.slow_parts import slow_parts
 from clusterrun.preflight.observations import GroupTest, Pair
-from clusterrun.preflight.session import expected_bandwidth, network_phase, pair_findings, port_sweep
+from clusterrun.preflight.session import (
+    expected_bandwidth,
+    network_phase,
+    pair_findings,
+    port_sweep,
+    transport_findings,
+)
 from clusterrun.preflight.session.group_tests import HALF, PAIR, PRODUCT, SET, GroupTests
 from clusterrun.preflight.session.precedence import OF_PAIRS
 from clusterrun.preflight.session.state import NodeFinding, SessionState
@@ -190,7 +196,8 @@ class WholeSet:
 
     def _passed(self, test: GroupTest) -> None:
         self._state.set_passed = True
-        self._state.write("set", expected_bandwidth.of_set(self._state, test))
+        of_rate, of_network = expected_bandwidth.of_set, transport_findings.of_set
+        self._state.write("set", [*of_rate(self._state, test), *of_network(self._state, test)])
 
     def _hasten(self, test: GroupTest) -> Waits:
         """Search slow nodes with tests of pairs, unless they ran. Then search slow parts of a slow set."""

@@ -21,9 +21,6 @@ _SLOW_ALONE = (
     "nvidia-smi topo -m and nvidia-smi nvlink --status on the node: do its GPUs meet over NVLink? "
     "is NCCL_P2P_DISABLE, NCCL_ALGO or NCCL_NVLS_ENABLE set?"
 )
-_SOCKETS = (
-    "see NCCL_DEBUG=INFO: is NCCL_IB_DISABLE set, NCCL_IB_HCA wrong, or libibverbs missing in the container?"
-)
 _OF_TWO = "ml-engineering: {} with it; four fifths of the lower"
 
 
@@ -49,6 +46,7 @@ TABLE = (
     KnownBandwidth("H100", 4, 0, 290, "ml-engineering: 363; four fifths"),
     KnownBandwidth("H200", 4, 0, 290, "ml-engineering: 363; four fifths"),
     KnownBandwidth("B200", 8, 0, 545, _OF_TWO.format("682 without NVLink SHARP, 838")),
+    KnownBandwidth("MI300X", 8, 0, 224, "ROCm blogs: 7 xGMI links with 48 GB/s each, 336; two thirds"),
     KnownBandwidth("A100", 8, 1600, 185, "OCI ncclscout: floor for two nodes"),
     KnownBandwidth("H100", 8, 3200, 309, "387 with 1 GiB on 16 GPUs (published); four fifths"),
     KnownBandwidth("H200", 8, 3200, 250, "GCP a3-ultra: floor of its start-up test; OCI's is 440"),
@@ -72,17 +70,12 @@ def row(gpu: str, gpus: int, gigabits: int, nodes: int) -> KnownBandwidth | None
 
 
 def of_set(state: SessionState, test: GroupTest) -> Iterator[NodeFinding]:
-    """Warn about a working set that is slower than its hardware, or uses sockets despite InfiniBand."""
-    ports = [_active(state.nodes[node]) for node in test.nodes]
+    """Warn about a working set that is slower than its hardware."""
     floor, source = floor_of(state, test.nodes)
     if test.rate is not None and test.rate < floor:
         message = f"the whole set reaches {test.rate:.3g} GB/s (limit {floor:.3g}: {source})"
         remedy = _SLOW if len(test.nodes) > 1 else _SLOW_ALONE
         yield NodeFinding(None, Finding("set", Grade.WARN, message, remedy))
-    sockets = [transport for transport in test.transports if transport.startswith("NET/Socket")]
-    if sockets and all(ports):
-        message = f"NCCL uses {sockets[0]}, though every node has active InfiniBand or RoCE ports"
-        yield NodeFinding(None, Finding("transport", Grade.WARN, message, _SOCKETS))
 
 
 def megabytes(state: SessionState, nodes: Sequence[int]) -> float:
@@ -104,11 +97,11 @@ def _row_of(state: SessionState, nodes: Sequence[int]) -> KnownBandwidth | None:
     models = {dict(worker.versions).get("gpu", "") for worker in workers}
     if state.backend != "nccl" or len(models) != 1:
         return None
-    gigabits = int(min(sum(_active(state.nodes[node])) for node in nodes)) if len(nodes) > 1 else 0
+    gigabits = int(min(sum(active_ports(state.nodes[node])) for node in nodes)) if len(nodes) > 1 else 0
     return row(models.pop(), state.orders.gpus_per_node, gigabits, len(nodes))
 
 
-def _active(node: NodeState) -> list[float]:
+def active_ports(node: NodeState) -> list[float]:
     """Return the rate of every active port of a node, in Gb/s."""
     readings = node.local.readings if node.local is not None else ()
     values = [reading.value for reading in readings if reading.check == "infiniband" and reading.value]

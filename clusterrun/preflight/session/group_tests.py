@@ -179,7 +179,7 @@ class GroupTests:
             seconds,
             _ways(answers) if kind == PAIR else (),
             most_telling(answer.why for answer in failed),
-            tuple(dict.fromkeys(answer.transport for answer in answers.values() if answer.transport)),
+            tuple((node, answer.transport) for node, answer in answers.items() if answer.transport),
         )
 
     def _be_patient(self, slow: list[str]) -> None:

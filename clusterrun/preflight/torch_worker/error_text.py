@@ -32,6 +32,7 @@ _MELLANOX_PLUGIN = "IBext"
 # NCCL 2.18 and later loads its kernels on this GPU alone before the first of these lines.
 _CONNECTS = re.compile(r"NCCL INFO .*(?:Init START|Channel \d|Init COMPLETE)")
 _DIRECT = re.compile(r"via NET/.+/GDRDMA")
+_OVER_IB = re.compile(r"via NET/IB")
 
 
 def short(text: str) -> str:
@@ -77,7 +78,10 @@ def loads(log: str) -> bool:
 
 
 def chosen(log: str) -> str:
-    """Return the network: ``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or '' if the log has none."""
+    """Return the network: ``NET/IB mlx5_0 mlx5_1 GDRDMA``, ``NET/Socket eth0``, or '' if the log has none.
+
+    ``without-GDRDMA``: this rank sends over InfiniBand or RoCE, and never directly from its GPU.
+    """
     named = _CHOSEN.search(log)
     if not named:
         return ""
@@ -87,5 +91,5 @@ def chosen(log: str) -> str:
     for kind, listing in _DEVICES.findall(log):
         if kind == listed_as:
             devices += _DEVICE.findall(listing)
-    direct = ["GDRDMA"] if _DIRECT.search(log) else []
+    direct = ["GDRDMA"] if _DIRECT.search(log) else ["without-GDRDMA"] if _OVER_IB.search(log) else []
     return " ".join([f"NET/{network}", *dict.fromkeys(devices), *direct])

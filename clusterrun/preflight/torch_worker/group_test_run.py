@@ -91,7 +91,9 @@ class GroupTestRun:
         for rank, part in enumerate(self._parts):
             who = f"local rank {rank}: " if len(self._parts) > 1 else ""
             part.end(f"{who}killed after {now - self._began:.1f} s without an end")
-        transport = next(filter(None, (error_text.chosen(part.child.printed()) for part in self._parts)), "")
+        transports = [error_text.chosen(part.child.printed()) for part in self._parts]
+        # One rank of a node may have no port near its GPU.
+        transport = max(filter(None, transports), key=lambda text: text.endswith(" GDRDMA"), default="")
         reports = [part.report for part in self._parts]
         result = rank_report.joined(self._task.test, round(now - self._began, 4), reports, transport)
         if loading:

@@ -1,4 +1,4 @@
-"""What the whole set should reach: the user's number, else the table's; and sockets beside InfiniBand."""
+"""What the whole set should reach: the user's number, else the table's."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def case(nodes: int, rate: str = "", backend: str = "nccl", floor: float = 0.0) 
     return made
 
 
-def said(made: SessionState, rate: float, transports: tuple[str, ...] = ()) -> list[str]:
-    trial = GroupTest(tuple(made.nodes), True, rate, kind=SET, transports=transports)
+def said(made: SessionState, rate: float) -> list[str]:
+    trial = GroupTest(tuple(made.nodes), True, rate, kind=SET)
     return [one.finding.said for one in expected_bandwidth.of_set(made, trial)]
 
 
@@ -75,11 +75,3 @@ def test_what_a_floor_judges_was_measured_with_messages_of_its_size(nodes, rate)
     floor, _ = expected_bandwidth.floor_of(made, tuple(range(nodes)))
     size = expected_bandwidth.megabytes(made, tuple(range(nodes)))
     assert size == (LARGE_MEGABYTES if floor else expected_bandwidth.SET_MEGABYTES)
-
-
-def test_sockets_are_a_warning_only_where_every_node_has_infiniband():
-    words = ("NET/Socket eth0",)
-    (found,) = said(case(2, "400 Gb/sec"), 500.0, words)
-    assert found == "NCCL uses NET/Socket eth0, though every node has active InfiniBand or RoCE ports"
-    assert said(case(2), 500.0, words) == []
-    assert said(case(2, "400 Gb/sec"), 500.0, ("NET/IB mlx5_0",)) == []
