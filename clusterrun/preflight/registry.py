@@ -174,5 +174,6 @@ def _judged(request: RunNeeds, read: Mapping[str, dict[str, object]]) -> Iterato
 
 
 def slow_products(request: RunNeeds, products: Mapping[str, GroupResult]) -> tuple[str, ...]:
-    """Return the nodes with a slow matrix product, to be measured again before they are reported."""
-    return tuple(product.slow_nodes(request, {node: encode(result) for node, result in products.items()}))
+    """Return the nodes with a slow or late matrix product, to be measured again before they are reported."""
+    readings = {node: encode(result) for node, result in products.items()}
+    return tuple(dict.fromkeys((*product.late_nodes(readings), *product.slow_nodes(request, readings))))

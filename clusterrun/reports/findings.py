@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
-from clusterrun.model.preflight_report import WORST_FIRST, Finding, Grade, LinkReport, NodeReport, Report
+from clusterrun.model.preflight_report import (
+    WORST_FIRST,
+    Finding,
+    Grade,
+    LinkReport,
+    NodeReport,
+    Report,
+    worst,
+)
 
 WORDS = {"excluded": "left out", "spare": "a spare", "rank": ""}
 ARROWS = {"a->b": "→", "b->a": "←"}
@@ -39,13 +47,23 @@ def node_findings(node: NodeReport) -> tuple[Finding, ...]:
 
 
 def _nodes(report: Report) -> Iterator[NodeBlame]:
-    groups: dict[tuple[Grade, str, tuple[Finding, ...]], list[str]] = {}
+    """Yield the nodes by their findings. A finding that several nodes share is reported once."""
+    nodes_of_finding: dict[tuple[str, Finding], list[str]] = {}
     for node in report.nodes:
-        if node.verdict is not Grade.PASS or node_findings(node):
-            groups.setdefault((node.verdict, node.role, node_findings(node)), []).append(node.node)
-    for (grade, role, findings), names in groups.items():
-        labels = [grade.value, *filter(None, [WORDS.get(role, role)])]
-        yield NodeBlame(fold(names), grade, ", ".join(labels), findings)
+        for finding in node_findings(node):
+            nodes_of_finding.setdefault((node.role, finding), []).append(node.node)
+    findings_of_nodes: dict[tuple[str, tuple[str, ...]], list[Finding]] = {}
+    for (role, finding), names in nodes_of_finding.items():
+        findings_of_nodes.setdefault((role, tuple(names)), []).append(finding)
+    for node in report.nodes:
+        if node.verdict is not Grade.PASS and not node_findings(node):
+            findings_of_nodes[node.role, (node.node,)] = []
+    for (role, sharing), findings in findings_of_nodes.items():
+        grades = [finding.verdict for finding in findings]
+        grades += [node.verdict for node in report.nodes if not findings and node.node in sharing]
+        labels = [worst(tuple(grades)).value, *filter(None, [WORDS.get(role, role)])]
+        in_order = sorted(findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
+        yield NodeBlame(fold(sharing), worst(tuple(grades)), ", ".join(labels), tuple(in_order))
 
 
 def _links(report: Report, ends: Callable[[LinkReport], str]) -> Iterator[NodeBlame]:

@@ -8,6 +8,7 @@ import pytest
 
 from clusterrun.model.frozen import replace
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport, Measurement, NodeReport, Report
+from clusterrun.reports.findings import blamed
 from clusterrun.reports.json_document import document
 from clusterrun.reports.metrics import METRICS, PREFIX, metrics
 from clusterrun.reports.text_report import explained, headline, screen
@@ -204,3 +205,13 @@ def test_metrics_are_valid_text_whatever_names_hold() -> None:
     names = re.findall(r"^# TYPE (\S+) gauge$", text, re.MULTILINE)
     assert set(names) <= {PREFIX + name for name, _, _ in METRICS} and len(names) == len(set(names))
     assert text.endswith("\n")
+
+
+def test_a_finding_that_several_nodes_share_is_reported_once() -> None:
+    driver = Finding("driver", Grade.WARN, "persistence mode is off", "nvidia-smi -pm 1")
+    nodes = (node("n1", driver), node("n2", driver), node("n3", driver, PAIRS), node("n4"))
+    blames = blamed(replace(HEALTHY, verdict=Grade.FAIL, nodes=nodes))
+    assert [(blame.title, blame.grade, blame.said) for blame in blames] == [
+        ("n3", Grade.FAIL, (PAIRS,)),
+        ("n[1-3]", Grade.WARN, (driver,)),
+    ]

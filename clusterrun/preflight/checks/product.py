@@ -17,15 +17,27 @@ _WRONG = "drain the node: its GPU (or memory) computes wrong results without an 
 _SLOW = (
     "look at the node's clocks, power and heat (nvidia-smi -q -d PERFORMANCE) and at other processes there"
 )
+_LOADS_SLOWLY = (
+    "turn persistence mode on (nvidia-smi -pm 1), and look at the file system with torch's CUDA libraries"
+)
 # Two values have no usual one. A product cannot be too fast, so the check reports the slower GPU if it has
 # less than half of the other's speed.
 _SLOW_OF_TWO = 0.5
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Fail if a product is wrong, late or has other bits than most. Warn or fail if it is slow."""
+    """Fail if a product is wrong, late or has other bits than most. Warn or fail if it is slow.
+
+    Products that are late on all of several nodes are one warning: the drivers or libraries load slowly.
+    """
+    late = late_nodes(readings)
+    is_late_everywhere = len(late) == len(readings) > 1
+    if is_late_everywhere:
+        seconds = max(number(reading, "seconds") or 0 for reading in readings.values())
+        message = f"a matrix product was not done after {seconds:.0f} s on any node"
+        yield "", Finding(NAME, Grade.WARN, message, _LOADS_SLOWLY)
     for node, reading in readings.items():
-        failure = _failure(reading)
+        failure = "" if is_late_everywhere else _failure(reading)
         if failure:
             known_error = meaning(failure)
             remedy = known_error.remedy if known_error else _SLOW
@@ -38,6 +50,15 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
             f"{outlier.median:.3g} (limit {outlier.limit:.3g})"
         )
         yield node, Finding(NAME, outlier.grade, message, _SLOW)
+
+
+def late_nodes(readings: Readings) -> list[str]:
+    """Return the nodes with a product that was not done in time, to be measured again."""
+    return [
+        node
+        for node, reading in readings.items()
+        if isinstance(reading, dict) and reading.get("late") is True and text(reading, "stage") != "warm"
+    ]
 
 
 def slow_nodes(request: RunNeeds, readings: Readings) -> list[str]:

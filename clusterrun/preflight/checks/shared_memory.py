@@ -12,6 +12,8 @@ from clusterrun.preflight.untrusted import number
 NAME = "shared-memory"
 LIMIT = 10.0
 LATE = Finding(NAME, Grade.FAIL, "/dev/shm did not answer within 10 s", "reboot the node: its kernel hangs")
+# One segment of NCCL between two ranks of a node.
+SEGMENT_BYTES = 10 << 20
 _SMALL = "give the container more: --shm-size=16g, or --ipc=host"
 _FULL = "remove what ended jobs left there: ls -la /dev/shm"
 
@@ -22,9 +24,10 @@ def probe(request: RunNeeds) -> object:
 
 
 def judge(request: RunNeeds, readings: Readings) -> Findings:
-    """Warn below ``shm_per_rank`` per rank of the node. Fail below a quarter of that.
+    """Warn below ``shm_per_rank`` per rank of the node. Fail if not even one segment of NCCL fits.
 
-    NCCL takes up to about 10 MiB per pair of ranks of a node. Data loaders put batches there.
+    NCCL takes up to about 10 MiB per pair of ranks of a node, and none between GPUs with NVLink. The group
+    test fails if it does not get enough. Data loaders put batches there.
     """
     needed = request.ranks * int(chosen(request.limits)["shm_per_rank"])
     for node, reading in readings.items():
@@ -34,5 +37,5 @@ def judge(request: RunNeeds, readings: Readings) -> Findings:
         message = (
             f"/dev/shm has {free / 2**20:.0f} MiB free of {size / 2**20:.0f}, and the ranks need {needed} MiB"
         )
-        verdict = Grade.FAIL if free < (needed << 20) / 4 else Grade.WARN
+        verdict = Grade.FAIL if free < SEGMENT_BYTES else Grade.WARN
         yield node, Finding(NAME, verdict, message, _SMALL if size < needed << 20 else _FULL)

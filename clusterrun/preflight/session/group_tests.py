@@ -132,11 +132,21 @@ class GroupTests:
         )
         if nccl and self._longest > _LONGEST_LIMIT:
             took = []  # Other tests do not predict a test that loads kernels.
-        usual = max(_LEAST_LIMIT, 4 * statistics.median(took) + 2) if took else self._longest
-        first = self._longest if nccl else _LIMIT
+        if took:
+            limit = min(self._longest, max(_LEAST_LIMIT, 4 * statistics.median(took) + 2))
+        else:
+            limit = self._longest + self._load_seconds() if nccl else _LIMIT
         forming = (_SECONDS_PER_NODE + nccl * _SECONDS_PER_GPU * state.ranks) * nodes
         extra = _LONG.get(kind, 0.0) + (state.orders.preflight.burn if kind == BURN else 0.0)
-        return min(usual, self._longest if took else first) + forming + extra
+        return limit + forming + extra
+
+    def _load_seconds(self) -> float:
+        """Return how long torch and the driver took to load in the local round, on the slowest present node.
+
+        A process of a test loads the same driver and libraries again. Without persistence mode the driver
+        takes up to half a minute (Azure/AgentBaker#2897), and a slow file system delays cuBLAS.
+        """
+        return max((node.load_seconds for node in self.state.present()), default=0.0)
 
     def _interface(self, node: int) -> str:
         """Return the interface for gloo and NCCL; '' if the user chose it."""

@@ -45,6 +45,10 @@ def rounds(state: SessionState) -> Iterator[tuple[type, ...]]:
     state.label = "torch is being imported"
     yield (StartTorch,)
     state.end_at -= extra - min(extra, max(0.0, state.now - state.began - USUAL_SECONDS))
+    # The first test loads driver and libraries once more.
+    load_seconds = max((node.load_seconds for node in state.present()), default=0.0)
+    if state.needs.gpus and load_seconds > USUAL_SECONDS:
+        state.end_at += min(DRIVER_SECONDS, load_seconds)
     write(state)
     choose_backend(state)
 

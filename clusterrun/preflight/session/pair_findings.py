@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from clusterrun.diagnosis.known_errors import meaning
 from clusterrun.model.frozen import frozen
 from clusterrun.model.preflight_report import Finding, Grade, LinkReport
 from clusterrun.preflight.causes.groups import GroupsResult
@@ -101,7 +102,7 @@ class PairFindings:
             return Finding("sums", evidence.grade, message, _WRONG)
         with_whom = self.state.names(dict.fromkeys(evidence.against))
         return Finding(
-            "pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", broken_remedy(self.state)
+            "pair", evidence.grade, f"{failed}, with {with_whom or 'all'}: {why}", remedy_of(self.state, why)
         )
 
     def _why(self, evidence: Evidence) -> str:
@@ -153,6 +154,14 @@ def broken_remedy(state: SessionState) -> str:
     return _BROKEN_GPU if state.has_gpus else _BROKEN
 
 
+def remedy_of(state: SessionState, why: str, otherwise: str = "") -> str:
+    """Return the remedy of a known error message. Else return ``otherwise``, or that of a broken node."""
+    known_error = meaning(why)
+    if known_error is not None and not known_error.consequence:
+        return f"{known_error.cause}: {known_error.remedy}"
+    return otherwise or broken_remedy(state)
+
+
 def why_failed(test: GroupTest) -> str:
     return (test.wrong or test.why) if test.passed is False else ""
 
@@ -169,7 +178,9 @@ def of_ends(state: SessionState) -> Iterator[NodeFinding]:
     for node in state.nodes.values():
         if len(node.ends) > 1:
             message = f"its Python ended {len(node.ends)} times during a matrix product: {node.ends[-1]}"
-            yield NodeFinding(node.node, Finding("warm-process", Grade.FAIL, message, broken_remedy(state)))
+            yield NodeFinding(
+                node.node, Finding("warm-process", Grade.FAIL, message, remedy_of(state, node.ends[-1]))
+            )
         elif node.ends:
             state.notice(f"the Python of {node.name} ended once ({node.ends[0]}), and was started again")
 
@@ -181,7 +192,7 @@ def of_set(state: SessionState, failed: GroupTest, search: GroupsResult, unfinis
     groups, together = f"groups of {search.size} nodes and more fail with", f"the other {rest} pass together"
     for node in failed.nodes:  # nodes that an earlier search of a larger set found stay unfit
         message = f"{groups} it, whichever others they hold ({why}); {together}"
-        finding = Finding("set", Grade.FAIL, message, broken_remedy(state))
+        finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
         state.nodes[node].write("groups", [finding] if node in search.bad else [])
     if search.bad:
         state.write("set", [])
@@ -190,15 +201,17 @@ def of_set(state: SessionState, failed: GroupTest, search: GroupsResult, unfinis
         partition_findings.write_apart(state, search.apart, observed)
         state.write("set", [])
     elif len(failed.nodes) == 1:
-        finding = Finding("set", Grade.FAIL, f"its own ranks fail together: {why}", broken_remedy(state))
+        message = f"its own ranks fail together: {why}"
+        finding = Finding("set", Grade.FAIL, message, remedy_of(state, why))
         state.write("set", [NodeFinding(failed.nodes[0], finding)])
     elif len(failed.nodes) == 2:
         message = (
             f"{state.names(failed.nodes)} fail together ({why}); which of them is at fault cannot be told"
         )
-        state.write_of_all("set", "set", Grade.FAIL, message, _THIRD)
+        state.write_of_all("set", "set", Grade.FAIL, message, remedy_of(state, why, _THIRD))
     else:
-        state.write_of_all("set", "set", Grade.FAIL, _of_set(state, search, why, unfinished), _SET)
+        message = _of_set(state, search, why, unfinished)
+        state.write_of_all("set", "set", Grade.FAIL, message, remedy_of(state, why, _SET))
 
 
 def _of_set(state: SessionState, search: GroupsResult, why: str, unfinished: bool) -> str:

@@ -24,6 +24,7 @@ from clusterrun.preflight.session import (
     loss_phase,
     measure_phase,
     network_phase,
+    pair_findings,
     port_sweep,
     recheck,
 )
@@ -338,7 +339,8 @@ def write_unverified(state: SessionState) -> None:
     if failed:
         why = next((test.said for test in failed if test.said), "no answer within the limit")
         message = f"none of {len(failed)} tests of nodes together passed: {why}"
-        state.write_of_all("verified", "set", Grade.FAIL, message, _NONE_PASSED)
+        remedy = pair_findings.remedy_of(state, why, _NONE_PASSED)
+        state.write_of_all("verified", "set", Grade.FAIL, message, remedy)
     elif Grade.UNDETERMINED not in verdicts:
         state.write_of_all("verified", "set", Grade.UNDETERMINED, "no two nodes were tested together")
 

@@ -83,6 +83,11 @@ class NodeState:
         return self.torch_worker is not None and self.torch_worker.up and not self.unfit
 
     @property
+    def load_seconds(self) -> float:
+        """Return how long its torch and GPU driver took to load in the local round; 0 if unknown."""
+        return self.first_torch_worker.seconds if self.first_torch_worker is not None else 0.0
+
+    @property
     def interface(self) -> tasks.Interface | None:
         """Return the interface of the connection to the coordinator. The ranks use it too."""
         used = (interface for interface in self.listening.interfaces if interface.address == self.address)
@@ -114,8 +119,8 @@ class NodeState:
             self.mark_gone("torch", why, "see the examiner's log")
 
     def record_matmul(self, result: tasks.GroupResult) -> None:
-        """Record its fastest matrix product. A wrong product replaces all others."""
-        best = self.product
+        """Record its fastest matrix product. A wrong one replaces all others, and any replaces a late one."""
+        best = None if self.product is not None and self.product.late else self.product
         speeds = [dict(product.rates).get("product", 0.0) for product in (result, best or result)]
         if best is None or (best.passed and (not result.passed or speeds[0] > speeds[1])):
             self.product = result

@@ -9,8 +9,10 @@ import pytest
 from clusterrun.model.frozen import replace
 from clusterrun.model.orders import Orders
 from clusterrun.model.preflight_report import Grade, Report
+from clusterrun.preflight.checks import product
 from clusterrun.preflight.tasks import BUS_SHARES, TABLE_SIZES, GroupResult, GroupTask, StartTorch
 from clusterrun.reports import quantity_tables
+from tests.preflight.checks.values import asked
 from tests.preflight.simulated import Cluster, Faults, orders
 
 GPUS = 8
@@ -160,3 +162,49 @@ def test_a_gpu_that_the_hardware_slows_under_load_fails_its_node(nodes):
     assert report.verdict is Grade.FAIL
     clocks = [quantity.value for quantity in report.quantities if quantity.name == "clock under load"]
     assert clocks == [1700.0] * nodes
+
+
+class SlowLibraries(MeasuredGpus):
+    """Every process takes ``seconds`` to load driver and libraries; so does the first on each node."""
+
+    seconds = 45.0
+    nodes: frozenset[int] = frozenset()
+    limits: list[float] = []
+
+    def answer(self, node: int, task: object) -> tuple[float, object]:
+        delay, value = super().answer(node, task)
+        is_slow = not self.nodes or node in self.nodes
+        if isinstance(task, StartTorch) and is_slow:
+            delay, value = self.seconds, replace(value, seconds=self.seconds)
+        if isinstance(task, GroupTask) and is_slow:
+            self.limits = [*self.limits, task.limit]
+            delay = min(self.seconds, task.limit)
+            if self.seconds >= task.limit:
+                value = GroupResult(task.test, False, "product", delay, why="killed", late=True)
+        return delay, value
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_product_gets_the_time_that_the_local_round_took_to_load(nodes):
+    cluster = SlowLibraries(replace(orders(nodes), gpus_per_node=GPUS, ranks_per_node=GPUS), Faults())
+    outcome = cluster.outcome()
+    assert outcome.fit
+    assert said(outcome.report) == []
+    assert cluster.limits[0] >= 30.0 + cluster.seconds
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_products_that_are_late_on_all_nodes_are_one_warning(nodes):
+    readings = {f"n{node}": {"late": True, "passed": False, "seconds": 75.0} for node in range(nodes)}
+    ((node, finding),) = product.judge(asked(gpus=GPUS), readings)
+    assert (node, finding.verdict) == ("", Grade.WARN)
+    assert finding.said == "a matrix product was not done after 75 s on any node"
+
+
+def test_a_product_that_is_late_on_one_node_fails_it():
+    readings = {
+        "n0": {"late": True, "passed": False, "seconds": 75.0},
+        "n1": {"passed": True, "rates": [["product", 500.0]]},
+    }
+    ((node, finding),) = product.judge(asked(gpus=GPUS), readings)
+    assert (node, finding.verdict) == ("n0", Grade.FAIL)
