@@ -34,7 +34,12 @@ MOST_NAMED = 60
 
 
 class ProgramTimeout(ClusterrunError):
-    """The program did not end within its limit and was killed with all it had started."""
+    """The program did not end within its limit and was killed with all it had started.
+
+    ``out`` and ``err`` are what it had printed until then.
+    """
+
+    out = err = ""
 
 
 def run(
@@ -68,9 +73,11 @@ def run(
     try:
         out, err = process.communicate(stdin if isinstance(stdin, str) else None, timeout)
     except BaseException as error:
-        _end(process)
+        printed = _end(process)
         if isinstance(error, subprocess.TimeoutExpired):
-            raise ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s") from error
+            late = ProgramTimeout(f"{_named(argv)} gave no answer within {timeout:g} s")
+            late.out, late.err = printed
+            raise late from error
         raise
     return Completed(tuple(argv), process.returncode, out, err, time.monotonic() - began)
 
@@ -164,10 +171,14 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
 class Piped:
     """A program in a session of its own that we talk to: handles of its output and its input."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         """Raises ``OSError``."""
         self._process = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            start_new_session=True,
         )
         assert self._process.stdin and self._process.stdout
         self.incoming, self.outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
@@ -179,6 +190,7 @@ class Piped:
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
+            self._process.stdin = None  # it is closed, and ``communicate`` would flush it
             _end(self._process)
             return self._process.wait()
         finally:
@@ -202,12 +214,14 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise ProgramMissing(f"the program {argv[0]!r} cannot be started ({error.strerror})") from error
 
 
-def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> None:
+def _end(process: subprocess.Popen[Any], number: int = signal.SIGKILL) -> tuple[str, str]:
+    """Send the signal to the program and all it has started. Return what it printed to pipes."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
         pass
-    process.communicate()
+    out, err = process.communicate()
+    return out or "", err or ""
 
 
 @contextmanager

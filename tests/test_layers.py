@@ -91,6 +91,8 @@ ONE_IMPORTER = {
     "cloudpickle": ("executor.py",),
     "torch": ("training/", "preflight/torch_worker/"),
     "psutil": ("cli/",),
+    "tree_sitter": ("script/shell_source.py",),
+    "tree_sitter_bash": ("script/shell_source.py",),
     "matplotlib": ("bench/plot.py", "bench/sweep_plot.py"),
     "mcp": ("cli/mcp.py",),
     "pydantic": ("cli/mcp.py",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 from clusterrun import proc
 from clusterrun.model import contract
@@ -58,7 +59,49 @@ def become(
         _enter(model.cwd)
         if orders.container.image:
             command, environment = _another_container(orders, paths, command, environment)
-    argv = command or (_shell(environment),)
+    _execute(command or (_shell(environment),), environment, node)
+
+
+def become_beside(
+    job_id: str, node: str, pid: int, command: tuple[str, ...], own: Mapping[str, str]
+) -> NoReturn:
+    """Replace this process by ``command`` beside rank process ``pid`` of a job that clusterrun did not start.
+
+    0 means the lowest rank of this node. Raise ``CannotExecute``.
+    """
+    from clusterrun.monitor.job_look import loads_torch
+    from clusterrun.monitor.job_processes import of_job, sorted_out
+
+    ranks = sorted_out(of_job(job_id, own.get("SLURM_STEP_ID", ""), node), loads_torch).ranks
+    chosen = [rank for rank in ranks if pid in (0, rank.pid)]
+    model = Model(0, own, os.getcwd())
+    if chosen:
+        first = min(chosen, key=lambda rank: (rank.name.rank, rank.pid))
+        with suppress(OSError):  # it has just ended
+            model = Model(first.pid, first.environment, os.readlink(f"/proc/{first.pid}/cwd"))
+    if not model.pid:
+        if pid:
+            raise CannotExecute(
+                f"the rank does not live on {node} any more", "clusterrun top JOB shows the ranks"
+            )
+        say(f"clusterrun: no rank of the job lives on {node}: the command gets the environment of a step")
+    environment = _environment(model, own, beside_slurm=True)
+    if not (model.pid and _is_elsewhere(model.pid) and _enter_container(model.pid)):
+        if model.pid and _is_elsewhere(model.pid):
+            say("clusterrun: the rank's container cannot be entered: the command runs outside of it")
+        _enter(model.cwd)
+    _execute(command or (_shell(environment),), environment, node)
+
+
+def _is_elsewhere(pid: int) -> bool:
+    """Return whether a process sees other files than this one: it is in a container."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
+
+
+def _execute(argv: tuple[str, ...], environment: Mapping[str, str], node: str) -> NoReturn:
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.cli.error_output import put as put_text
 from clusterrun.cli.error_output import say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
-from clusterrun.cli.report import outputs, put
+from clusterrun.cli.report import await_report, outputs, put
 from clusterrun.cli.shell_complete import FILE
 from clusterrun.cli.submit import dry
 from clusterrun.cli.submit_options import defaults, dry_run_option, options, profile_option, settled, to_spec
@@ -21,6 +23,7 @@ from clusterrun.model.contract import ExitCode
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.hostlist import fold
 from clusterrun.model.preflight_report import Grade, Report
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.visible import visible
@@ -91,6 +94,8 @@ class CheckCommand(GroupedCommand):
 @_file("--selftest-file", help="Where --selftest-gpu writes; otherwise here, named by its run.")
 @_more("--anonymous", is_flag=True, help="With --selftest-gpu: no names of nodes and users in the file.")
 @_file("--read", help="Show what is not as expected in a file of --selftest-gpu.")
+@_common("--export", is_flag=True, help="In a job: print the result as shell lines for eval.")
+@_common("--new-job", is_flag=True, help="In a job: queue a job of its own for the check.")
 @dry_run_option
 @outputs
 def check(
@@ -103,6 +108,8 @@ def check(
     selftest_file: str | None,
     anonymous: bool,
     read: str | None,
+    export: bool,
+    new_job: bool,
     dry_run: bool,
     as_json: bool,
     html: str | None,
@@ -115,6 +122,9 @@ def check(
     The exit code is 3 if nodes are unfit, else 0. Warnings and links that could not be judged are in the
     report and leave it at 0. Ctrl-C leaves the check running.
 
+    In a job (sbatch, salloc) it checks the nodes of this job, and Ctrl-C ends the check. Two lines of any
+    batch script: eval "$(clusterrun check --export)", then srun --nodelist=$CLUSTERRUN_FIT_NODELIST.
+
     \b
     Examples:
       clusterrun check
@@ -123,6 +133,7 @@ def check(
       clusterrun check --nodes 3 --all-pairs --preflight-budget 5m
       clusterrun check --nodes 2 --gpus 8 --table --burn 60s
       clusterrun check --selftest-gpu --gpus 8 --partition gpu
+      eval "$(clusterrun check --export)"
       clusterrun check report last
       clusterrun check nodes
     """
@@ -132,7 +143,18 @@ def check(
     from clusterrun.operations.context import Context
 
     seconds = _burn_seconds(burn)
-    context, spec = Context(), _spec(settled(submission, profile), level, all_pairs, table, seconds)
+    context, values = Context(), settled(submission, profile)
+    if context.environ.get("SLURM_JOB_ID") and not (new_job or selftest_gpu):
+        from clusterrun.cli.check_in_job import check_nodes_of_job
+
+        spec_of = partial(_spec, level=level, all_pairs=all_pairs, table=table, burn=seconds)
+        report = check_nodes_of_job(submission, values, spec_of, context, dry_run)
+        if report is None:
+            return ExitCode.DONE if dry_run else ExitCode.FAILED
+        return _put_exports(report) if export else _put_report(report, as_json, html, prometheus)
+    if export:
+        raise click.UsageError("--export is for a job: SLURM_JOB_ID is not set here, or --new-job was given")
+    spec = _spec(values, level, all_pairs, table, seconds)
     if dry_run:
         return dry(spec, context, as_json)
     if selftest_gpu:
@@ -141,7 +163,7 @@ def check(
     try:
         nodes = "1 node" if spec.allocated == 1 else f"{spec.allocated} nodes"
         say(f"checks {nodes}: {run.run_id}")
-        report_of_run = _await_report(context, run.run_id)
+        report_of_run = await_report(context, run.run_id)
     except KeyboardInterrupt:
         say(
             "\ndetached: the check continues. To come back:\n"
@@ -151,8 +173,36 @@ def check(
         return ExitCode.INTERRUPTED
     if report_of_run is None:
         return ExitCode.FAILED
-    put(report_of_run, as_json, html, prometheus)
-    return ExitCode.UNFIT if report_of_run.verdict is Grade.FAIL else ExitCode.DONE
+    return _put_report(report_of_run, as_json, html, prometheus)
+
+
+def _put_report(report: Report, as_json: bool, html: str | None, prometheus: str | None) -> int:
+    put(report, as_json, html, prometheus)
+    return _exit_code(report)
+
+
+def _exit_code(report: Report) -> int:
+    return ExitCode.UNFIT if report.verdict is Grade.FAIL else ExitCode.DONE
+
+
+def _put_exports(report: Report) -> int:
+    """Print the result as shell lines. The last one sets ``$?`` of ``eval`` to the exit code of the check."""
+    fit = fit_nodes(report)
+    names = {
+        "CLUSTERRUN_FIT_NODELIST": fold(fit),
+        "CLUSTERRUN_UNFIT_NODELIST": fold([node.node for node in report.nodes if node.node not in fit]),
+        **dict(report.environment),
+    }
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in names.items()]
+    put_text("\n".join([*lines, f"(exit {_exit_code(report):d})"]))
+    return _exit_code(report)
+
+
+def fit_nodes(report: Report) -> list[str]:
+    """Return the nodes that may train together; none if the nodes fail together and none is at fault."""
+    if report.verdict is Grade.FAIL and not report.excluded:
+        return []
+    return [node.node for node in report.nodes if node.node not in report.excluded]
 
 
 def _burn_seconds(text: str) -> int:
@@ -160,20 +210,6 @@ def _burn_seconds(text: str) -> int:
         return parse(text, option_table.DURATIONS["seconds"]) if text else 0
     except BadInput as error:
         raise BadInput(f"--burn {error.seen}", error.remedy) from error
-
-
-def _await_report(context: Any, run_id: str) -> Report | None:
-    """Return the report when the run ends. If there is none, print how the run ended and return None."""
-    from clusterrun.cli.follow_run import print_end
-    from clusterrun.cli.progress import ended, show_until
-    from clusterrun.operations.report import NoReport, report_of
-
-    status = show_until(context, run_id, ended)
-    try:
-        return report_of(context, run_id)
-    except NoReport:
-        print_end(context, status)
-        return None
 
 
 def _spec(values: dict[str, Setting], level: str, all_pairs: bool, table: bool, burn: int) -> JobSpec:

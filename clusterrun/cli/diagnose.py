@@ -14,6 +14,7 @@ import click
 from clusterrun.cli.error_output import say
 from clusterrun.cli.log_diagnosis import CULPRIT, log_document
 from clusterrun.cli.shell_complete import runs
+from clusterrun.diagnosis.hypothesis import certainty_in_words
 from clusterrun.diagnosis.stacks import is_library, line_of, short
 from clusterrun.diagnosis.verdict import Diagnosis, Stacks, unfolded
 from clusterrun.model.contract import ExitCode
@@ -24,7 +25,7 @@ from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose import LIMIT
 from clusterrun.operations.diagnose import diagnose as diagnosed
-from clusterrun.operations.find_run import find_run
+from clusterrun.operations.find_run import find_run_or_job, not_a_run
 from clusterrun.reports.view import INTEGER, TEXT, View, ViewField, any_of, many
 
 FRAMES = 8
@@ -34,7 +35,7 @@ MOST_LINE = 100
 
 DIAGNOSIS = View(
     "The output of `diagnose --json`.",
-    ViewField("run_id", "The run."),
+    ViewField("run_id", "The run, or the Slurm job that clusterrun did not start."),
     ViewField(
         "verdict",
         "One of the [verdicts](diagnose.md#the-verdicts).",
@@ -61,6 +62,12 @@ DIAGNOSIS = View(
             )
         ),
     ),
+    ViewField(
+        "certainty",
+        "Of the rule that decided, from 0 to 100; 0 if it is unknown.",
+        INTEGER,
+        is_required=False,
+    ),
     ViewField("evidence", "The facts that lead to the verdict.", many(TEXT, "A sentence.")),
     ViewField("remedy", "The next step for the user."),
 )
@@ -69,14 +76,18 @@ DIAGNOSIS = View(
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option("--limit", metavar="TIME", help=f"How long a live run may take to answer ({LIMIT:.0f}s).")
+@click.option("--user", default="", metavar="NAME", help="Root: look at a Slurm job of this user.")
 @click.option(
     "--log", "logs", multiple=True, metavar="FILE", help="Read log files of any job instead; - is stdin."
 )
 @click.argument("names", nargs=-1, metavar="[RUN]", shell_complete=runs)
-def diagnose(names: tuple[str, ...], as_json: bool, limit: str | None, logs: tuple[str, ...]) -> int:
+def diagnose(
+    names: tuple[str, ...], as_json: bool, limit: str | None, user: str, logs: tuple[str, ...]
+) -> int:
     """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
     Looks into the ranks of a live run without stopping them; of one that has ended it reads what was left.
+    RUN may be the number of any running Slurm job of yours, however it was started.
     With --log it finds the first failure in the output of any job: files, quoted globs, directories.
 
     \b
@@ -84,6 +95,7 @@ def diagnose(names: tuple[str, ...], as_json: bool, limit: str | None, logs: tup
       clusterrun diagnose
       clusterrun diagnose last --json
       clusterrun diagnose --limit 2m
+      clusterrun diagnose 4711
       clusterrun diagnose --log slurm-4711.out
     """
     if logs:
@@ -91,10 +103,18 @@ def diagnose(names: tuple[str, ...], as_json: bool, limit: str | None, logs: tup
     if len(names) > 1:
         raise BadInput(f"{', '.join(names)} are several runs", "name one run; several files follow --log")
     context = Context()
-    run_id = find_run(context, names[0] if names else "last")
-    diagnosis = diagnosed(context, run_id, float(parse(limit)) if limit else LIMIT, say)
+    seconds = float(parse(limit)) if limit else LIMIT
+    target = find_run_or_job(context, names[0] if names else "last", say)
+    if isinstance(target, str):
+        name, diagnosis = target, diagnosed(context, target, seconds, say)
+    elif target.state.ended:
+        raise not_a_run(context, target)
+    else:
+        from clusterrun.operations.diagnose_job import diagnose_job  # only jobs of others need it
+
+        name, diagnosis = target.job_id, diagnose_job(context, target, seconds, say, user)
     if as_json:
-        print(json.dumps(document(run_id, diagnosis), indent=1))
+        print(json.dumps(document(name, diagnosis), indent=1))
     else:
         print("\n".join(visible(line) for line in lines(diagnosis)))
     return ExitCode.DONE
@@ -123,6 +143,8 @@ def lines(diagnosis: Diagnosis) -> list[str]:
         place = f"rank {culprit.rank} on {culprit.node}" if culprit.rank >= 0 else culprit.node
         culprits.append(f"{place}: {culprit.why}")
     lines_shown += _part(f"culprit{many}", culprits)
+    certainty = certainty_in_words(diagnosis.certainty)
+    lines_shown += _part("certainty", [certainty] if certainty and culprits else [])
     lines_shown += _part("evidence", list(diagnosis.evidence))
     lines_shown += _part("stacks", [line for group in diagnosis.groups for line in _stack(group)])
     return lines_shown + _part("remedy", [diagnosis.remedy] if diagnosis.remedy else [])

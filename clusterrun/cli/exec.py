@@ -11,8 +11,9 @@ from clusterrun import system
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.operations.context import Context
-from clusterrun.operations.exec_in_job import ExecTarget, exec_argv
-from clusterrun.operations.find_run import find_run
+from clusterrun.operations.exec_in_job import ExecTarget, exec_argv, exec_beside_job
+from clusterrun.operations.find_run import find_run_or_job
+from clusterrun.operations.job_step import step_environment
 from clusterrun.script.environment import scrubbed
 
 _NODE = click.option("--node", default="", metavar="N", help="On this node: its name or its number.")
@@ -54,6 +55,7 @@ def execute(context: click.Context, run: str, node: str, rank: int | None) -> No
 
     Without --node and --rank: on the first node. CMD shares CPUs and memory with the ranks and ends
     with the job. CLUSTERRUN_RANK_PID is the process id of the rank whose environment it has.
+    RUN may be the number of any running Slurm job of yours.
 
     \b
     Examples:
@@ -88,7 +90,13 @@ def target(node: str, rank: int | None) -> ExecTarget:
 
 def _become(run: str, node: str, rank: int | None, command: tuple[str, ...], terminal: bool) -> NoReturn:
     context, place = Context(), target(node, rank)
-    argv = exec_argv(context, find_run(context, run), place, command, terminal, say)
+    run_or_job = find_run_or_job(context, run, say)
+    if isinstance(run_or_job, str):
+        argv = exec_argv(context, run_or_job, place, command, terminal, say)
+        environment = scrubbed(context.environ)
+    else:
+        argv = exec_beside_job(context, run_or_job, place, command, terminal)
+        environment = step_environment(context)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    system.become(argv, scrubbed(context.environ))
+    system.become(argv, environment)

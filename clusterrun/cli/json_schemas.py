@@ -12,6 +12,7 @@ from clusterrun.cli.advise import ADVICE
 from clusterrun.cli.bench_table import STUDY
 from clusterrun.cli.clean import CLEAN
 from clusterrun.cli.config import CONFIGURATION
+from clusterrun.cli.convert import CONVERSION
 from clusterrun.cli.diagnose import DIAGNOSIS
 from clusterrun.cli.forward import FORWARD
 from clusterrun.cli.lab import LAB_STATUS
@@ -64,6 +65,7 @@ SCHEMAS = {
     "bench": ("clusterrun bench scaling --json", STUDY),
     "clean": ("clusterrun clean --json", CLEAN),
     "config": ("clusterrun config show --json", CONFIGURATION),
+    "convert": ("clusterrun convert --json", CONVERSION),
     "diagnose": ("clusterrun diagnose --json", DIAGNOSIS),
     "diagnose-log": ("clusterrun diagnose --log --json", LOG_DIAGNOSIS),
     "event": ("an event of --on-event", EVENT),

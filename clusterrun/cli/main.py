@@ -36,6 +36,7 @@ COMMANDS = {
     "lab": CommandEntry("lab", "lab", "A real Slurm cluster on this one machine.", is_common=True),
     "report": CommandEntry("report", "report", "Show what the check of a run found: check report."),
     "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before: check nodes."),
+    "convert": CommandEntry("convert", "convert", "Print the submit line of a batch script."),
     "rehearse": CommandEntry(
         "rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
     ),

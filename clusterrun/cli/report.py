@@ -91,3 +91,17 @@ def painted(report: Report) -> list[str]:
         click.style(line.text, fg=COLOURS[line.grade], bold=True) if colours and line.grade else line.text
         for line in screen(report, width)
     ]
+
+
+def await_report(context: Any, run_id: str) -> Report | None:
+    """Return the report when the run ends. If there is none, print how the run ended and return None."""
+    from clusterrun.cli.follow_run import print_end
+    from clusterrun.cli.progress import ended, show_until
+    from clusterrun.operations.report import NoReport, report_of
+
+    status = show_until(context, run_id, ended)
+    try:
+        return report_of(context, run_id)
+    except NoReport:
+        print_end(context, status)
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def run(command: tuple[str, ...], dry_run: bool, profile: str | None, **submissi
     explicit = {name for name in OF_THE_ALLOCATION if submission.get(name) is not None}
     explicit |= {"gpus"} if submission.get("gres") else set()
     explicit |= {"preflight"} if submission.get("preflight") is not None else set()
-    values = _here(settled(submission, profile), explicit)
+    values = of_the_allocation(settled(submission, profile), explicit)
     say(*settings.misspelt(os.environ))
     spec, context = to_spec(command, values), Context()
     warn_misplaced(spec, "run")
@@ -74,15 +75,22 @@ for _parameter in run.params:
         _parameter.holds = "the allocation's" if _name in ("nodes", "gpus") else _parameter.holds
 
 
-def refuse_job_options(submission: dict[str, Any]) -> None:
+def refuse_job_options(
+    submission: Mapping[str, Any],
+    verb: str = "run",
+    remedy: str = "leave it out, or queue a job: clusterrun submit",
+) -> None:
+    """Raise ``BadInput`` for options of a job that is to be queued. ``verb``: what the user typed."""
     refused = [f"--{name}" for name in OF_A_JOB if submission.get(name.replace("-", "_")) not in (None, ())]
     if refused:
         are = "is an option" if len(refused) == 1 else "are options"
-        message = f"{', '.join(refused)} {are} of a job that is to be queued; run starts in one that is there"
-        raise BadInput(message, "leave it out, or queue a job: clusterrun submit")
+        message = (
+            f"{', '.join(refused)} {are} of a job that is to be queued; {verb} starts in one that is there"
+        )
+        raise BadInput(message, remedy)
 
 
-def _here(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
+def of_the_allocation(values: dict[str, Setting], explicit: set[str]) -> dict[str, Setting]:
     """Return ``values`` without a configuration's options of jobs that are to be queued."""
     return {**values, **defaults({*OF_A_JOB, *ALWAYS, *(set(OF_THE_ALLOCATION) - explicit)})}
 

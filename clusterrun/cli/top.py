@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
+from clusterrun.cli.error_output import say
 from clusterrun.cli.fullscreen import other_screen, picture
 from clusterrun.cli.shell_complete import runs
 from clusterrun.cli.terminal import aligned, coloured, left_out_line, painted
@@ -18,10 +20,13 @@ from clusterrun.model.size import sized
 from clusterrun.model.usage import NodeUse
 from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
-from clusterrun.operations.find_run import find_run
+from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.operations.live_usage import LiveUsage, refuse_absent
 from clusterrun.reports.view import INTEGER, NUMBER, TIME, View, ViewField, many, optional
 from clusterrun.system import Clock
+
+if TYPE_CHECKING:
+    from clusterrun.operations.job_usage import JobUsage
 
 HEADS = ("NODE", "RANK", "CORES", "MEMORY", "RECEIVED", "SENT", "GPU", "GPU MEMORY", "WATTS", "°C")
 # Columns that a narrow terminal omits, in this order.
@@ -98,6 +103,7 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
     """Show what RUN uses of its nodes, ranks and GPUs, until it ends or you type q.
 
     While somebody looks each node takes a sample every interval; otherwise one light one each 10 s.
+    RUN may be the number of any running Slurm job of yours.
 
     \b
     Examples:
@@ -106,8 +112,9 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
       clusterrun top --json --interval 5
     """
     context = Context()
-    with LiveUsage(context, find_run(context, run), interval, node) as live:
-        refuse_absent(live.status)
+    with _usage(context, run, interval, node) as live:
+        if isinstance(live, LiveUsage):
+            refuse_absent(live.status)
         try:
             if as_json:
                 _lines(live, context.clock, 0.0 if once else interval, _document, "")
@@ -120,8 +127,21 @@ def top(run: str, interval: float, once: bool, ranks: bool | None, node: str, as
             pass
 
 
+def _usage(context: Context, run: str, interval: float, node: str) -> LiveUsage | JobUsage:
+    target = find_run_or_job(context, run, say)
+    if isinstance(target, str):
+        return LiveUsage(context, target, interval, node)
+    from clusterrun.operations.job_usage import JobUsage  # only jobs of others need it
+
+    return JobUsage(context, target, interval, node)
+
+
 def _lines(
-    live: LiveUsage, clock: Clock, interval: float, text: Callable[[LiveUsage, float], str], between: str
+    live: LiveUsage | JobUsage,
+    clock: Clock,
+    interval: float,
+    text: Callable[[LiveUsage | JobUsage, float], str],
+    between: str,
 ) -> None:
     """Print ``text`` of each look, or of a single look if ``interval`` is 0."""
     live.look_first()
@@ -135,15 +155,15 @@ def _lines(
         print(end=between)
 
 
-def _text(live: LiveUsage, now: float, ranks: bool) -> str:
+def _text(live: LiveUsage | JobUsage, now: float, ranks: bool) -> str:
     return "\n".join([_headline(live, now), *_table(live, now, ranks, False)])
 
 
-def _document(live: LiveUsage, now: float) -> str:
+def _document(live: LiveUsage | JobUsage, now: float) -> str:
     return json.dumps(TOP.document({"run_id": live.run_id, "at": now, "nodes": live.uses}))
 
 
-def _on_terminal(live: LiveUsage, clock: Clock, interval: float, ranks: bool | None) -> None:
+def _on_terminal(live: LiveUsage | JobUsage, clock: Clock, interval: float, ranks: bool | None) -> None:
     last: list[str] = []
     try:
         with other_screen() as keys:
@@ -158,7 +178,7 @@ def _on_terminal(live: LiveUsage, clock: Clock, interval: float, ranks: bool | N
         print("\n".join(last))
 
 
-def _fitted(live: LiveUsage, now: float, ranks: bool | None, columns: int, rows: int) -> list[str]:
+def _fitted(live: LiveUsage | JobUsage, now: float, ranks: bool | None, columns: int, rows: int) -> list[str]:
     """Return the lines that fit the window: all ranks, else only nodes, else the first nodes."""
     room, paint = rows - 4, coloured(sys.stdout)
     lines = _table(live, now, ranks is not False, paint, columns)
@@ -170,13 +190,12 @@ def _fitted(live: LiveUsage, now: float, ranks: bool | None, columns: int, rows:
     return [_headline(live, now)[: columns - 1], *lines]
 
 
-def _headline(live: LiveUsage, now: float) -> str:
-    status = live.status
-    headline = f"{visible(status.run_id)}  {status.state.value}, {status.phase.value}  {clock_time(now, now)}"
+def _headline(live: LiveUsage | JobUsage, now: float) -> str:
+    headline = f"{visible(live.title)}  {clock_time(now, now)}"
     return headline if live.uses else f"{headline}  no node has sent a sample yet"
 
 
-def _table(live: LiveUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
+def _table(live: LiveUsage | JobUsage, now: float, ranks: bool, paint: bool, columns: int = 0) -> list[str]:
     rows = [row for use in live.uses for row in (_node(use, now), *(_ranks(use) if ranks else ()))]
     if not rows:
         return []

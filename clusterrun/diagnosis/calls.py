@@ -108,6 +108,7 @@ class CallTable:
     mute: nodes that did not answer, with the reason
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group
+    by_stacks: the ranks report nothing of themselves; their stacks alone show their calls
     end: what the run left; None while it runs
     """
 
@@ -117,6 +118,7 @@ class CallTable:
         self.size, self.mute, self.ras = snapshot.size, snapshot.mute, snapshot.ras
         self.offsets = dict(snapshot.offsets)
         self.stalled, self.since_begun = snapshot.stalled, snapshot.since_begun
+        self.by_stacks = snapshot.by_stacks
         self.end = end
         self._behind_by_call: dict[tuple[str, str, int], tuple[int, ...]] = {}
 
@@ -243,6 +245,8 @@ class CallTable:
             )
             if len(setting) == 1:
                 return Call(rank.rank, "", 0, KEY, line=line, missing=setting)
+        if self.by_stacks:
+            return self._wait_by_stack(rank)
         if inside:
             oldest = _of_record(rank, min(inside, key=lambda record: record.at))
             behind = self._behind(rank, oldest)
@@ -253,6 +257,25 @@ class CallTable:
             return replace(oldest, line=line, root=root, missing=behind)
         holder = self._lock_holder(rank)
         return Call(rank.rank, "", 0, LOCK, line=line, missing=holder) if holder else None
+
+    def _wait_by_stack(self, rank: RankSnapshot) -> Call | None:
+        """The collective that the stack of a rank shows, without a number. It waits for all ranks outside."""
+        place = rank.location
+        if place.doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+            return None
+        outside = tuple(other.rank for other in self.ranks if self._is_outside(other))
+        idle = rank.process.idle
+        at = rank.clock - idle if idle >= rank.process.seconds else 0.0
+        root = rank.call.root if rank.call.rooted == place.operation else -1
+        return Call(rank.rank, "", 0, place.operation, at=at, root=root, line=place.line, missing=outside)
+
+    @staticmethod
+    def _is_outside(rank: RankSnapshot) -> bool:
+        """Whether a rank waits for no other rank. One whose stack is unknown counts only if it shows why."""
+        doing = rank.location.doing
+        if doing is Doing.UNKNOWN:
+            return not rank.state or rank.state in (*STOPPED, "D") or rank.works
+        return doing not in (Doing.COLLECTIVE, Doing.RENDEZVOUS) or rank.state in STOPPED
 
     def _behind(self, rank: RankSnapshot, call: Call) -> tuple[int, ...]:
         """The members of a group that have not begun a call of ``rank``. Equal calls are looked up once."""

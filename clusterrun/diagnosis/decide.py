@@ -8,7 +8,7 @@ from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.verdict import Diagnosis
 from clusterrun.diagnosis.watchdog_lines import is_timeout
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 
 @frozen
@@ -33,9 +33,9 @@ def decide(table: CallTable) -> Judgement:
     best = max(hypothesis.certainty for hypothesis in hypotheses)
     leaders = [hypothesis for hypothesis in hypotheses if hypothesis.certainty == best]
     if len({leader.culprits for leader in leaders}) > 1:
-        return Judgement(either(table, leaders))
+        return Judgement(replace(either(table, leaders), certainty=best))
     leader = leaders[0]
-    return Judgement(explain(table, leader), leader.final, leader.later)
+    return Judgement(replace(explain(table, leader), certainty=best), leader.final, leader.later)
 
 
 def decide_end(remains: Remains) -> Diagnosis:

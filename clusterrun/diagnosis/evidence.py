@@ -111,6 +111,8 @@ class ProcessSample:
     addresses: IP addresses that it speaks from
     lock, lock_holder: the file whose lock it waits for ('': unknown) and the process that holds it (0: none)
     file, written: the file that grew most during the look, and by how many bytes per second
+    idle: seconds since its main thread last ran; -1: unknown
+    switches: how often its main thread has left a processor; -1: unknown
     """
 
     pid: int
@@ -125,6 +127,8 @@ class ProcessSample:
     lock_holder: int = 0
     file: str = ""
     written: float = 0.0
+    idle: float = -1.0
+    switches: int = -1
 
 
 @frozen
@@ -132,6 +136,7 @@ class PythonStacks:
     """The Python stacks of a rank.
 
     main: the main thread's, innermost frame first
+    native: the functions of libraries that the innermost frame of the main thread has called, innermost first
     source: the tool that gave it
     threads: the other threads that run user code
     tasks: where asyncio's tasks are, ``FRAME`` or ``FRAME: ERROR`` if one failed
@@ -143,6 +148,7 @@ class PythonStacks:
     threads: tuple[ThreadPlace, ...] = ()
     tasks: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
 
 
 @frozen
@@ -157,6 +163,7 @@ class MainCall:
     counts: of ``all_to_all_single`` the rows that it sends to each rank, then those it expects from each; of
         ``broadcast_object_list`` the number of objects
     sets: ``FILE:LINE``, tab, key of a store that is set there; with a tab and the condition that is false
+    is_of_all: the collective is known to take all ranks, because the script passed no group
     """
 
     name: str = ""
@@ -170,6 +177,7 @@ class MainCall:
     counts: tuple[int, ...] = ()
     named: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    is_of_all: bool = False
 
 
 @frozen
@@ -226,7 +234,7 @@ class RankSnapshot:
     @property
     def location(self) -> StackLocation:
         """Where the main thread is."""
-        return location(self.stacks.main)
+        return location(self.stacks.main, self.stacks.native)
 
     @property
     def works(self) -> bool:
@@ -273,6 +281,8 @@ class JobSnapshot:
     stalled: seconds without movement as watched from outside; 0: nobody watched, or something moved
     since_begun: seconds since a rank was last seen to begin a call or join a group; infinite: nobody watched
     ras: lines of NCCL's own report
+    by_stacks: the ranks report nothing of themselves, as in a job that clusterrun did not start: stacks
+        alone show their calls
     """
 
     seen: tuple[RankSnapshot, ...]
@@ -282,6 +292,7 @@ class JobSnapshot:
     stalled: float = 0.0
     since_begun: float = math.inf
     ras: tuple[str, ...] = ()
+    by_stacks: bool = False
 
     @property
     def newest(self) -> float:

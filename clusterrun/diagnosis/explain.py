@@ -19,10 +19,12 @@ from clusterrun.diagnosis.rules import (
     circle,
     different_arguments,
     different_collective,
+    different_places,
     group_request,
     held_lock,
     left_out_call,
     moving_ranks,
+    no_stacks,
     order_of_groups,
     outside,
     posted_ops,
@@ -42,6 +44,7 @@ from clusterrun.model.frozen import replace
 MOST = 4
 MOST_GROUPS = 16
 MOST_COUNTS = 16
+MORE_IS_SEEN = "clusterrun submit starts it so that flight records show each rank's calls"
 
 
 def explain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
@@ -138,7 +141,7 @@ def circumstances(table: CallTable) -> Iterator[str]:
         sent = f"rank {rank.rank} on {rank.node} sent {debt.waiting} bytes to {table.node_at(debt.peer)}"
         yield f"{sent} ({debt.peer}) {debt.retries} times without an answer"
     silent = [rank.rank for rank in table.living if not rank.answered and rank.state not in STOPPED]
-    if silent:
+    if silent and not table.by_stacks:
         yield f"{ranks_in_words(silent)} did not report groups (no Python, no prelude, or too busy)"
     yield from (f"ncclras: {line}" for line in table.ras)
     beyond = [rank for _, ranks in _by_stack(table)[MOST_GROUPS:] for rank in ranks]
@@ -325,6 +328,29 @@ def _different_collectives(table: CallTable, hypothesis: Hypothesis) -> Diagnosi
     remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
     where = replace(sides[0][0], operation="collective").title
     return _blame(table, Verdict.MISMATCH, sentence, whys, remedy, [f"{where}: {line}" for line in lines])
+
+
+def _different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+    lines = [
+        f"{ranks_in_words(ranks)} wait{_s(ranks)} in {call.operation} at {call.line}" for call, ranks in sides
+    ]
+    sentence = "ranks wait for each other in different calls: " + "; ".join(lines[:MOST])
+    most = sides[0]
+    whys = {
+        rank: f"it waits in {call.operation} at {call.line}, where {ranks_in_words(most[1])} "
+        f"wait{_s(most[1])} in {most[0].operation} at {most[0].line}"
+        for call, ranks in sides[1:]
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    if not whys:
+        sentence += ": stacks alone do not show which of them is wrong"
+    remedy = (
+        "let every rank call the same collectives in the same order: compare the conditions of these lines"
+    )
+    remedy += f". {MORE_IS_SEEN}"
+    return _blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 
 def _different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
@@ -607,6 +633,15 @@ _QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it lo
 def _unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     stuck: list[Call] = hypothesis.facts["stuck"]
     operation = min(stuck, key=lambda wait: wait.at).operation
+    if table.by_stacks and not table.owed:
+        lines = {wait.line for wait in stuck}
+        where = f" at {lines.pop()}" if len(lines) == 1 else ""
+        sentence = f"not enough seen: all ranks wait in {operation}{where}, and it does not end"
+        remedy = (
+            "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
+        )
+        remedy += f"shapes? {MORE_IS_SEEN}"
+        return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), waited(table), remedy)
     sentence = f"all ranks have begun {operation}, and it does not end"
     evidence = [*waited(table)]
     remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
@@ -754,6 +789,12 @@ def _busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosi
     return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*_reasons(table, busy), records), remedy)
 
 
+def _no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
+    remedy = "pip install py-spy beside clusterrun or on the nodes, and permit it to read processes of yours"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
+
+
 def _nothing_seen(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return Diagnosis(Verdict.UNDETERMINED, "no rank was seen")
 
@@ -838,10 +879,12 @@ RULES: tuple[Rule, ...] = (
     circle.rule,
     different_arguments.rule,
     different_collective.rule,
+    different_places.rule,
     group_request.rule,
     held_lock.rule,
     left_out_call.rule,
     moving_ranks.rule,
+    no_stacks.rule,
     order_of_groups.rule,
     outside.rule,
     posted_ops.rule,
@@ -864,6 +907,7 @@ EXPLANATIONS = {
     "node is silent": _silent_node,
     "not in new_group": _not_in_new_group,
     "different collectives": _different_collectives,
+    "different places": _different_places,
     "different roots": _different_roots,
     "different tags": _different_tags,
     "different splits": _different_splits,
@@ -885,6 +929,7 @@ EXPLANATIONS = {
     "computing": _computing,
     "busy without progress": _busy_without_progress,
     "nothing seen": _nothing_seen,
+    "no stacks": _no_stacks,
     "pause": _pause,
     "ending": _ending,
     "outlived": _outlived,

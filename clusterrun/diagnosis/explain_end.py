@@ -251,6 +251,7 @@ def _sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Di
     together, agreeing = hypothesis.facts.get("together", ()), hypothesis.facts.get("agreeing", ())
     sentence = f"{run.who(root.rank, root.inner)} was sent more than it expected"
     evidence = [run.quoted(root)]
+    whys: dict[int, str] = {}
     remedy = "compare the shapes and types that both ends of that call give"
     if agreeing:
         alike = hypothesis.facts["alike"]
@@ -261,14 +262,18 @@ def _sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Di
         evidence.insert(0, f"of that size is {alike.arguments}, which is in the records that are left")
     elif together:
         did = f"called {called.arguments}" if called else "called something larger"
-        sentence += f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}: "
-        sentence += "the records do not show which of them is wrong"
+        sentence += f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
+        if hypothesis.culprits:
+            aborted = ranks_in_words(hypothesis.facts["aborted"])
+            whys = dict.fromkeys(hypothesis.culprits, f"it {did}, and {aborted} expected less")
+        else:
+            sentence += ": the records do not show which of them is wrong"
     else:
         if called:  # In this call each pair of ranks has a size of its own.
             sentence += f" in {called.operation}"
             remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
         sentence += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
-    return _mismatch(run, root, sentence, remedy=remedy, evidence=evidence)
+    return _mismatch(run, root, sentence, whys, remedy, evidence)
 
 
 def _changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:

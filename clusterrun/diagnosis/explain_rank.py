@@ -28,6 +28,9 @@ class Reason:
 def reason(rank: RankSnapshot) -> Reason:
     """Return why ``rank`` does not join the others."""
     process, here = rank.process, rank.location
+    if not process.state and not process.pid:
+        remedy = "how did it end? its output says more; was it started at all: is the world's size right?"
+        return Reason("it has no process: it has ended, or was never started", remedy, certain=True)
     if not process.state:
         remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
         return Reason("its process has ended, while others still wait for it", remedy, certain=True)

@@ -39,3 +39,20 @@ class Hypothesis:
     facts: Mapping[str, Any] = {}
     final: bool = True
     later: float = 0.0
+
+
+# The least number of each step of the scale, with what it rests on.
+_SCALE = (
+    (100, "the kernel reports it"),
+    (90, "ranks were seen to move"),
+    (75, "data of several ranks contradict each other"),
+    (56, "a rank is absent, and the others wait for it"),
+    (30, "derived from stacks, source text or habits"),
+    (1, "little is known"),
+)
+
+
+def certainty_in_words(certainty: int) -> str:
+    """Return ``60 of 100: a rank is absent, and the others wait for it``; '' for 0, which is unknown."""
+    basis = next((basis for least, basis in _SCALE if certainty >= least), "")
+    return f"{certainty} of 100: {basis}" if basis else ""

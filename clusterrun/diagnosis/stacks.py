@@ -30,6 +30,16 @@ _RENDEZVOUS = ("init_process_group", "rendezvous", "_store_based_barrier", "new_
 _MEETS = ("init_process_group", "new_group", "new_subgroups", "split_group", "init_device_mesh")
 _COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed_c10d")
 _NOT_WAITING = ("/torch/distributed/elastic/", "/torch/distributed/fsdp/", "/torch/distributed/tensor/")
+# Native functions in which a thread waits for other ranks, and those in which it waits for its GPU. A GPU
+# that waits in a collective looks the same from outside.
+_NATIVE_WAITS = re.compile(r"c10d::|gloo::|\bnccl[A-Z]|\bP?MPI_[A-Z]|\b(?:ompi|opal|ucp|ucs)_")
+_NATIVE_REDUCER = "c10d::Reducer"
+_NATIVE_STORE = re.compile(r"c10d::(?:TCPStore|PrefixStore|FileStore|HashStore|Store|detail::TCPClient)\b")
+_NATIVE_GPU = re.compile(r"\b(?:cuda|cu|hip)(?:Stream|Device|Event|Ctx)Synchronize|\b(?:cuda|hip)Memcpy")
+GPU_WAIT = "a wait for its GPU"
+BACKWARD = "the backward pass"
+STORE_WAIT = "a wait for the store"
+SOME_WAIT = "a collective"
 
 
 class Doing(enum.Enum):
@@ -73,8 +83,24 @@ class ThreadPlace:
 
 
 @lru_cache(maxsize=4096)
-def location(stack: tuple[str, ...]) -> StackLocation:
-    """Return where a thread with ``stack`` is."""
+def location(stack: tuple[str, ...], native: tuple[str, ...] = ()) -> StackLocation:
+    """Return where a thread with ``stack`` is. ``native`` are the library functions that it is in."""
+    place = _python_location(stack)
+    if place.doing is not Doing.USER or not native:
+        return place
+    if any(_NATIVE_WAITS.search(function) for function in native):
+        operation = SOME_WAIT
+        if any(_NATIVE_REDUCER in function for function in native):
+            operation = BACKWARD
+        elif any(_NATIVE_STORE.search(function) for function in native):
+            operation = STORE_WAIT
+        return StackLocation(Doing.COLLECTIVE, place.frame, operation)
+    if any(_NATIVE_GPU.search(function) for function in native):
+        return StackLocation(Doing.COLLECTIVE, place.frame, GPU_WAIT)
+    return place
+
+
+def _python_location(stack: tuple[str, ...]) -> StackLocation:
     if not stack:
         return StackLocation(Doing.UNKNOWN)
     own = next((frame for frame in stack if not is_library(frame)), "")
@@ -162,7 +188,7 @@ def _threads(text: str) -> dict[str, tuple[str, ...]]:
         if thread := _THREAD.match(line):
             frames = stacks[thread[1].lstrip("0")] = []
         elif frame := _FRAME.match(line):
-            frames.append(_frame(frame[1], frame[2], frame[3]))
+            frames.append(frame_of(frame[1], frame[2], frame[3]))
     return {number: shortened(stack, MOST_FRAMES) for number, stack in stacks.items()}
 
 
@@ -173,7 +199,7 @@ def of_py_spy(text: str) -> tuple[str, ...]:
         # A main thread has the process's number. It has a name only if Python has loaded threads.
         main = next((thread for thread in threads if thread["os_thread_id"] == thread["pid"]), threads[-1])
         frames = [
-            _frame(*(str(frame[key]) for key in ("filename", "line", "name"))) for frame in main["frames"]
+            frame_of(*(str(frame[key]) for key in ("filename", "line", "name"))) for frame in main["frames"]
         ]
         return shortened(frames, MOST_FRAMES)
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -185,7 +211,7 @@ def shortened(stack: Sequence[str], most: int) -> tuple[str, ...]:
     return tuple(stack) if len(stack) <= most else (*stack[: most - 1], stack[-1])
 
 
-def _frame(file: str, line: str, function: str) -> str:
+def frame_of(file: str, line: str, function: str) -> str:
     return f"{file[-MOST_CHARACTERS:]}:{line if line.isdigit() else 0} {function[:MOST_CHARACTERS]}"
 
 

@@ -55,6 +55,7 @@ class Diagnosis:
     culprits: the ranks or nodes to blame
     groups: the stacks of running ranks
     at: when it was made, in seconds since the epoch
+    certainty: of the rule that decided it, from 0 to 100 (`diagnosis/hypothesis.py`); 0: unknown
     """
 
     verdict: Verdict
@@ -64,6 +65,7 @@ class Diagnosis:
     evidence: tuple[str, ...] = ()
     remedy: str = ""
     at: float = 0.0
+    certainty: int = 0
     format: int = contract.FORMAT
 
 

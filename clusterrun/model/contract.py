@@ -68,6 +68,8 @@ TOP_ASK = "top"
 INDEPENDENT_VARIABLE = "CLUSTERRUN_INDEPENDENT"
 # The process id of the rank beside which a command runs (`clusterrun exec`).
 RANK_PID_VARIABLE = "CLUSTERRUN_RANK_PID"
+# Set in steps that clusterrun starts beside the ranks of a job that it did not start.
+BESIDE_VARIABLE = "CLUSTERRUN_BESIDE"
 # The host list of the whole allocation, for agents of a step on some of its nodes. Such a step numbers only
 # its own nodes. The agent takes its node number from this list.
 NODES_VARIABLE = "CLUSTERRUN_NODES"

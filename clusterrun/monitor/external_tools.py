@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from clusterrun.diagnosis.stacks import of_py_spy
 from clusterrun.model.usage import UNKNOWN, GpuUse
@@ -32,12 +33,44 @@ def spy(pid: int, path: str) -> tuple[str, ...]:
     py-spy is searched next to the rank's interpreter, then on ``path``. It is the last resort, because it
     stops the rank for some milliseconds.
     """
+    program = spy_program(pid, path)
+    return of_py_spy(_output_of([program, "dump", "--json", "--pid", str(pid)])) if program else ()
+
+
+def spy_program(pid: int, path: str) -> str:
+    """Return py-spy: beside the interpreter of ``pid``, else on ``path``; '' if there is none."""
     try:
         beside = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
-        return ()
-    program = _program(NAME, [beside, *path.split(os.pathsep)])
-    return of_py_spy(_output_of([program, "dump", "--json", "--pid", str(pid)])) if program else ()
+        beside = ""
+    return _program(NAME, [beside, *path.split(os.pathsep)])
+
+
+def spy_dump(program: str, pid: int, options: Sequence[str], seconds: float) -> tuple[str, str]:
+    """Return py-spy's JSON of the stacks of ``pid``, or '' and the reason why there is none.
+
+    ``--nonblocking`` does not stop the process. ``--native`` does, for as long as py-spy reads.
+    """
+    import subprocess
+
+    argv = [program, "dump", "--json", *options, "--pid", str(pid)]
+    null = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(argv, stdin=null, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        return "", f"{program} cannot be started: {error.strerror}"
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()  # not waited for: the process that it reads may hold it
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+        return "", f"py-spy gave no answer within {seconds:g} s"
+    if process.returncode == 0:
+        return out.decode("utf-8", "replace"), ""
+    lines = err.decode("utf-8", "replace").strip().splitlines()
+    return "", (lines[0] if lines else f"exit code {process.returncode}").removeprefix("Error: ")
 
 
 def nvidia_smi(path: str) -> tuple[GpuUse, ...]:

@@ -63,6 +63,26 @@ def ranks_between(before: Counted, after: Counted) -> tuple[RankUse, ...]:
     )
 
 
+def use_between(node: str, before: Counted, after: Counted, gpus: GpuWatch) -> NodeUse:
+    """Return how the node and its ranks used the machine between two counts."""
+    seconds = max(after.at - before.at, 1e-3)
+    taken, total = memory()
+    return NodeUse(
+        node=node,
+        at=round(time.time(), 2),
+        seconds=round(seconds, 2),
+        cores=round((after.busy - before.busy) / seconds, 2),
+        cores_total=os.cpu_count() or 1,
+        memory=taken,
+        memory_total=total,
+        received=round(max(0, after.received - before.received) / seconds),
+        sent=round(max(0, after.sent - before.sent) / seconds),
+        ranks=ranks_between(before, after),
+        gpus=gpus.look(),
+        gpus_said=gpus.said,
+    )
+
+
 def memory() -> tuple[int, int]:
     """Return the bytes of memory in use, and the total bytes."""
     sizes = {}
@@ -182,22 +202,7 @@ class Sampling:
     def _sample(self, now: float) -> NodeUse:
         after = count(now, self._pids)
         before, self._before = self._before or after, after
-        seconds = max(after.at - before.at, 1e-3)
-        taken, total = memory()
-        return NodeUse(
-            node=self._name,
-            at=round(time.time(), 2),
-            seconds=round(seconds, 2),
-            cores=round((after.busy - before.busy) / seconds, 2),
-            cores_total=os.cpu_count() or 1,
-            memory=taken,
-            memory_total=total,
-            received=round(max(0, after.received - before.received) / seconds),
-            sent=round(max(0, after.sent - before.sent) / seconds),
-            ranks=ranks_between(before, after),
-            gpus=self._gpus.look(),
-            gpus_said=self._gpus.said,
-        )
+        return use_between(self._name, before, after, self._gpus)
 
     def _keep(self, now: float, last: bool = False) -> None:
         if not self._waiting or self._paths is None:

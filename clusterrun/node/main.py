@@ -22,14 +22,16 @@ usage: agent.pyz coordinate RUN_DIR | agent RUN_DIR
 beside an agent: examine RUN_DIR NAME | observe RUN_DIR NODE NAME | warm 0|1
 in a container: fork-ranks | within FOLDER -- COMMAND...
 beside a coordinator: launcher-links PROCESS NODES
-beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]"""
+beside a job: beside RUN_DIR NODE RANK -- [COMMAND...]
+in a step of a job that clusterrun did not start: look JOB SECONDS PATH | use JOB SECONDS PATH
+    | beside-job JOB PROCESS -- [COMMAND...]"""
 
 
 def main(argv: list[str]) -> int:
     """Run the subcommand and return its exit code. Print errors with a remedy."""
     word, *others = argv or [""]
     entry, argument_count = _ENTRIES.get(word, (agent, -1))
-    open_ended = entry in (exec_beside_ranks, exec_in_container) and others[
+    open_ended = entry in (exec_beside_ranks, exec_beside_job, exec_in_container) and others[
         argument_count : argument_count + 1
     ] == ["--"]
     if len(others) != argument_count and not open_ended:
@@ -159,6 +161,39 @@ def exec_beside_ranks(run_dir: str, node: str, rank: str, *command: str) -> int:
     become(RunPaths(os.path.abspath(run_dir)), node, int(rank), command[1:], dict(os.environ))
 
 
+def look_at_job(job_id: str, seconds: str, path: str) -> int:
+    """Print what this node shows of a job that clusterrun did not start. ``path`` may hold py-spy."""
+    from clusterrun.monitor import job_look
+
+    for line in job_look.look_at_job(job_id, float(seconds), _with_path(path), _node_name()):
+        print(line)
+    return contract.ExitCode.DONE
+
+
+def use_of_job(job_id: str, seconds: str, path: str) -> int:
+    """Print every ``seconds`` how a job that clusterrun did not start uses this node."""
+    from clusterrun.monitor import job_look
+
+    for line in job_look.use_of_job(job_id, float(seconds), _with_path(path), _node_name()):
+        print(line, flush=True)
+    return contract.ExitCode.DONE
+
+
+def exec_beside_job(job_id: str, process: str, *command: str) -> int:
+    """Execute a command beside a rank of a job that clusterrun did not start: ``process``, or any if 0."""
+    from clusterrun.agent.exec_in_job import become_beside
+
+    become_beside(job_id, _node_name(), int(process), command[1:], dict(os.environ))
+
+
+def _with_path(path: str) -> dict[str, str]:
+    return {**os.environ, "PATH": os.pathsep.join((os.environ.get("PATH", os.defpath), path))}
+
+
+def _node_name() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def fork_ranks() -> int:
     """Start the ranks of this node in its container."""
     from clusterrun import container_runtimes
@@ -188,6 +223,9 @@ _ENTRIES: dict[str, tuple[Callable[..., int], int]] = {
     "warm": (serve_torch, 1),
     "launcher-links": (launcher_links, 2),
     "beside": (exec_beside_ranks, 3),
+    "look": (look_at_job, 3),
+    "use": (use_of_job, 3),
+    "beside-job": (exec_beside_job, 2),
     "fork-ranks": (fork_ranks, 0),
     "within": (exec_in_container, 1),
 }

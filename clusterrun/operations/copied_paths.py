@@ -13,8 +13,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.runs.code_snapshot import Snapshot
-from clusterrun.script.batch_scripts import script_of
-from clusterrun.script.launch_commands import SHELLS, inline_text
+from clusterrun.script.launch_commands import SHELLS, inline_text, script_of
 
 _RUNNERS = ("source", ".", "bash", "sh", "exec")
 # Bytes. A longer script is a program that is not written for this run.

@@ -13,7 +13,9 @@ from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.live_usage import not_started
 from clusterrun.operations.run_files import spec_of
+from clusterrun.operations.submit import program_for_nodes
 from clusterrun.script.sbatch_options import asks_for_gpus
+from clusterrun.slurm.foreign_job import ForeignJob
 
 # Seconds for Slurm to grant the step. The step shares the job's resources, so it waits for no other step.
 STEP_SECONDS = 60
@@ -38,6 +40,29 @@ def exec_argv(
     paths = context.store.paths(run_id)
     program = (record.spec.python, "-I", "-S", paths.agent, "beside", paths.run_dir, node, str(wish.rank))
     return (*to_node(context, record, node, terminal), *program, "--", *command)
+
+
+def exec_beside_job(
+    context: Context, job: ForeignJob, wish: ExecTarget, command: tuple[str, ...], terminal: bool
+) -> tuple[str, ...]:
+    """Return the arguments that run ``command`` next to a job that clusterrun did not start.
+
+    Raise ``BadInput`` if the job has no such node or rank, and the errors of ``diagnose_job``.
+    """
+    from clusterrun.operations import diagnose_job, job_step
+
+    nodes = job_step.check_live(job)
+    node, pid = _node(wish, nodes, f"job {job.job_id}"), 0
+    if wish.rank >= 0:
+        ranks = diagnose_job.ranks_of(context, job, nodes)
+        if wish.rank not in ranks:
+            known = ", ".join(map(str, sorted(ranks))) or "none"
+            raise BadInput(f"job {job.job_id} has no rank {wish.rank}", f"its ranks are {known}")
+        node, pid = ranks[wish.rank]
+    stream = "--pty" if terminal else "--unbuffered"
+    step = job_step.step_argv(context, job, (node,), (stream,))
+    program = job_step.program_argv(program_for_nodes(context), "beside-job", job.number, str(pid))
+    return (*step, *program, "--", *command)
 
 
 def to_node(context: Context, record: RunRecord, node: str, terminal: bool) -> tuple[str, ...]:
@@ -104,11 +129,16 @@ def _place(wish: ExecTarget, nodes: tuple[str, ...], record: RunRecord) -> int:
             message = f"there is no rank {wish.rank} in {record.run_id}"
             raise BadInput(message, f"its ranks are 0 to {spec.world_size - 1}")
         return min(wish.rank // spec.local_size, len(nodes) - 1)
+    return nodes.index(_node(wish, nodes, record.run_id))
+
+
+def _node(wish: ExecTarget, nodes: tuple[str, ...], title: str) -> str:
+    """Return the requested node, the first one by default. Raise ``BadInput`` if it does not exist."""
     if not wish.node:
-        return 0
+        return nodes[0]
     if wish.node in nodes:
-        return nodes.index(wish.node)
+        return wish.node
     if wish.node.isdecimal() and int(wish.node) < len(nodes):
-        return int(wish.node)
-    message = f"there is no node {wish.node!r} in {record.run_id}"
+        return nodes[int(wish.node)]
+    message = f"there is no node {wish.node!r} in {title}"
     raise BadInput(message, f"its nodes are {', '.join(nodes)}; by number: --node 0")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.run_words import slurm_job
 from clusterrun.model.states import State
-from clusterrun.operations.context import Context
+from clusterrun.operations.context import Context, Tell, quiet
 from clusterrun.slurm.foreign_job import ForeignJob
 
 _OF_CLUSTERRUN = re.compile(r"clusterrun:([^:\s]+):\S+")
@@ -21,6 +21,40 @@ def find_run(context: Context, word: str) -> str:
     """Return the id of the run that ``word`` means. Raise ``NoSuchRun``, which describes a Slurm job."""
     with describing_foreign_jobs(context, word):
         return context.store.find(word)
+
+
+def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | ForeignJob:
+    """Return the id of the run that ``word`` means, or the Slurm job that clusterrun did not start.
+
+    A run is preferred. ``tell`` gets a notice if a job with the same number runs beside it. Raise
+    ``NoSuchRun``.
+    """
+    try:
+        run_id = context.store.find(word)
+    except NoSuchRun as error:
+        job = _job(context, word)
+        if job is None or _OF_CLUSTERRUN.search(job.comment):
+            raise _described(context, word, error) from error
+        return job
+    if slurm_job(word) == word and run_id != word:
+        job = _job(context, word)
+        if job and job.state is State.RUNNING and f"clusterrun:{run_id}:" not in job.comment:
+            mark = _OF_CLUSTERRUN.search(job.comment)
+            other = f"the run {mark[1]}" if mark else f"{job.name!r}, which clusterrun did not start"
+            tell(f"{word} is taken for the run {run_id}; a Slurm job with that number runs too: {other}")
+    return run_id
+
+
+def _job(context: Context, word: str) -> ForeignJob | None:
+    """Return the Slurm job with this number; None if there is none, or if Slurm cannot be asked."""
+    job_id = slurm_job(word)
+    if not job_id:
+        return None
+    try:
+        client = context.client()
+        return None if client.why_not() else client.foreign_job(job_id)
+    except ClusterrunError:
+        return None
 
 
 @contextmanager
@@ -46,6 +80,12 @@ def _described(context: Context, word: str, error: NoSuchRun) -> NoSuchRun:
         return error
     if job is None:
         return NoSuchRun(f"there is no run {word!r}, and Slurm knows no job {job_id}", error.remedy)
+    return not_a_run(context, job)
+
+
+def not_a_run(context: Context, job: ForeignJob) -> NoSuchRun:
+    """Return the error for a command that needs a run. It describes the job."""
+    job_id = job.job_id
     on_nodes = f" on {job.nodelist}" if job.nodelist else ""
     about = f"{job.name!r} of {job.user or 'an unknown user'}, {job.word}{on_nodes}"
     if mark := _OF_CLUSTERRUN.search(job.comment):

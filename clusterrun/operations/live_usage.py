@@ -39,6 +39,10 @@ class LiveUsage:
         self.status: RunStatus = self._status()
         self.uses: tuple[NodeUse, ...] = ()
 
+    @property
+    def title(self) -> str:
+        return f"{self.status.run_id}  {self.status.state.value}, {self.status.phase.value}"
+
     def __enter__(self) -> LiveUsage:
         return self
 

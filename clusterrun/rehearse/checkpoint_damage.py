@@ -123,7 +123,7 @@ def _spoilt(fault_run: FaultRun) -> Callable[[SavedFile], bool]:
     saves = [save for life in fault_run.lives[:1] for save in life.saves]
     newest = {save.path: save.step for save in saves}  # these are in the order of steps
     steps = {newest[path] for path in fault_run.damaged if path in newest}
-    if fault_run.damaged_step:
+    if fault_run.damaged_step and not fault_run.of_companion:
         steps = {fault_run.damaged_step}
     temporary = _temporary_kinds(fault_run, saves)
     if fault_run.fault in ("mid-save", "disk-full"):
@@ -171,6 +171,9 @@ def newest_whole(fault_run: FaultRun) -> SavedFile | None:
     if fault_run.fault in ("mid-save", "disk-full") and not kinds and several:
         return None  # the one to be loaded may be the one that was cut off
     spoilt = _spoilt(fault_run)
+    if fault_run.of_companion:
+        # A script may do without a checkpoint whose companion is damaged.
+        saves = [save for save in saves if save.step < fault_run.damaged_step]
     whole = (s for s in saves if not spoilt(s) and (not kinds or fault_run.kind(s.path) in kinds))
     return max(whole, key=lambda save: save.step, default=None)
 

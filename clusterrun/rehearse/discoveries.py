@@ -80,8 +80,8 @@ class FaultRun:
     ``struck_at``: the steps that were done when the fault came. ``until``: seconds of notice that were given
     (0: none), ``took``: seconds until the ranks had ended by themselves (None: they were ended).
     ``damaged``: paths of files that were cut off, ``damaged_step``: the step of their save (0: the newest of
-    that path), ``twins``: kinds of files that hold the same as the damaged ones, ``folder``: the working
-    directory.
+    that path), ``of_companion``: they are companions of a checkpoint, which itself is whole, ``twins``: kinds
+    of files that hold the same as the damaged ones, ``folder``: the working directory.
     """
 
     fault: str
@@ -95,6 +95,7 @@ class FaultRun:
     damaged_step: int = 0
     twins: tuple[str, ...] = ()
     folder: str = ""
+    of_companion: bool = False
 
     @property
     def restarted(self) -> Start:
@@ -109,7 +110,10 @@ class FaultRun:
     def writes(self, path: str = "") -> tuple[str, ...]:
         """The line that wrote the file ``path`` or one of its kind last, else the line of the last save."""
         saves = self.lives[0].saves
-        matching = [save for save in saves if path and self.kind(save.path) == self.kind(path)]
+        companions = self.lives[0].companions if self.of_companion else ()
+        matching = [
+            save for save in (*saves, *companions) if path and self.kind(save.path) == self.kind(path)
+        ]
         lines = [save.line for save in (matching or saves)[-1:] if save.line]
         return tuple(f"{line} writes the checkpoint" for line in lines)
 

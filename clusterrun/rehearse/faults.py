@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ class FaultCase:
     title: str
     does: str
     target: str = ""
+    # Whether ``target`` is a kind of companions of the checkpoint. It counts only if a restart reads it.
+    of_companion: bool = False
 
 
 FAULTS = (
@@ -40,7 +43,8 @@ FAULTS = (
     FaultCase(
         "mid-save",
         "killed in save",
-        "the rank that writes a checkpoint is killed when half of a file is written, for each file in turn",
+        "the rank that writes a checkpoint is killed when half of a file is written, for each file in turn, "
+        "also for another file that is overwritten in place and that a restart reads",
     ),
     FaultCase("after-save", "killed after save", "a rank is killed right after a checkpoint"),
     FaultCase("node", "lost node", "all processes of the last node are killed, its agent too"),
@@ -69,7 +73,8 @@ class Schedule:
     """The facts about the control that place the faults: its length, and its saves by step.
 
     ``group``: the save around which faults are placed, counted from 1: the second, where there are two.
-    ``root``: the working directory of the control.
+    ``root``: the working directory of the control. ``companions``: other files that were written in place at
+    the steps of these saves.
     """
 
     steps: int
@@ -78,6 +83,16 @@ class Schedule:
     saves: tuple[tuple[int, tuple[SavedFile, ...]], ...]
     group: int
     root: str = ""
+    companions: tuple[SavedFile, ...] = ()
+
+    @property
+    def companion_kinds(self) -> tuple[str, ...]:
+        return tuple(sorted({kind_of(save.path, self.root) for save in self.companions}))
+
+    def group_at(self, number: int) -> tuple[SavedFile, ...]:
+        """The files of the save ``number``, counted from 1, and their companions."""
+        step, saves = self.saves[number - 1]
+        return (*saves, *(save for save in self.companions if save.step == step))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -93,15 +108,14 @@ class Schedule:
         """The schedule around a save with a file of the kind ``target``, preferably a later save."""
         numbers = [*range(self.group, len(self.saves) + 1), *range(self.group - 1, 0, -1)]
         for number in numbers:
-            if any(kind_of(save.path, self.root) == target for save in self.saves[number - 1][1]):
+            if any(kind_of(save.path, self.root) == target for save in self.group_at(number)):
                 return replace(self, group=number)
         return self
 
     def struck_file(self, target: str) -> SavedFile:
         """The file of this save that is cut off: the largest of the kind ``target``, or of all."""
-        saves = self.saves[self.group - 1][1]
-        matching = [save for save in saves if kind_of(save.path, self.root) == target]
-        return max(matching or saves, key=lambda save: save.size)
+        matching = [save for save in self.group_at(self.group) if kind_of(save.path, self.root) == target]
+        return max(matching or self.saves[self.group - 1][1], key=lambda save: save.size)
 
     @property
     def later(self) -> Schedule | None:
@@ -139,14 +153,24 @@ def schedule(control: Start, limit: int, root: str = "") -> Schedule:
     steps = control.last if natural or not limit else min(control.last, limit)
     before_end = {step: saves for step, saves in groups.items() if step < steps}
     saves_by_step = tuple((step, tuple(saves)) for step, saves in sorted(before_end.items()))
-    return Schedule(steps, len(control.ranks), natural, saves_by_step, min(2, len(saves_by_step)), root)
+    # A file of one byte cannot be cut in half.
+    companions = tuple(
+        save
+        for save in control.companions
+        if save.step in before_end and save.size > 1 and save.path.startswith(root + os.sep)
+    )
+    group = min(2, len(saves_by_step))
+    return Schedule(steps, len(control.ranks), natural, saves_by_step, group, root, companions)
 
 
 def cases_of(fault: FaultCase, plan: Schedule) -> tuple[FaultCase, ...]:
     """Return the fault once, or once for each kind of file that it damages."""
     if fault.name not in DAMAGING:
         return (fault,)
-    return tuple(replace(fault, target=target) for target in plan.targets[:MOST_TARGETS]) or (fault,)
+    cases = [replace(fault, target=target) for target in plan.targets[:MOST_TARGETS]]
+    companions = plan.companion_kinds[:MOST_TARGETS] if fault.name == "mid-save" else ()
+    cases += [replace(fault, target=kind, of_companion=True) for kind in companions]
+    return tuple(cases) or (fault,)
 
 
 def runs_of(cases: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase, ...], ...]:
@@ -154,8 +178,11 @@ def runs_of(cases: Sequence[FaultCase], plan: Schedule) -> tuple[tuple[FaultCase
     parts = [INSIDE, OUTSIDE] if plan.later else [INSIDE[:3], INSIDE[3:], OUTSIDE]
     shared = {name for part in parts for name in part}
     parts += [(name,) for name in dict.fromkeys(case.name for case in cases) if name not in shared]
+    of_companions = tuple(case for case in cases if case.of_companion)
+    cases = [case for case in cases if not case.of_companion]
     runs = [tuple(case for name in part for case in cases if case.name == name) for part in parts]
-    return tuple(filter(None, runs))
+    # The restarts of the other runs show which companions are read.
+    return tuple(filter(None, (*runs, of_companions)))
 
 
 @frozen

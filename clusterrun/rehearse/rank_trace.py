@@ -63,6 +63,8 @@ class SavedFile:
     sure: bool = True
     # Whether its writer has removed it and has not written it again.
     gone: bool = False
+    # Whether it is a text file, which is no checkpoint by itself.
+    text: bool = False
 
 
 @frozen
@@ -134,9 +136,20 @@ class Start:
     @property
     def saves(self) -> tuple[SavedFile, ...]:
         """The files that all ranks wrote from the first step on, in the order of steps."""
-        saves = [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
-        saves = [save for save in saves if save.sure] or saves
+        saves = [save for save in self._written if save.sure]
+        saves = saves or [save for save in self._written if not save.text]
         return tuple(sorted(saves, key=lambda save: (save.step, save.rank)))
+
+    @property
+    def companions(self) -> tuple[SavedFile, ...]:
+        """The other files, such as `meta.json`, that ranks wrote in place. A restart may read them."""
+        saves = set(self.saves)
+        others = (save for save in self._written if save not in saves and not save.temp and not save.gone)
+        return tuple(sorted(others, key=lambda save: (save.step, save.rank)))
+
+    @property
+    def _written(self) -> list[SavedFile]:
+        return [save for rank in self.ranks.values() for save in rank.saves if save.step > 0]
 
     @property
     def errors(self) -> tuple[tuple[str, str, str], ...]:
@@ -233,7 +246,7 @@ def _rows(text: str) -> Rows:
 
 def _save(rank: int, event: Mapping[str, Any]) -> SavedFile:
     named = (event[key] for key in ("path", "temp", "size", "secs", "line", "nth", "sure"))
-    fields = [event["n"], rank, *named, bool(event.get("gone"))]
+    fields = [event["n"], rank, *named, bool(event.get("gone")), bool(event.get("text"))]
     return SavedFile(*fields)
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from clusterrun.api import Run
 from clusterrun.model.errors import BadInput, ClusterrunError
@@ -75,6 +75,8 @@ class Rehearsal:
         self.plan: Schedule | None = None
         self._twins: Mapping[str, tuple[str, ...]] = {}
         self._base: _DamageBase | None = None
+        # Kinds of files that a restart has read.
+        self._read_kinds: set[str] = set()
 
     def progress(self) -> str:
         """Describe the live runs in one line."""
@@ -112,6 +114,12 @@ class Rehearsal:
 
         def work(together: Sequence[FaultCase]) -> None:
             try:
+                if together[0].of_companion:
+                    wait(future for case, future in futures.items() if not case.of_companion)
+                    for case in together:
+                        if case.target not in self._read_kinds:
+                            futures[case].set_result(Result(case.name, case.title, (), 0.0))
+                    together = [case for case in together if case.target in self._read_kinds]
                 for case, result in self._faults(together, plan):
                     futures[case].set_result(result)
             except BaseException as error:
@@ -232,6 +240,8 @@ class Rehearsal:
         differs = different.part if different else ""
         reference = causes.expected(first, differs, fault_run.lives[0])
         findings = causes.judge(first, differs, fault_run, second, reference)
+        for life in fault_run.lives[1:]:
+            self._read_kinds.update(fault_run.kind(path) for path, _ in life.loaded)
         curves = tuple(curve(life, begins(reference, life)) for life in fault_run.lives)
         return Result(fault.name, fault.title, findings, time.monotonic() - began, curves)
 
@@ -394,7 +404,9 @@ class Rehearsal:
         # A temporary file is cut off too, but never gets the name of a checkpoint.
         path = "" if file.temp else moved(file.path, plan.root, folder)
         twins = self._twins_of(path, folder)
-        return replace(fault_run, damaged=(path,) if path else (), damaged_step=file.step, twins=twins)
+        damaged = (path,) if path else ()
+        own = {"damaged": damaged, "damaged_step": file.step, "of_companion": fault.of_companion}
+        return replace(fault_run, twins=twins, **own)
 
 
 @frozen

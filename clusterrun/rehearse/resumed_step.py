@@ -102,7 +102,7 @@ def _all_lost(fault_run: FaultRun) -> Discovery | None:
     """Return the finding for a script that begins again without its only file; None if nothing was lost."""
     path = fault_run.damaged[-1]
     then = "training begins at step 0"
-    if fault_run.fault == "damaged":
+    if fault_run.fault == "damaged" or fault_run.of_companion:
         return cut_off(fault_run, path, then)
     older = [save for save in fault_run.lives[0].saves if save.step < fault_run.struck_at]
     if not any(save.path in fault_run.damaged or save.gone for save in older):

@@ -23,9 +23,8 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
-from clusterrun.script.batch_scripts import script_of
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
-from clusterrun.script.launch_commands import SHELLS
+from clusterrun.script.launch_commands import SHELLS, script_of
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _QUOTES = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f"

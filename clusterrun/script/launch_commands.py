@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.option_table import CONFIGURABLE
 from clusterrun.model.spec import UNSAID, JobSpec
-from clusterrun.script import submit_again
+from clusterrun.script import launcher_options, submit_again
+from clusterrun.script.launcher_options import LauncherOption
 
 PROGRAMS = (
     *("torchrun", "accelerate", "deepspeed", "colossalai"),
@@ -20,36 +22,29 @@ _SUBCOMMAND = {"accelerate": "launch", "colossalai": "run"}
 MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 SCHEDULERS = ("srun", "sbatch", "salloc")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
-# Words that may stand before a launcher.
-_WRAPPERS = (
-    *("env", "time", "nohup", "nice", "numactl", "taskset", "stdbuf", "setsid", "exec", "command", "timeout"),
-    *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv", "run"),
+# Words before a command that every rank can do without.
+_NEEDLESS_BEFORE = (
+    *("env", "time", "nohup", "setsid", "exec", "command", "builtin"),
     *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
+)
+# Programs that start the command behind their own options: each rank can start them as well.
+_WRAPPERS = (
+    *("nice", "ionice", "numactl", "taskset", "stdbuf", "timeout", "chrt", "strace", "nsys", "ncu"),
+    *("uv", "poetry", "pdm", "pixi", "conda", "mamba", "micromamba", "hatch", "pipenv"),
+    *("singularity", "apptainer", "shifter", "podman-hpc", "podman", "docker", "charliecloud", "ch-run"),
 )
 PYTHON = re.compile(r"python[\d.]*", re.ASCII)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
-_TIME = re.compile(r"\d+[smhd]?", re.ASCII)
-_GLUED = re.compile(r"-([nN])(\d+)", re.ASCII)
 _REDIRECTION = re.compile(r"\d*[<>&]+.*")
-_NODES = ("nnodes", "num-machines", "num-nodes", "nodes", "N")
-_GPUS_PER_NODE = ("nproc-per-node", "nproc", "num-gpus", "gpus-per-node", "gres")
-_PER_NODE = (*_GPUS_PER_NODE, "ntasks-per-node", "npernode", "ppn")
-_TOTAL = ("num-processes", "np", "n", "ntasks")
-# Words before a command that change nothing about it, or that other fields of a launch hold.
-_NEUTRAL = (
-    *("env", "time", "nohup", "setsid", "exec", "command", *SHELLS),
-    *("if", "then", "else", "elif", "do", "while", "until", "!", "{"),
-)
-# Options about the sizes and the meeting of ranks, which clusterrun decides. They have no meaning without the
-# launcher.
-_NEEDLESS = (
-    *(*_NODES, *_PER_NODE, *_TOTAL, "max-restarts", "cpu", "multi-gpu", "use-env", "standalone", "G", "gpus"),
-    *("rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "machine-rank", "local-addr"),
-    *("master-addr", "master-port", "main-process-ip", "main-process-port", "same-network", "hostfile"),
-    *("gpus-per-task", "jobid", "overlap", "kill-on-bad-exit", "K", "label", "l", "unbuffered", "u"),
-)
+_NUMBER = re.compile(r"(?:^|:)(\d+)$", re.ASCII)
 # Launchers whose processes have no GPU unless an option requests it.
 _OF_CPUS = ("srun", "mpirun", "mpiexec", "orterun")
+# Arguments that a launcher adds to the script's own.
+_LOCAL_RANK = {
+    "deepspeed": "deepspeed passes --local_rank to the script: it reads LOCAL_RANK instead",
+    "python -m torch.distributed.launch": "torch.distributed.launch passes --local-rank to the script: it "
+    "reads LOCAL_RANK instead",
+}
 
 
 @frozen
@@ -68,12 +63,16 @@ class LaunchCommand:
     on_cpus: bool = False
     # Command that it starts in each process; () if unknown.
     command: tuple[str, ...] = ()
-    # Variables that the line sets before the launcher.
+    # Variables that the line sets before the launcher, or by its options.
     environment: tuple[tuple[str, str], ...] = ()
     # Whether it is an srun that runs beside the step of the run.
     overlaps: bool = False
-    # Words that ``instead`` does not translate: ``numactl --localalloc``, ``--config_file a.yaml``.
-    omitted: tuple[str, ...] = ()
+    # (name, value) of options of clusterrun that stand for options of the launcher.
+    options: tuple[tuple[str, str], ...] = ()
+    # Options of the launcher that nothing of clusterrun stands for, as typed.
+    untranslated: tuple[str, ...] = ()
+    # Facts that the user needs to know about the translation.
+    remarks: tuple[str, ...] = ()
 
     @property
     def is_scheduler(self) -> bool:
@@ -85,183 +84,200 @@ class LaunchCommand:
         return max(self.nodes, self.per_node, self.total, 1) == 1
 
 
-def launch_in(arguments: Sequence[str]) -> LaunchCommand | None:
-    """Return the launcher that ``arguments`` start, also behind ``env`` and the like; None for other
-    commands.
+def launch_in(arguments: Sequence[str], reads_inline: bool = True) -> LaunchCommand | None:
+    """Return the launcher that ``arguments`` start, also behind ``env``, ``numactl``, ``uv run`` and the
+    like; None for other commands. ``reads_inline``: one inside ``bash -c TEXT`` counts too.
     """
+    arguments = tuple(arguments)
     environment: list[tuple[str, str]] = []
+    wrapper: tuple[str, ...] = ()
     place = 0
     while place < len(arguments):
-        name = os.path.basename(arguments[place])
-        rest = arguments[place + 1 :]
-        module = _module(arguments[place:])
-        if name in SCHEDULERS or (name in PROGRAMS and _SUBCOMMAND.get(name, "") in ("", *rest[:1])):
-            launch = _launch(name, rest)
-        elif module in MODULES:
-            launch = _launch(f"python -m {module}", arguments[list(arguments).index(module) + 1 :])
-        else:
-            launch = None
-        if launch is not None:
-            omitted = (*_omitted(arguments[:place]), *launch.omitted)
-            environment += launch.environment
-            return replace(launch, environment=tuple(environment), omitted=omitted)
-        if _ASSIGNMENT.match(arguments[place]):
-            variable, _, value = arguments[place].partition("=")
+        launch = _launch_at(arguments, place, reads_inline)
+        if launch:
+            command = _wrapped(wrapper, launch.command)
+            return replace(launch, command=command, environment=(*environment, *launch.environment))
+        word = arguments[place]
+        name = os.path.basename(word)
+        if _ASSIGNMENT.match(word) and not wrapper:
+            variable, _, value = word.partition("=")
             environment.append((variable, value))
-        elif not (name in _WRAPPERS or arguments[place].startswith("-") or _TIME.fullmatch(arguments[place])):
-            is_value = place > 1 and arguments[place - 1].startswith("-")
-            if not is_value:
+        elif name in _WRAPPERS:
+            end = _launcher_behind(arguments, place + 1)
+            if end is None:
                 return None
+            wrapper += arguments[place:end]
+            place = end
+            continue
+        elif name not in _NEEDLESS_BEFORE and not word.startswith("-"):
+            return None
         place += 1
     return None
 
 
-def _module(arguments: Sequence[str]) -> str:
-    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, if ``arguments`` begin with it;
-    else ''.
+def _launcher_behind(arguments: tuple[str, ...], start: int) -> int | None:
+    """Return the index of the first launcher from ``start``. It ends at a Python or a script."""
+    for place in range(start, len(arguments)):
+        name = os.path.basename(arguments[place])
+        if _launch_at(arguments, place) or name in _WRAPPERS:
+            return place
+        if PYTHON.fullmatch(name) or name.endswith(".py"):
+            return None
+    return None
+
+
+def _wrapped(wrapper: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``command`` behind ``wrapper``, which starts a program and no script."""
+    if not wrapper or not command:
+        return command
+    is_script = command[0] == "-m" or command[0].endswith(".py")
+    return (*wrapper, *(("python",) if is_script else ()), *command)
+
+
+def _launch_at(arguments: tuple[str, ...], place: int, reads_inline: bool = True) -> LaunchCommand | None:
+    """Return the launcher whose name stands at ``place``; None if another word does."""
+    name = os.path.basename(arguments[place])
+    rest = arguments[place + 1 :]
+    if name in SCHEDULERS or name in PROGRAMS:
+        subcommand = _SUBCOMMAND.get(name, "")
+        if subcommand in ("", *rest[:1]):
+            return _launch(name, rest[1:] if subcommand else rest, reads_inline)
+        return None
+    module, behind = _module(arguments[place:])
+    return _launch(f"python -m {module}", behind, reads_inline) if module in MODULES else None
+
+
+def _module(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the module of ``python -u -m MODULE`` or ``-m MODULE``, and the words behind it; '' for other
+    commands.
     """
     rest = arguments[1:] if PYTHON.fullmatch(os.path.basename(arguments[0])) else arguments
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-        rest = rest[1:]
-    return rest[1] if len(rest) > 1 and rest[0] == "-m" else ""
+        rest = rest[2:] if rest[0] in ("-W", "-X") else rest[1:]
+    return (rest[1], rest[2:]) if len(rest) > 1 and rest[0] == "-m" else ("", ())
 
 
-def _launch(program: str, arguments: Sequence[str]) -> LaunchCommand:
+def _launch(program: str, arguments: tuple[str, ...], reads_inline: bool) -> LaunchCommand:
     end = next(
         (place for place, word in enumerate(arguments) if _REDIRECTION.fullmatch(word)), len(arguments)
     )
-    place, command = _inner_command(program, arguments[:end])
-    options = arguments[:place]
-    nodes = per_node = total = max_restarts = 0
+    options, command, is_module = _split(program, arguments[:end])
+    numbers = dict.fromkeys(launcher_options.NUMBERS, 0)
     has_gpus = program not in _OF_CPUS
-    counts_per_node = program in ("mpirun", "mpiexec", "orterun")  # -N is per node for them
-    for key, value in _options(options):
-        number = int(match[1]) if (match := re.search(r"(?:^|:)(\d+)$", value)) else 0
-        if key == "gres" and not value.startswith("gpu"):
-            continue
-        has_gpus = has_gpus or key in _GPUS_PER_NODE or key.startswith("gpus")
-        if key in _PER_NODE or (key == "N" and counts_per_node):
-            per_node = max(per_node, number)
-        elif key in _NODES:
-            nodes = max(nodes, number)
-        elif key in _TOTAL:
-            total = max(total, number)
-        elif key == "max-restarts":
-            max_restarts = number
-    overlaps = any(word == "--overlap" or word.startswith("--jobid") for word in options)
-    on_cpus = "--cpu" in options or not has_gpus
-    omitted = _omitted(options)
+    overlaps = is_cpu = False
+    environment: list[tuple[str, str]] = []
+    ours: list[tuple[str, str]] = []
+    untranslated: list[str] = []
+    for typed, name, value, option in options:
+        role = option.role
+        number = int(match[1]) if (match := _NUMBER.search(value)) else 0
+        overlaps = overlaps or name in ("overlap", "jobid")
+        if role == launcher_options.GPUS_PER_NODE and (name != "gres" or value.startswith("gpu")):
+            role, has_gpus = launcher_options.PER_NODE, True
+        has_gpus = has_gpus or name.startswith("gpus")
+        if role in numbers:
+            numbers[role] = max(numbers[role], number)
+        elif role == launcher_options.ON_CPUS:
+            is_cpu = True
+        elif role in (launcher_options.VARIABLE, launcher_options.VARIABLES):
+            pairs = value.split(",") if role == launcher_options.VARIABLES else [value]
+            environment += [(pair.partition("=")[0], pair.partition("=")[2]) for pair in pairs if "=" in pair]
+        elif role.startswith(launcher_options.SETS):
+            environment.append((role.removeprefix(launcher_options.SETS), value))
+        elif role.startswith(launcher_options.OURS):
+            ours += [(role.removeprefix(launcher_options.OURS), part) for part in value.split(",")]
+        elif role == launcher_options.SRUN:
+            ours.append(("srun", f"{name}={value}" if value else name))
+        elif role == launcher_options.OWN:
+            untranslated.append(typed)
     launch = LaunchCommand(
-        program, nodes, per_node, total, max_restarts, on_cpus, command, (), overlaps, omitted
+        program,
+        numbers[launcher_options.NODES],
+        numbers[launcher_options.PER_NODE],
+        numbers[launcher_options.TOTAL],
+        numbers[launcher_options.RESTARTS],
+        is_cpu or not has_gpus,
+        ("-m", *command) if is_module else without_python(command),
+        tuple(environment),
+        overlaps,
+        tuple(ours),
+        tuple(untranslated),
+        (_LOCAL_RANK[program],) if program in _LOCAL_RANK else (),
     )
-    for _, inner in shell_launches(inline_text(command)):
-        return _joined(launch, inner)
-    return launch
+    inner = launch_in(command, reads_inline) if command and not is_module else None
+    if inner is None and reads_inline:
+        inner = next((launch for _, launch in shell_launches(inline_text(command))), None)
+    return joined(launch, inner) if inner else launch
 
 
-def _joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
-    """Return ``srun bash -c 'torchrun …'`` as one launcher."""
+def without_python(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``train.py …`` for ``python -u train.py …``, and ``-m pkg …`` for ``python -m pkg …``."""
+    if not command or not PYTHON.fullmatch(os.path.basename(command[0])):
+        return command
+    module, behind = _module(command)
+    if module:
+        return ("-m", module, *behind)
+    script = next((place for place, word in enumerate(command) if place and not word.startswith("-")), 0)
+    return command[script:] if script and command[script].endswith(".py") else command
+
+
+def joined(outer: LaunchCommand, inner: LaunchCommand) -> LaunchCommand:
+    """Return ``srun torchrun …`` or ``srun bash -c 'torchrun …'`` as one launcher."""
     return replace(
         outer,
         nodes=max(outer.nodes, inner.nodes),
         per_node=max(outer.per_node, inner.per_node),
-        total=max(outer.total, inner.total),
+        # The processes of the outer launcher are launchers.
+        total=inner.total or (0 if inner.per_node else outer.total),
         max_restarts=max(outer.max_restarts, inner.max_restarts),
         on_cpus=outer.on_cpus and inner.on_cpus,
         command=inner.command or outer.command,
         environment=(*outer.environment, *inner.environment),
-        omitted=(*outer.omitted, *inner.omitted),
+        options=(*outer.options, *inner.options),
+        untranslated=(*outer.untranslated, *inner.untranslated),
+        remarks=(*outer.remarks, *inner.remarks),
     )
 
 
-def _omitted(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of ``words``, which stand before a program, that ``instead`` does not translate.
+def _split(
+    program: str, arguments: tuple[str, ...]
+) -> tuple[list[tuple[str, str, str, LauncherOption]], tuple[str, ...], bool]:
+    """Split ``arguments`` of a launcher.
 
-    A part is an option with its value, or a wrapper (``numactl``) with its options.
+    Returns (option as typed, name, value, its row) for each option, the command behind them, and whether the
+    command is a module.
     """
-    parts: list[list[str]] = []
-    wrapper: list[str] | None = None
+    table = launcher_options.launcher_options(program)
+    options: list[tuple[str, str, str, LauncherOption]] = []
+    is_module = False
     place = 0
-    while place < len(words):
-        word, name = words[place], os.path.basename(words[place])
+    while place < len(arguments) and arguments[place].startswith("-"):
+        word = arguments[place]
         place += 1
-        is_starter = PYTHON.fullmatch(name) or name in (*PROGRAMS, *SCHEDULERS, *_NEUTRAL)
-        if name == "run" and wrapper is not None:  # uv run, conda run
-            wrapper.append(word)
-        elif is_starter or name in _SUBCOMMAND.values() or _ASSIGNMENT.match(word):
-            wrapper = None
-        elif not word.startswith("-"):
-            if wrapper is None or name in _WRAPPERS:
-                parts.append(wrapper := [])
-            wrapper.append(word)
-        else:
-            following = words[place] if place < len(words) else "-"
-            is_program = PYTHON.fullmatch(following) or following in (*PROGRAMS, *SCHEDULERS, *_WRAPPERS)
-            is_program = is_program and following not in _NEUTRAL  # conda run -n env
-            option = [word]
-            if "=" not in word and not following.startswith("-") and not is_program:
-                option.append(following)
-                place += 1
-            glued = _GLUED.fullmatch(word)
-            key = glued[1] if glued else word.lstrip("-").partition("=")[0].replace("_", "-")
-            if wrapper is not None:
-                wrapper += option
-            elif key == "m" or option[-1] in MODULES:
-                continue
-            elif key not in _NEEDLESS or (key == "gres" and "gpu" not in option[-1]):
-                parts.append(option)
-    return tuple(map(" ".join, parts))
-
-
-def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each option's name in ``arguments``, with dashes for underscores, and its possible value."""
-    for place, word in enumerate(arguments):
-        if not word.startswith("-"):
-            continue
-        if glued := _GLUED.fullmatch(word):
-            yield glued[1], glued[2]
-            continue
-        name, equals, value = word.lstrip("-").partition("=")
-        if not equals and place + 1 < len(arguments):
-            value = arguments[place + 1]
-        yield name.replace("_", "-"), value
-
-
-def _inner_command(program: str, arguments: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the command that the launcher starts, and the index where the launcher's own options end.
-
-    A script is recognized by its name, a module by ``-m``. Any other program is the first argument that is
-    neither an option nor a value.
-    """
-    has_module = program not in SCHEDULERS
-    for place, word in enumerate(arguments):
-        name = os.path.basename(word)
-        is_text = bool(inline_text(arguments[max(0, place - 2) : place + 1]))
-        if word.endswith(".py") and not is_text:
-            return place, tuple(arguments[place:])
-        if name in PROGRAMS:
-            has_module = True
-        if has_module and word in ("-m", "--module") and place + 1 < len(arguments):
-            return place, ("-m", *arguments[place + 1 :])
         if word == "--":
-            return place, tuple(arguments[place + 1 :])
-        if PYTHON.fullmatch(name):
-            module = _module(arguments[place:])
-            if module in MODULES:
-                has_module = True
-                continue
-            if module:
-                return place, ("-m", *arguments[list(arguments).index(module) :])
-            script = next((inner for inner in arguments[place + 1 :] if not inner.startswith("-")), "")
-            if not script.endswith(".py"):
-                return place, tuple(arguments[place:])
-    for place, word in enumerate(arguments):
-        before = arguments[place - 1] if place else ""
-        is_value = before.startswith("-") and "=" not in before and not _GLUED.fullmatch(before)
-        is_program = not word.startswith("-") and word not in _SUBCOMMAND.values()
-        if is_program and (not is_value or "/" in word) and os.path.basename(word) not in PROGRAMS:
-            return place, tuple(arguments[place:])
-    return len(arguments), ()
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        if program in SCHEDULERS and not word.startswith("--"):
+            name, equals, value = launcher_options.full_srun_name(word[1]), word[2:], word[2:].lstrip("=")
+        name = name.replace("_", "-")
+        option = table.get(name)
+        if option is None:
+            near = [known for known in table if known.startswith(name)]
+            is_value = place < len(arguments) and _is_value(arguments[place])
+            option = table[near[0]] if len(near) == 1 else LauncherOption(int(is_value), launcher_options.OWN)
+        words = () if equals else arguments[place : place + option.values]
+        place += len(words)
+        if option.role == launcher_options.MODULE:
+            is_module = True
+            continue
+        options.append((shlex.join((word, *words)), name, value or " ".join(words), option))
+    return options, arguments[place:], is_module
+
+
+def _is_value(word: str) -> bool:
+    """Return whether ``word`` can be the value of an unknown option, rather than a command."""
+    is_command = word.endswith((".py", ".sh")) or PYTHON.fullmatch(os.path.basename(word))
+    return not (word.startswith("-") or is_command or "/" in word or os.path.basename(word) in PROGRAMS)
 
 
 def inline_text(command: Sequence[str]) -> str:
@@ -272,6 +288,24 @@ def inline_text(command: Sequence[str]) -> str:
         if re.fullmatch(r"-\w*c\w*", option):
             return word
     return ""
+
+
+def script_of(command: Sequence[str], shells: Sequence[str]) -> str:
+    """Return the file that a shell runs for ``command`` (``job.sh``, ``bash -x job.sh``); '' for
+    ``-c``, ``-s``.
+    """
+    if os.path.basename(command[0]) not in shells:
+        return command[0]
+    arguments = list(command[1:])
+    while arguments and arguments[0][:1] in ("-", "+"):
+        if set("cs") & set(arguments[0]) and not arguments[0].startswith("--"):
+            return ""
+        arguments = (
+            arguments[2:]
+            if arguments[0] in ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
+            else arguments[1:]
+        )
+    return arguments[0] if arguments else ""
 
 
 def shell_launches(text: str) -> Iterator[tuple[int, LaunchCommand]]:
@@ -323,6 +357,13 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     if per_node and not (spec.gpus or spec.ranks_per_node):
         field = "ranks_per_node" if launch.on_cpus else "gpus"
         sized = replace(sized, **{field: per_node})
+    for name, value in launch.options:
+        option = CONFIGURABLE[name]
+        typed = getattr(sized, option.field)
+        if option.kind == "list":
+            sized = replace(sized, **{option.field: (*typed, value)})
+        elif typed in ("", (), 0, False):
+            sized = replace(sized, **{option.field: value})
     if launch.max_restarts and spec.max_restarts == UNSAID:
         sized = replace(sized, max_restarts=launch.max_restarts)
     return submit_again.line(sized, verb, with_values=True)
@@ -330,7 +371,8 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
 
 def not_in_line(launch: LaunchCommand, separator: str = "\n") -> str:
     """Return what the line of ``instead`` lacks, after ``separator``; '' if it lacks nothing."""
-    return f"{separator}not in that line: {'; '.join(launch.omitted)}" if launch.omitted else ""
+    lacking = (*launch.untranslated, *launch.remarks)
+    return f"{separator}not in that line: {'; '.join(lacking)}" if lacking else ""
 
 
 def refuse(spec: JobSpec, launch: LaunchCommand, many: bool, verb: str) -> BadInput:

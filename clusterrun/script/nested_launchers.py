@@ -12,9 +12,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from clusterrun.model.frozen import replace
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import batch_scripts, launch_commands
+from clusterrun.script.batch_scripts import Conversion, Part, PartOutcome
+from clusterrun.script.directives import Directive, read_directives, translate
 from clusterrun.script.launch_commands import (
     MODULES,
     PROGRAMS,
@@ -23,6 +24,7 @@ from clusterrun.script.launch_commands import (
     SHELLS,
     LaunchCommand,
     launch_in,
+    script_of,
     shell_launches,
 )
 from clusterrun.script.python_launches import python_launches
@@ -43,18 +45,17 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     many = spec.world_size > 1 and not spec.per_node
     launch = launch_in(spec.command)
     if launch and launch.is_scheduler and not launch.overlaps and (on_slurm or many):
-        script = _batch_script(launch.command, spec) if launch.program == "sbatch" else None
-        raise (
-            batch_scripts.refuse(spec, script, verb)
-            if script
-            else launch_commands.refuse(spec, launch, many, verb)
-        )
+        if launch.program == "sbatch" and (name := _shell_batch_script(launch.command, spec.cwd)):
+            raise batch_scripts.refuse(spec, name, _conversion(name, spec.cwd), verb)
+        raise launch_commands.refuse(spec, launch, many, verb)
     if launch and not launch.is_scheduler and not spec.per_node and (many or not launch.starts_one):
         raise launch_commands.refuse(spec, launch, many, verb)
-    if script := _batch_script(spec.command, spec):
-        if not script.is_python:
-            raise batch_scripts.refuse(spec, script, verb)
-        return (batch_scripts.notice(spec, script, verb), *_in_script(spec, on_slurm, many, verb))
+    if name := _shell_batch_script(spec.command, spec.cwd):
+        raise batch_scripts.refuse(spec, name, _conversion(name, spec.cwd), verb)
+    if conversion := _python_batch_script(spec):
+        name = _python_script(spec.command, spec.cwd)[0]
+        notice = batch_scripts.notice(spec, name, conversion, verb)
+        return (notice, *_in_script(spec, on_slurm, many, verb))
     if launch is None:
         return tuple(_in_script(spec, on_slurm, many, verb))
     line = launch_commands.instead(spec, launch, verb)
@@ -64,26 +65,51 @@ def check_command(spec: JobSpec, on_slurm: bool, verb: str = "submit") -> tuple[
     return (f"{launch.program} is not needed: {line} starts the same{omitted}",)
 
 
-def _batch_script(command: tuple[str, ...], spec: JobSpec) -> batch_scripts.BatchScript | None:
-    """Return the batch script that ``command`` runs. Its launch is the training script that it starts, or
-    the script itself if it is Python and starts none.
-    """
-    cwd = spec.cwd
-    python = _python_script(command, cwd)
-    if python:
-        name, *arguments = python
-        source = _text(name, cwd)
-        start = LaunchCommand("python", command=(name, *arguments))
-        for _, launch in _python_launches(source):
-            trains = launch.command[:1] == ("-m",) or "".join(launch.command[:1]).endswith(".py")
-            if trains and (launch.is_scheduler or not spec.per_node):
-                start = launch
-        script = batch_scripts.batch_script(name, source)
-        return replace(script, launch=start, is_python=True) if script else None
-    name = batch_scripts.script_of(command, SHELLS) if command else ""
+def _shell_batch_script(command: tuple[str, ...], cwd: str) -> str:
+    """Return the batch script that ``command`` runs by a shell; '' for other commands."""
+    name = script_of(command, SHELLS) if command and not _python_script(command, cwd) else ""
     if not name or name == "-m" or name.endswith(".py"):
+        return ""
+    return name if read_directives(_text(name, cwd)) else ""
+
+
+def _conversion(name: str, cwd: str) -> Conversion:
+    text = _text(name, cwd)
+    try:
+        from clusterrun.script.conversion import convert  # loads a parser
+    except ImportError:  # the extra ``convert`` is absent
+        launches = [launch for _, launch in shell_launches(text) if launch.command]
+        launch = launches[-1] if launches else LaunchCommand("")
+        return _of_directives(read_directives(text), launch)
+    return convert(text, lambda path: _text(path, cwd))
+
+
+def _of_directives(directives: tuple[Directive, ...], launch: LaunchCommand) -> Conversion:
+    """Return the conversion of a script by its directives and the launcher that it starts."""
+    translated = translate(directives, launch)
+    parts = [
+        Part(directive.line, directive.text, PartOutcome.UNTRANSLATED, reason)
+        for directive, reason in translated.refused
+    ]
+    return Conversion("submit", translated.options, launch.command, tuple(parts))
+
+
+def _python_batch_script(spec: JobSpec) -> Conversion | None:
+    """Return the conversion of the Python script with ``#SBATCH`` lines that COMMAND runs; None for others.
+
+    Its command is the training script that it starts, or the script itself if it starts none.
+    """
+    python = _python_script(spec.command, spec.cwd)
+    source = _text(python[0], spec.cwd) if python else ""
+    directives = read_directives(source)
+    if not directives:
         return None
-    return batch_scripts.batch_script(name, _text(name, cwd))
+    start = LaunchCommand("python", command=python)
+    for _, launch in _python_launches(source):
+        trains = launch.command[:1] == ("-m",) or "".join(launch.command[:1]).endswith(".py")
+        if trains and (launch.is_scheduler or not spec.per_node):
+            start = launch
+    return _of_directives(directives, start)
 
 
 def _python_script(command: tuple[str, ...], cwd: str) -> tuple[str, ...]:
@@ -128,7 +154,7 @@ def _in_script(spec: JobSpec, on_slurm: bool, many: bool, verb: str) -> Iterator
     """Yield a warning for each launcher that the script or the shell line of COMMAND starts."""
     inline = launch_commands.inline_text(spec.command)
     python = _python_script(spec.command, spec.cwd)
-    name = python[0] if python else batch_scripts.script_of(spec.command, SHELLS)
+    name = python[0] if python else script_of(spec.command, SHELLS)
     text = inline or (_text(name, spec.cwd) if name and name != "-m" else "")
     is_shell = bool(inline) or name != spec.command[0]
     is_shell = is_shell or (text.startswith("#!") and "sh" in text.partition("\n")[0])

@@ -141,7 +141,7 @@ SRUN_REFUSED = {
     "pty": "a batch job has no terminal: use clusterrun shell",
     "wait": "the end of ranks is the coordinator's to judge: leave it out",
 }
-_SRUN_ALONE = (
+SRUN_ALONE = (
     *("accel-bind", "compress", "cpu-bind", "disable-status", "epilog", "exact", "het-group", "mpi"),
     *(
         "kill-on-bad-exit",
@@ -173,7 +173,7 @@ def instead_of(typed: str) -> str:
     if option is None:
         if name in SRUN_REFUSED and typed.startswith("--"):
             return _sentence(SRUN_REFUSED[name])
-        return f"Pass it on: --srun {name}" if name in _SRUN_ALONE and typed.startswith("--") else ""
+        return f"Pass it on: --srun {name}" if name in SRUN_ALONE and typed.startswith("--") else ""
     value = {"none": "", "optional": "[=…]", "required": "=…"}[option.takes]
     return _sentence(option.refused or option.instead or f"pass it on: --sbatch {option.name}{value}")
 

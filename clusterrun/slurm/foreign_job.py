@@ -12,10 +12,18 @@ FIELDS = ("JobID", "User", "State", "NodeList", "JobName")
 # The job's name ends the first line and may contain any text. All other values are single words.
 _NAME = re.compile(r"^JobId=\S+ (?:.* )?JobName=(.*)$", re.MULTILINE)
 
+_NUMBER = re.compile(r"JobId=(\d+)")
+_TASK = re.compile(r"JobId=\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) ")
+_RUNS = re.compile(r"^ +JobState=RUNNING\b", re.MULTILINE)
+
 
 @frozen
 class ForeignJob:
-    """A job of any user. A field is '' if Slurm does not report it."""
+    """A job of any user. A field is '' if Slurm does not report it.
+
+    number: its plain number; that of a task of an array differs from ``job_id`` (``41_7``)
+    running_tasks: of an array named as a whole, the tasks that run; () for any other job
+    """
 
     job_id: str
     name: str
@@ -25,6 +33,8 @@ class ForeignJob:
     reason: str = ""
     output: str = ""  # path of the file for its standard output
     comment: str = ""
+    number: str = ""
+    running_tasks: tuple[str, ...] = ()
 
     @property
     def state(self) -> State:
@@ -36,8 +46,11 @@ def show_argv(job_id: str) -> tuple[str, ...]:
 
 
 def read_shown(job_id: str, out: str) -> ForeignJob | None:
-    """Return the job in the answer to ``show_argv``, the first task for an array; None if there is none."""
-    first = out.split("\n\n", 1)[0]
+    """Return the job in the answer to ``show_argv``, the first running task of an array; None without one."""
+    blocks = out.split("\n\n")
+    running = [block.strip() for block in blocks if _TASK.match(block.strip()) and _RUNS.search(block)]
+    first = running[0] if running else blocks[0]
+    tasks = [f"{match[1]}_{match[2]}" for block in running if (match := _TASK.match(block))]
 
     def value(key: str, pattern: str = r"\S+") -> str:
         match = re.search(rf"^ +(?:.* )?{key}=({pattern})", first, re.MULTILINE)
@@ -55,6 +68,8 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         value("Reason"),
         value("StdOut", ".*"),
         value("Comment", ".*").strip(),
+        number[1] if (number := _NUMBER.match(first.strip())) else "",
+        tuple(tasks) if len(tasks) > 1 else (),
     )
 
 

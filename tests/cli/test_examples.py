@@ -73,6 +73,8 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
     elif words[0] == "sweep" and words[1] not in OF_A_SWEEP:
         (ended.folder / "points.csv").write_text("lr\n0.1\n")
         words[1:1] = ["start", "--dry-run"]
+    elif words[0] == "convert":
+        (ended.folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\nsrun python train.py\n")
     elif words[:2] == ["bench", "scaling"]:
         words.insert(2, "--dry-run")
     done = ended(*words)

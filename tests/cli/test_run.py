@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from clusterrun.cli.run import OF_A_JOB, _here, refuse_job_options, run
+from clusterrun.cli.run import OF_A_JOB, of_the_allocation, refuse_job_options, run
 from clusterrun.config.settings import Source, settle
 from clusterrun.model.errors import BadInput
 from tests.cli.conftest import ROOT, CommandLine
@@ -38,7 +38,7 @@ def test_a_configuration_for_submit_says_nothing_of_the_allocation_and_all_of_th
     file = Source(
         "clusterrun.toml", (("nodes", 8), ("partition", "gpu"), ("env", ("A=1",)), ("follow", False))
     )
-    found = _here(settle([Source("command line", (("gpus", 2),)), file]), {"gpus"})
+    found = of_the_allocation(settle([Source("command line", (("gpus", 2),)), file]), {"gpus"})
     values = {name: found[name].value for name in ("nodes", "partition", "env", "gpus", "follow")}
     assert values == {"nodes": 1, "partition": "", "env": ("A=1",), "gpus": 2, "follow": False}
 

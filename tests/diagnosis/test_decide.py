@@ -50,6 +50,7 @@ def test_a_rank_that_never_came_is_told_whole() -> None:
             "nothing has moved for 60 s",
         ),
         "is that an endless loop, or work that only this rank has? the others wait for it",
+        certainty=60,
     )
 
 

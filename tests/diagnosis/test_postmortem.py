@@ -128,6 +128,7 @@ def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequenc
             f"a consequence only, of rank 0: {PEER}, at train.py:9 (step)",
         ),
         "clusterrun logs --rank 1 shows all that it printed",
+        certainty=60,
     )
 
 
@@ -660,6 +661,28 @@ def test_a_rank_that_ended_well_did_not_end_of_what_it_had_printed() -> None:
         [(2, "it ended with exit code 0 while others waited for it")],
     )
     assert f"rank 2 had printed: {BAD}, at train.py:9 (step)" in found.evidence
+
+
+@pytest.mark.parametrize(
+    "aborted, vs, named",
+    [
+        ((0, 1, 2), ("1000 vs 4",) * 3, [3]),
+        ((0, 1), ("1000 vs 4",) * 2, []),  # what rank 2 called is unknown
+        ((0, 1, 2), ("1000 vs 4", "1000 vs 4", "1000 vs 8"), []),  # they did not expect the same
+    ],
+)
+def test_several_that_expected_the_same_outvote_one_that_called_something_larger_and_went_on(
+    aborted: tuple[int, ...], vs: tuple[str, ...], named: list[int]
+) -> None:
+    errors = [
+        error
+        for rank, sizes in zip(aborted, vs, strict=True)
+        for error in heard(rank, f"  {ABORTED}".replace("1000 vs 4", sizes))
+    ]
+    found = explain(left(*errors, failure=failure(0, -6), last=(last(3, "[250]"),)))
+    assert (found.verdict, [culprit.rank for culprit in found.culprits]) == (Verdict.MISMATCH, named)
+    whys = ["it called all_reduce of [250] Float, and ranks 0-2 expected less"] if named else []
+    assert [culprit.why for culprit in found.culprits] == whys
 
 
 def test_without_any_record_who_was_sent_too_much_is_told_and_not_blamed() -> None:

@@ -73,3 +73,26 @@ def test_a_check_is_made_once_in_an_allocation_until_a_run_fails(on_slurm: Site)
     done = on_slurm.run("alloc", "--nodes", "1", "bash", "again.sh", limit=240)
     expected = ["ended 0 0", "ended 0 1", "ended 0 0", "ended 1 0", "ended 0 0"]
     assert done.out.splitlines() == expected, done.err + (on_slurm.project / "said").read_text()
+
+
+IN_A_BATCH_SCRIPT = f"""#!/bin/bash
+#SBATCH --nodes=2 --wait --output=job.out
+eval "$({PROGRAM} check --export --level quick 2>check.err)"; echo "checked $?"
+echo "fit $CLUSTERRUN_FIT_NODELIST unfit '$CLUSTERRUN_UNFIT_NODELIST'"
+srun --nodelist=$CLUSTERRUN_FIT_NODELIST --ntasks-per-node=1 hostname | sort
+eval "$({PROGRAM} check --export --nodes 1 --check-command 'echo bad disk; false' 2>>check.err)"
+echo "checked $?, unfit $CLUSTERRUN_UNFIT_NODELIST"
+{PROGRAM} check --time 5 2>/dev/null; echo "for sbatch $?"
+squeue --noheader --me --format=%i | wc -l
+"""
+
+
+def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Site) -> None:
+    (on_slurm.project / "job.sbatch").write_text(IN_A_BATCH_SCRIPT)
+    home = {"CLUSTERRUN_HOME": str(on_slurm.home)}
+    done = on_slurm.lab.exec(["sbatch", "job.sbatch"], env=home, cwd=str(on_slurm.project), timeout=240)
+    printed = (on_slurm.project / "job.out").read_text().splitlines()
+    assert printed == [
+        *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002"),
+        *("checked 3, unfit n0001", "for sbatch 2", "1"),
+    ], done.err + (on_slurm.project / "check.err").read_text()

@@ -76,6 +76,46 @@ LINKED = (
             os.symlink(os.path.abspath(path), f"{FOLDER}/last.pt")
 """
 )
+META = (
+    ATOMIC
+    + """            with open(f"{FOLDER}/meta.json", "w") as file:
+                __import__("json").dump({"step": step, "best_loss": 0.5}, file)
+"""
+)
+META_WHOLE = META.replace('/meta.json", "w"', '/meta.new", "w"')
+META_WHOLE += '            os.replace(f"{FOLDER}/meta.new", f"{FOLDER}/meta.json")\n'
+READ_META = """checkpoint = None
+    if os.path.exists(f"{FOLDER}/meta.json"):
+        with open(f"{FOLDER}/meta.json") as file:
+            at = __import__("json").load(file)["step"]
+        checkpoint = torch.load(f"{FOLDER}/step-{at:06d}.pt", weights_only=False)
+"""
+READ_META_IF_WHOLE = """checkpoint = None
+    try:
+        with open(f"{FOLDER}/meta.json") as file:
+            at = __import__("json").load(file)["step"]
+        checkpoint = torch.load(f"{FOLDER}/step-{at:06d}.pt", weights_only=False)
+    except (OSError, ValueError):
+        checkpoint = newest()
+"""
+LATEST = (
+    ATOMIC
+    + """            with open(f"{FOLDER}/latest.txt", "w") as file:
+                file.write(path)
+"""
+)
+READ_LATEST = """checkpoint = None
+    if os.path.exists(f"{FOLDER}/latest.txt"):
+        path = open(f"{FOLDER}/latest.txt").read()
+        if os.path.exists(path):
+            checkpoint = torch.load(path, weights_only=False)
+"""
+HISTORY = (
+    ATOMIC
+    + """            with open("history.json", "w") as file:
+                __import__("json").dump({"saved": step}, file)
+"""
+)
 COPIED = ATOMIC + '            __import__("shutil").copyfile(path, f"{FOLDER}/last")\n'
 EACH_RANK = (
     ('path = f"{FOLDER}/step-{step:06d}.pt"', 'path = f"{FOLDER}/rank{RANK}-step-{step:06d}.pt"'),
@@ -279,6 +319,18 @@ BUGS = (
         ("file-of-another-rank-loaded",),
         ("kill",),
         2,
+    ),
+    Patch(
+        "meta.json is overwritten in place beside a whole checkpoint",
+        ((ATOMIC, META), (LOADED, READ_META)),
+        ("torn-checkpoint-loaded",),
+        ("kill", "mid-save"),
+    ),
+    Patch(
+        "latest.txt is overwritten in place, and a name that is cut off begins anew",
+        ((ATOMIC, LATEST), (LOADED, READ_LATEST)),
+        ("torn-checkpoint-loaded",),
+        ("kill", "mid-save"),
     ),
     Patch(
         "the best file is loaded, though the last one is newer",
@@ -554,6 +606,17 @@ CORRECT = (
         ),
         faults=("kill", "damaged", "twice"),
     ),
+    Patch(
+        "meta.json gets its name once it is whole",
+        ((ATOMIC, META_WHOLE), (LOADED, READ_META)),
+        faults=("kill", "mid-save"),
+    ),
+    Patch(
+        "meta.json in place, and the newest checkpoint where it is cut off",
+        ((ATOMIC, META), (LOADED, READ_META_IF_WHOLE)),
+        faults=("kill", "mid-save"),
+    ),
+    Patch("a text in place that no restart reads", ((ATOMIC, HISTORY),), faults=("kill", "mid-save")),
     Patch("noise", NOISE, faults=ALL, noisy=True),
     Patch("noise, two ranks", NOISE, faults=ALL, ranks=2, noisy=True),
     Patch(

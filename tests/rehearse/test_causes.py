@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -580,6 +581,59 @@ def test_each_kind_of_file_of_a_save_is_damaged_in_turn() -> None:
 
 
 TORN = Discovery(Cause.TORN, "cut")
+META = "/data/checkpoints/meta.json"
+
+
+def test_a_file_that_is_written_in_place_beside_a_checkpoint_is_cut_off_too() -> None:
+    """Not one that is renamed, that lies elsewhere, that is empty, or that is written at other steps."""
+    text = {"sure": False, "text": True, "size": 30, "temp": ""}
+    others = [
+        saved(n, path=f"/w/{path}", nth=nth, **{**text, **more})
+        for n in (4, 10, 20)
+        for nth, (path, more) in enumerate(
+            (
+                ("meta.json", {}),
+                ("whole.json", {"temp": "/w/whole.new"}),
+                ("../elsewhere.json", {}),
+                ("empty", {"size": 0}),
+                ("raw", {"text": False}),
+            ),
+            2,
+        )
+    ]
+    checkpoints = [saved(n, path="/w/last.pt", temp="") for n in (10, 20)]
+    others = [replace(save, path=os.path.normpath(save.path)) for save in others]
+    plan = schedule(life(0, LAST, saves=(*checkpoints, *others)), 0, "/w")
+    assert [step for step, _ in plan.saves] == [10, 20]
+    assert (plan.targets, plan.companion_kinds) == (("last.pt",), ("meta.json", "raw"))
+    cases = {fault.name: cases_of(fault, plan) for fault in FAULTS}
+    of_companions = tuple(case for case in cases["mid-save"] if case.of_companion)
+    assert [case.target for case in of_companions] == ["meta.json", "raw"]
+    assert runs_of([*cases["kill"], *cases["mid-save"]], plan)[-1] == of_companions
+    assert [case.target for case in cases["damaged"]] == ["last.pt"]
+    ((order,), _) = (placed.orders for placed in schedule_faults(of_companions, plan))
+    assert (order["step"], order["file"], order["size"]) == (20, 2, 15)
+
+
+@pytest.mark.parametrize(
+    "restart, found",
+    [
+        (life(SAVED, LAST, loads=((META, ""), *READ)), ("ok", "")),
+        (life(5, LAST, loads=((META, ""), (PATH.format(5), ""))), ("ok", "")),
+        (life(0, LAST, loads=((META, "train.py:75"),)), ("FAIL", "torn-checkpoint-loaded")),
+        (
+            Start(
+                {0: replace(trace(0, 0), before={}, loads=((META, ""),), error=("t.py:7", "ValueError", "x"))}
+            ),
+            ("FAIL", "torn-checkpoint-loaded"),
+        ),
+    ],
+)
+def test_a_cut_companion_of_a_whole_checkpoint_must_not_end_or_begin_anew(
+    restart: Start, found: tuple[str, str]
+) -> None:
+    cut = {"damaged": (META,), "damaged_step": SAVED, "of_companion": True}
+    assert judged(restart, "mid-save", **cut) == [found]
 
 
 def test_kinds_of_files_with_the_same_content_are_found(tmp_path: Path) -> None:

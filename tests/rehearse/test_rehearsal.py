@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 NAMED = (
     "numpy's random state not restored",
     "one file, written in place",
+    "meta.json is overwritten in place beside a whole checkpoint",
     "the handler's flag is not tested",
 )
 

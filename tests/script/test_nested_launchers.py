@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
     """What is refused, and the line that is offered."""
     with pytest.raises(BadInput) as caught:
         check_command(asked, on_slurm, verb)
-    (line,) = (line for line in caught.value.remedy.split("\n") if f"clusterrun {verb} " in line)
-    return caught.value.seen, line[line.index(f"clusterrun {verb} ") :]
+    (line,) = re.findall(rf"clusterrun (?:{verb}|sweep) .*", caught.value.remedy)
+    return caught.value.seen, line
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,29 @@ def refusal(asked: JobSpec, on_slurm: bool = True, verb: str = "submit") -> tupl
         ("deepspeed --num_gpus 2 train.py --deepspeed c.json", "--gpus 2 train.py --deepspeed c.json"),
         ("env A=1 torchrun --nproc_per_node 2 train.py", "--gpus 2 --env A=1 train.py"),
         ("srun -N2 bash -c torchrun\\ --nproc_per_node\\ 4\\ t.py\\ -x", "--nodes 2 --gpus 4 t.py -x"),
-        ("uv run torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
-        ("timeout 60 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
-        ("nice -n 10 torchrun --nproc_per_node 2 train.py", "--gpus 2 train.py"),
+        ("uv run torchrun --nproc_per_node 2 train.py", "--gpus 2 uv run python train.py"),
+        ("timeout 60 torchrun --nproc_per_node 2 t.py", "--gpus 2 timeout 60 python t.py"),
+        ("nice -n 10 torchrun --nproc_per_node 2 -m p.t", "--gpus 2 nice -n 10 python -m p.t"),
+        (
+            "srun -N 2 numactl -l torchrun --nproc_per_node 2 t.py",
+            "--nodes 2 --gpus 2 numactl -l python t.py",
+        ),
+        (
+            "apptainer exec --nv a.sif torchrun --nproc_per_node 2 t.py",
+            "--gpus 2 apptainer exec --nv a.sif python t.py",
+        ),
+        (
+            "srun -N2 -n4 --cpu-bind=cores --export=ALL,A=1 t.py",
+            "--nodes 2 --ranks-per-node 2 --srun cpu-bind=cores --env A=1 t.py",
+        ),
+        (
+            "srun -N2 --container-image=i --container-mounts=/a:/a,/b -n2 ./p",
+            "--nodes 2 --ranks-per-node 1 --container i --mount /a:/a --mount /b ./p",
+        ),
+        (
+            "accelerate launch --num_processes 2 --mixed_precision bf16 t.py",
+            "--gpus 2 --env ACCELERATE_MIXED_PRECISION=bf16 t.py",
+        ),
     ],
 )
 def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
@@ -62,26 +83,11 @@ def test_a_launcher_as_the_command_is_refused_with_the_line_to_type(
 @pytest.mark.parametrize(
     ("typed", "omitted"),
     [
-        (
-            "numactl --cpunodebind=0 --membind 0 torchrun --nproc_per_node 2 train.py",
-            "numactl --cpunodebind=0 --membind 0",
-        ),
-        ("timeout 60 torchrun --nproc_per_node 2 train.py", "timeout 60"),
-        ("nice -n 10 torchrun --nproc_per_node 2 train.py", "nice -n 10"),
-        ("uv run torchrun --nproc_per_node 2 train.py", "uv run"),
-        ("conda run -n env torchrun --nproc_per_node 2 t.py", "conda run -n env"),
-        (
-            "accelerate launch --config_file c.yaml --num_processes 8 --mixed_precision=bf16 train.py",
-            "--config_file c.yaml; --mixed_precision=bf16",
-        ),
-        ("torchrun --nproc_per_node 2 --log_dir logs --tee 3 -m pkg.train -x", "--log_dir logs; --tee 3"),
-        (
-            "srun --cpu-bind=none -n 2 --mpi pmix python -X dev train.py",
-            "--cpu-bind=none; --mpi pmix",
-        ),
-        ("srun -n 2 numactl --localalloc python -u train.py", "numactl --localalloc"),
-        ("srun -n 2 bash -c 'numactl -m 0 torchrun --nproc_per_node 2 t.py'", "numactl -m 0"),
-        ("mpirun -np 4 --bind-to none -x PATH python train.py", "--bind-to none; -x PATH"),
+        ("accelerate launch --num_processes 2 --config_file c.yaml train.py", "--config_file c.yaml"),
+        ("srun -n 2 --bcast=/tmp/x python -X dev train.py", "--bcast=/tmp/x"),
+        ("mpirun -np 4 --bind-to none -x PATH python train.py", "--bind-to none"),
+        ("numactl -l torchrun --nproc_per_node 2 train.py", ""),
+        ("torchrun --nproc_per_node 2 --log_dir logs --tee 3 -m pkg.train -x", ""),
         ("torchrun --nnodes=2 --rdzv_backend c10d --rdzv-endpoint=$HOST:1 --nproc_per_node 4 train.py", ""),
         ("python -u -m torch.distributed.run --nproc_per_node 2 --master_port 29501 train.py", ""),
         ("env A=1 srun -N2 -n4 -l train.py", ""),
@@ -187,18 +193,20 @@ def test_a_batch_script_as_the_command_is_refused_with_the_line_that_asks_for_th
         seen, line = refusal(spec(tmp_path, *typed.split(), **wish))
         assert "is a batch script" in seen
         assert line == (
-            "clusterrun submit --nodes 2 --gpus a100:4 --cpus-per-rank 8 --name big --time 1-00:00:00 "
-            "--requeue --sbatch mail-type=END train.py --lr '$LR'"
+            "clusterrun sweep --nodes 2 --gpus a100:4 --cpus-per-rank 8 --name big --time 1-00:00:00 "
+            "--requeue --sbatch mail-type=END --set 'task=range(0,4)' --setup 'module load cuda' "
+            "bash -c 'exec python train.py --lr $LR'"
         )
 
 
 @pytest.mark.parametrize(
     ("lines", "line"),
     [
-        ("#SBATCH -n4\npython3 -u t.py -x", "--ranks-per-node 4 t.py -x"),
+        ("#SBATCH -n4\npython3 -u t.py -x", "t.py -x"),
+        ("#SBATCH -n4\nsrun python3 -u t.py -x", "--ranks-per-node 4 t.py -x"),
         ("#SBATCH --nodes=2 --ntasks=8 --gpus=8\nsrun python t.py", "--nodes 2 --gpus 4 t.py"),
-        ("#SBATCH -N 1\n#SBATCH -c 4\n./prog", "--nodes 1 --cpus-per-rank 4 COMMAND"),
-        ("#SBATCH --nodes=2-4\nsrun -m block ./prog", "--nodes 2-4 ./prog"),
+        ("#SBATCH -N 1\n#SBATCH -c 4\n./prog", "--cpus-per-rank 4 ./prog"),
+        ("#SBATCH --nodes=2-4\nsrun -m block ./prog", "--nodes 2-4 --srun distribution=block ./prog"),
         ("# a comment\n\n#SBATCH --exclusive\nsrun python -m pkg.t", "--sbatch exclusive -m pkg.t"),
     ],
 )
@@ -212,10 +220,10 @@ def test_directives_become_options_of_ours(
 
 
 def test_a_directive_that_clusterrun_refuses_is_named_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "job.sh").write_text(BATCH)
+    (tmp_path / "job.sh").write_text(BATCH.replace("--array=0-3", "--uid=7"))
     with pytest.raises(BadInput) as caught:
         check_command(spec(tmp_path, "job.sh"), True)
-    assert "not in that line: --array (a run is one job" in caught.value.remedy
+    assert "not in that line: --uid=7 (line 9: the run directory" in caught.value.remedy
     assert "or queue it as it is: sbatch job.sh" in caught.value.remedy
 
 

@@ -33,8 +33,33 @@ def test_a_job_is_read_as_scontrol_shows_it() -> None:
         "",
         "/home/alice/my jobs/slurm-38.out",
         "clusterrun:20261125-232745-ygnq-mine:c3222c49d8a95e6f",
+        "38",
     )
     assert read_shown("38", "No jobs in the system\n") is None
+
+
+ARRAY = """\
+JobId=41 ArrayJobId=41 ArrayTaskId=2-9 JobName=x
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=PENDING Reason=Resources Dependency=(null)
+
+JobId=43 ArrayJobId=41 ArrayTaskId=1 JobName=x
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   NodeList=n0002
+
+JobId=42 ArrayJobId=41 ArrayTaskId=0 JobName=JobState=RUNNING
+   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
+   JobState=COMPLETED Reason=None Dependency=(null)
+   NodeList=n0001
+"""
+
+
+def test_of_an_array_the_tasks_that_run_are_read() -> None:
+    job = read_shown("41", ARRAY)
+    assert job is not None and (job.number, job.nodelist, job.running_tasks) == ("43", "n0002", ())
+    both = read_shown("41", ARRAY.replace("COMPLETED", "RUNNING"))
+    assert both is not None and both.running_tasks == ("41_1", "41_0")
 
 
 def test_a_job_is_read_as_the_accounting_remembers_it() -> None:

@@ -26,7 +26,7 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return _unseen(table) if not late_ranks(table) else []
     culprits = tuple(rank.rank for rank in late)
     later = table.blameless_for(_patience(table, late))
-    if table.stalled and all(_begins(rank) and rank.works and rank.groups for rank in late):
+    if table.stalled and all(_begins(table, rank) and rank.works and rank.groups for rank in late):
         later = max(0.0, START_PATIENCE - table.stalled)
     if later and not any(reason(rank).certain for rank in late):
         return [Hypothesis("may come", CERTAINTY, facts={"late": culprits}, final=False, later=later)]
@@ -55,16 +55,23 @@ def _outside_of_all(table: CallTable) -> list[RankSnapshot]:
 
 def _patience(table: CallTable, late: Sequence[RankSnapshot]) -> float:
     """Seconds without movement before ``late`` are blamed. A rank in another call gets less."""
-    if all(_begins(rank) or _prepares(rank) for rank in late):
+    if all(_begins(table, rank) or _prepares(rank) for rank in late):
         return START_PATIENCE
     works = any(rank.location.doing not in TOGETHER for rank in late)
     return table.patience(late) if works else max(PATIENCE, USUAL * table.longest_pause)
 
 
-def _begins(rank: RankSnapshot) -> bool:
-    """Whether it imports and has finished no collective yet, or works before it is in any group."""
+def _begins(table: CallTable, rank: RankSnapshot) -> bool:
+    """Whether it imports and has finished no collective yet, or works before it is in any group.
+
+    If ranks do not report their groups, it is in none while all that wait make one.
+    """
     is_first = not any(record.done for record in rank.records)
-    return (rank.location.doing is Doing.IMPORT and is_first) or (rank.works and not rank.groups)
+    has_group = bool(rank.groups)
+    if table.by_stacks:
+        waiting = [table.location(wait.rank).doing for wait in table.waits]
+        has_group = any(doing is not Doing.RENDEZVOUS for doing in waiting)
+    return (rank.location.doing is Doing.IMPORT and is_first) or (rank.works and not has_group)
 
 
 def _prepares(rank: RankSnapshot) -> bool:

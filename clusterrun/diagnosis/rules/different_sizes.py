@@ -1,7 +1,8 @@
 """gloo aborted a rank that was sent more bytes than it expected: which rank called something else.
 
 The rank that aborts leaves no record and may be right: it is blamed only if all records that are left agree,
-and are more. Of two ranks, and of calls in which each pair has a size of its own, either may be wrong.
+and are more. Several ranks that abort and expected the same size outvote fewer ranks that called something
+larger and went on. Of two ranks, and of calls in which each pair has a size of its own, either may be wrong.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
         return [Hypothesis("sent too much", CERTAINTY, facts=facts)]
     together = tuple(sorted(mates))
     if len(together) <= len(aborted):
-        return [Hypothesis("sent too much", CERTAINTY, facts={**facts, "together": together})]
+        is_outvoted = is_whole and called and len(expected) == 1 and len(together) < len(aborted)
+        culprits = together if is_outvoted else ()
+        return [Hypothesis("sent too much", CERTAINTY, culprits, {**facts, "together": together})]
     return [Hypothesis("called something smaller", CERTAINTY, aborted, {**facts, "together": together})]
 
 

@@ -199,7 +199,7 @@ class CheckpointWatch:
             self._trace.tell("lost", n=file.step, path=target, temp=temporary, line=file.line)
             return
         sure = file.sure or target.endswith(KINDS) or content.startswith(ARCHIVE)
-        if not sure and (file.step == 0 or b"\0" not in content):
+        if not sure and file.step == 0:
             return
         self._known.add(target)
         self._trace.tell(
@@ -211,6 +211,7 @@ class CheckpointWatch:
             secs=round(max(0.0, status.st_mtime - file.at), 4),
             line=file.line,
             sure=sure,
+            text=b"\0" not in content,
             nth=file.nth,
         )
 

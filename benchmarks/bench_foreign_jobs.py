@@ -1,0 +1,239 @@
+"""How often `diagnose JOB` names the culprit of a job that clusterrun did not start, and never a wrong one.
+
+    python -m benchmarks.bench_foreign_jobs [LAUNCHER] [CASE …]
+
+Jobs of four ranks on two nodes of a lab hang in `hanging_script.py`, under torchrun, srun, mpirun, accelerate
+and Lightning (accelerate and lightning must be importable; a launcher that is missing is left out and named).
+``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterrun.lab.lab import Lab
+from clusterrun.lab.spec import LabSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "benchmarks" / "hanging_script.py"
+LIGHTNING = ROOT / "benchmarks" / "hanging_lightning.py"
+PATIENCE = 240.0
+# Seconds from the hang to the look: as long as a user needs to notice it.
+NOTICED = 25.0
+NOBODY: tuple[int, ...] = ()
+
+# Prints the looks of all nodes at the job that it is given, as the tests read them.
+RECORDER = """
+import json, sys
+from clusterrun.model.document import encode_set
+from clusterrun.operations.context import Context
+from clusterrun.operations.diagnose_job import LookStep
+from clusterrun.operations.job_step import check_live
+context = Context()
+job = context.client().foreign_job(sys.argv[1])
+looks, _ = LookStep(context, job, check_live(job), "").look(1.0, 30.0)
+print(json.dumps([encode_set(look) for look in looks]))
+"""
+# The ranks to blame, in each case.
+CASES: dict[str, tuple[int, ...]] = {
+    "sleeps": (3,),
+    "endless_loop": (1,),
+    "computes": (2,),
+    "stopped": (2,),
+    "waits_for_queue": (0,),
+    "waits_for_program": (1,),
+    "waits_for_lock": (3,),
+    "waits_for_file_lock": (1,),
+    "reads_pipe": (2,),
+    "polls_file": (0,),
+    "asks_user": (0,),
+    "joins_thread": (1,),
+    "data_loader": (1,),
+    "data_without_workers": (1,),
+    "returns_early": (2,),
+    "retries": (3,),
+    "skips_backward": (1,),
+    "logs_in_the_middle": (0,),
+    "uneven_data": (3,),
+    "extra_barrier": (2,),
+    "only_rank_0_saves": (0,),
+    "other_branch": (1,),
+    "half_and_half": NOBODY,
+    "recv_without_send": NOBODY,
+    "all_receive_first": NOBODY,
+    "waits_for_key": NOBODY,
+    "other_roots": (3,),
+    "skips_new_group": (1,),
+    "exits_early": (1,),
+    "healthy": NOBODY,
+    "healthy_slow": NOBODY,
+    "absent_in_init": (2,),
+    "other_world_size": (3,),
+    "other_port": (1,),
+}
+PER_LAUNCHER = {
+    "torchrun": tuple(case for case in CASES if case != "exits_early"),
+    "srun": (
+        "sleeps",
+        "endless_loop",
+        "stopped",
+        "data_loader",
+        "skips_backward",
+        "extra_barrier",
+        "exits_early",
+    )
+    + ("absent_in_init", "other_port", "other_world_size", "uneven_data", "healthy"),
+    "mpirun": ("sleeps", "computes", "uneven_data", "absent_in_init", "polls_file"),
+    "accelerate": ("sleeps", "logs_in_the_middle", "other_branch", "data_without_workers"),
+    "spawn": ("sleeps", "stopped", "extra_barrier"),
+    "lightning": ("sleeps_in_step", "sleeps_in_validation", "other_batches"),
+    "lightning_alone": ("sleeps_in_step",),
+}
+LIGHTNING_CASES = {"sleeps_in_step": (1,), "sleeps_in_validation": (0,), "other_batches": (3,)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    launcher: str
+    case: str
+    expected: tuple[int, ...]
+    blamed: tuple[int, ...]
+    seconds: float
+    said: str
+
+    @property
+    def verdict(self) -> str:
+        if self.blamed == self.expected:
+            return "right"
+        return "silent" if not self.blamed else "wrong"
+
+
+def command(launcher: str, case: str, port: int) -> str:
+    python, bin_folder = sys.executable, os.path.dirname(sys.executable)
+    script = f"{SCRIPT} {case}"
+    head = "head=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -1)\n"
+    torchrun = f"--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-id x --rdzv-endpoint $head:{port}"
+    export = f"export MASTER_ADDR=$head MASTER_PORT={port}\n"
+    if launcher == "torchrun":
+        return f"{head}srun --ntasks=2 --ntasks-per-node=1 {bin_folder}/torchrun {torchrun} {script}"
+    if launcher == "srun":
+        return f"{head}{export}srun --ntasks=4 --ntasks-per-node=2 --kill-on-bad-exit=0 {python} {script}"
+    if launcher == "mpirun":
+        names = "-x MASTER_ADDR -x MASTER_PORT -x MARKS -x PATH"
+        options = "--allow-run-as-root --oversubscribe -np 4 --npernode 2 --mca btl tcp,self --mca pml ob1"
+        return f"{head}{export}mpirun {options} {names} {python} {script}"
+    if launcher == "accelerate":
+        options = (
+            f"--num_machines 2 --num_processes 4 --main_process_ip $head --main_process_port {port} --cpu"
+        )
+        options += " --mixed_precision no --dynamo_backend no --multi_gpu"
+        inner = f"{python} -m accelerate.commands.launch {options} --machine_rank $SLURM_NODEID {script}"
+        return f"{head}export head\nsrun --ntasks=2 --ntasks-per-node=1 bash -c '{inner}'"
+    if launcher == "spawn":
+        spawn = SCRIPT.with_name("hanging_spawn.py")
+        return f"{head}{export}srun --ntasks=2 --ntasks-per-node=1 {python} {spawn} {case}"
+    if launcher == "lightning":
+        return f"{head}srun --ntasks=4 --ntasks-per-node=2 {python} {LIGHTNING} {case} 2"
+    inner = f"NODE_RANK=$SLURM_NODEID SLURM_JOB_NAME=bash {python} {LIGHTNING} {case} 2"
+    return (
+        f"{head}{export}export MASTER_ADDR MASTER_PORT\nsrun --ntasks=2 --ntasks-per-node=1 bash -c '{inner}'"
+    )
+
+
+def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcome:
+    """Start the job, wait until it hangs, and ask."""
+    marks = folder / f"{launcher}-{case}"
+    marks.mkdir(parents=True)
+    script = marks / "job.sh"
+    text = f"#!/bin/bash\nexport MARKS={marks} PYTHONUNBUFFERED=1\n"
+    script.write_text(text + command(launcher, case, port) + "\n")
+    options = ["--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", f"--output={marks}/out"]
+    answer = lab.exec(["sbatch", "--parsable", *options, str(script)]).out.strip()
+    try:
+        until = time.monotonic() + PATIENCE
+        while len(list(marks.glob("up-*"))) < 4:
+            if time.monotonic() > until:
+                output = (marks / "out").read_text()[-400:] if (marks / "out").exists() else ""
+                return Outcome(launcher, case, (), (-9,), 0.0, f"did not start: {output}")
+            time.sleep(0.5)
+        time.sleep(NOTICED)
+        began = time.monotonic()
+        done = lab.exec(
+            [
+                "env",
+                f"CLUSTERRUN_HOME={folder}/home",
+                sys.executable,
+                "-m",
+                "clusterrun.cli.main",
+                "diagnose",
+                "--json",
+                answer,
+            ],
+            timeout=120,
+        )
+        seconds = time.monotonic() - began
+        expected = {**CASES, **LIGHTNING_CASES}[case]
+        if done.code != 0:
+            return Outcome(launcher, case, expected, (-9,), seconds, done.err.strip()[-300:])
+        document = json.loads(done.out)
+        (marks / "diagnosis.json").write_text(done.out)
+        if recordings := os.environ.get("RECORD"):
+            seen = lab.exec([sys.executable, "-c", RECORDER, answer], timeout=120).out
+            Path(recordings, f"{launcher}-{case}.json").write_text(seen)
+        blamed = tuple(culprit["rank"] for culprit in document["culprits"])
+        return Outcome(
+            launcher, case, expected, blamed, seconds, f"{document['verdict']}: {document['said']}"
+        )
+    finally:
+        lab.exec(["scancel", "--quiet", answer])
+
+
+def available(launcher: str) -> bool:
+    if launcher == "mpirun":
+        return shutil.which("mpirun") is not None
+    module = {"accelerate": "accelerate", "lightning": "lightning", "lightning_alone": "lightning"}.get(
+        launcher
+    )
+    return module is None or importlib.util.find_spec(module) is not None
+
+
+def main() -> None:
+    """Print a line for each case, and the figures."""
+    words = sys.argv[1:]
+    launchers = [word for word in words if word in PER_LAUNCHER] or list(PER_LAUNCHER)
+    cases = [word for word in words if word not in PER_LAUNCHER]
+    outcomes: list[Outcome] = []
+    name = f"foreign-{os.getpid()}"
+    lab = Lab(name)
+    with tempfile.TemporaryDirectory() as folder:
+        lab.up(LabSpec(name=name, nodes=2, gpus=0, cpus=8))
+        try:
+            port = 21_000
+            for launcher in launchers:
+                if not available(launcher):
+                    print(f"{launcher} is not installed: its cases are left out", flush=True)
+                    continue
+                for case in [case for case in PER_LAUNCHER[launcher] if not cases or case in cases]:
+                    port += 7
+                    outcome = trial(lab, launcher, case, Path(folder), port)
+                    outcomes.append(outcome)
+                    what = f"{outcome.launcher:16} {outcome.case:22} {outcome.verdict:7}"
+                    print(f"{what} {outcome.seconds:5.1f} s  {outcome.said}", flush=True)
+        finally:
+            lab.down()
+    counts = {
+        word: sum(outcome.verdict == word for outcome in outcomes) for word in ("right", "silent", "wrong")
+    }
+    print(f"{len(outcomes)} jobs: {counts}; goal: >= 90 % right, 0 wrong", flush=True)
+
+
+if __name__ == "__main__":
+    main()

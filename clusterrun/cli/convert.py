@@ -1,0 +1,84 @@
+"""`clusterrun convert`: prints the submit line that does what a batch script does."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from clusterrun.cli.error_output import put, say
+from clusterrun.cli.shell_complete import FILE
+from clusterrun.operations.convert import convert_file, write_configuration
+from clusterrun.reports.view import INTEGER, View, ViewField, many, one_of
+from clusterrun.script.batch_scripts import Conversion, PartOutcome
+
+# Columns of a line that is not folded.
+_WIDTH = 100
+# Characters of a statement that a report shows.
+_MOST_SHOWN = 70
+
+PART = View(
+    "A directive, a statement or an option of a launcher.",
+    ViewField("line", "Its line in the script.", INTEGER),
+    ViewField("text", "As the script has it."),
+    ViewField("outcome", "What becomes of it.", one_of(PartOutcome)),
+    ViewField("reason", "The reason, or what to do instead; empty if there is nothing to say."),
+)
+CONVERSION = View(
+    "The output of `convert --json`.",
+    ViewField("line", "The line to type.", read=lambda conversion: " ".join(conversion.words())),
+    ViewField("parts", "Each part of the script.", many(PART)),
+)
+
+
+@click.command()
+@click.argument("script", **FILE)
+@click.option("--write", is_flag=True, help="Write the options to a new clusterrun.toml in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def convert(script: str, write: bool, as_json: bool) -> None:
+    """Print the submit line that does what a batch script does.
+
+    SCRIPT is a file with #SBATCH lines; - reads standard input. Its lines become options, COMMAND and
+    --setup lines. stderr names every other line with the reason. Nothing is run, and nothing is queued.
+
+    \b
+    Examples:
+      clusterrun convert job.sbatch
+      clusterrun convert --write job.sbatch
+    """
+    conversion = convert_file(script)
+    path = ""
+    if write:
+        path, conversion = write_configuration(conversion, os.getcwd())
+    if as_json:
+        put(json.dumps(CONVERSION.document(conversion)))
+        return
+    put(_folded(conversion.words()))
+    if path:
+        say(f"{path} has the other options")
+    _report(conversion)
+
+
+def _folded(words: list[str]) -> str:
+    """Return the line to type. A long one has an option in each row."""
+    line = " ".join(words)
+    return line if len(line) <= _WIDTH else " \\\n    ".join(words)
+
+
+def _report(conversion: Conversion) -> None:
+    if not conversion.command:
+        say("no command that trains was found: put it in the place of COMMAND")
+    notes = [part for part in conversion.parts if part.outcome is PartOutcome.SETUP and part.reason]
+    needless = [part for part in conversion.parts if part.outcome is PartOutcome.NEEDLESS]
+    for title, parts in (
+        ("not translated", conversion.untranslated),
+        ("kept, with another meaning", notes),
+        ("not needed", needless),
+    ):
+        if parts:
+            say(f"{title}:")
+        for part in parts:
+            first = part.text.partition("\n")[0]
+            shown = first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
+            say(f"  line {part.line}: {shown}: {part.reason}")

@@ -1,0 +1,71 @@
+"""One look at the ranks of a job that clusterrun did not start: values that the nodes report."""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.model.frozen import frozen
+from clusterrun.model.usage import GpuUse
+
+
+@frozen
+class RankName:
+    """What the variables of a rank say about its number and its world.
+
+    variable: the variable that numbers it; '' if none does
+    rank: its number; -1: unknown
+    size: ranks of its world; 0: unknown
+    step: the job step that it is in
+    address: ``MASTER_ADDR:MASTER_PORT``
+    parent: the process that started it
+    task: its number among the tasks of its step; -1: unknown
+    spawned: its index among the processes of ``torch.multiprocessing.spawn``; -1: it is none of them
+    """
+
+    variable: str
+    rank: int
+    size: int
+    step: str = ""
+    address: str = ""
+    parent: int = 0
+    task: int = -1
+    spawned: int = -1
+
+
+@frozen
+class SeenRank:
+    """A rank as its node saw it. The number in ``snapshot`` is not final: other nodes may have the same.
+
+    counters: ``NAME=NUMBER`` of variables of the script that count steps
+    """
+
+    name: RankName
+    snapshot: RankSnapshot
+    counters: tuple[str, ...] = ()
+
+
+@frozen
+class SeenLauncher:
+    """A launcher: its program, state, and its main thread's stack if it has started no rank."""
+
+    name: str
+    pid: int
+    state: str
+    stack: tuple[str, ...] = ()
+
+
+@frozen
+class JobLook:
+    """What one node saw of a job.
+
+    clock: its wall clock when it began
+    processes: processes of the job on it
+    problems: why stacks or variables could not be read, in sentences
+    """
+
+    node: str
+    clock: float
+    ranks: tuple[SeenRank, ...] = ()
+    launchers: tuple[SeenLauncher, ...] = ()
+    gpus: tuple[GpuUse, ...] = ()
+    processes: int = 0
+    problems: tuple[str, ...] = ()

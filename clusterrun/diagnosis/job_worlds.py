@@ -1,0 +1,287 @@
+"""Turn the looks of all nodes at a job that clusterrun did not start into tables and a diagnosis; pure.
+
+A job may hold several worlds: two runs side by side, or ranks that each train alone. Ranks with equal numbers
+are of different worlds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clusterrun.diagnosis.calls import PATIENCE, of_snapshot
+from clusterrun.diagnosis.decide import Judgement, decide
+from clusterrun.diagnosis.evidence import JobSnapshot, ProcessSample, RankSnapshot
+from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Stacks, Verdict, ranks_in_words
+from clusterrun.diagnosis.vote import RankVote
+from clusterrun.model.frozen import frozen, replace
+
+TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+MOST = 8
+_NO_STACK = "no stack"
+
+
+@frozen
+class JobWorld:
+    """Ranks that train together.
+
+    counters: variables of the script that count steps, by rank
+    """
+
+    ranks: tuple[RankSnapshot, ...]
+    size: int
+    counters: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+
+class JobHistory:
+    """The looks at one job so far. A rank that stays in one place from look to look has not moved."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], tuple[float, object]] = {}
+
+    def still_for(self, rank: RankSnapshot, counters: Sequence[str]) -> float:
+        """Return for how many seconds a rank has been in one place, as far as that was seen."""
+        process = rank.process
+        place = (rank.stacks.main, tuple(counters))
+        began, before = self._since.get((rank.node, process.pid), (0.0, None))
+        if before != place or rank.moved:
+            began = rank.clock - process.seconds
+            self._since[rank.node, process.pid] = (began, place)
+        seen = max(0.0, rank.clock - began)
+        return max(seen, process.idle) if process.idle >= process.seconds else seen
+
+
+def worlds_of(looks: Sequence[JobLook], is_complete: bool) -> list[JobWorld]:
+    """Return the worlds of a job, the largest first. ``is_complete``: every node has answered."""
+    nodes = [look.node for look in looks]
+    seen = [rank for look in looks for rank in look.ranks]
+    worlds = [_world(ranks, nodes, is_complete) for ranks in _split(seen, list(_KEYS))]
+    return sorted(worlds, key=lambda world: -len(world.ranks))
+
+
+# The properties that ranks of one world share, in the order in which they are tried.
+_KEYS: tuple[Callable[[SeenRank], object], ...] = (
+    lambda rank: rank.name.variable,
+    lambda rank: rank.name.step,
+    lambda rank: rank.name.address,
+    lambda rank: rank.snapshot.node,
+    lambda rank: rank.name.parent,
+)
+
+
+def _split(seen: Sequence[SeenRank], keys: list[Callable[[SeenRank], object]]) -> list[list[SeenRank]]:
+    """Return ``seen`` in parts without equal numbers."""
+    numbered = [_by_task(seen)] if _by_task(seen) else [list(seen)]
+    numbers = [rank.name.rank for rank in numbered[0] if rank.name.rank >= 0]
+    if len(set(numbers)) == len(numbers):
+        return numbered if seen else []
+    if not keys:
+        return [[rank] for rank in seen]
+    parts: dict[object, list[SeenRank]] = {}
+    for rank in seen:
+        parts.setdefault(keys[0](rank), []).append(rank)
+    return [part for ranks in parts.values() for part in _split(ranks, keys[1:])]
+
+
+def _by_task(seen: Sequence[SeenRank]) -> list[SeenRank]:
+    """Return the ranks numbered by Slurm's tasks if they all have one number of their own; else []."""
+    tasks = {rank.name.task for rank in seen}
+    numbers = {rank.name.rank for rank in seen}
+    if len(seen) < 2 or len(numbers) > 1 or len(tasks) < len(seen) or -1 in tasks:
+        return []
+    return [replace(rank, name=replace(rank.name, rank=rank.name.task, size=0)) for rank in seen]
+
+
+def _world(ranks: Sequence[SeenRank], nodes: Sequence[str], is_complete: bool) -> JobWorld:
+    place = {node: number for number, node in enumerate(nodes)}
+    order = sorted(ranks, key=lambda rank: (place[rank.snapshot.node], rank.snapshot.process.pid))
+    free = iter(number for number in range(len(order)) if number not in {rank.name.rank for rank in order})
+    numbers = {id(rank): rank.name.rank if rank.name.rank >= 0 else next(free) for rank in order}
+    size = max((*(rank.name.size for rank in order), max(numbers.values()) + 1))
+    seen = []
+    for rank in order:
+        snapshot = rank.snapshot
+        request = replace(snapshot.request, started=size) if snapshot.request.world else snapshot.request
+        quiet = snapshot.quiet if snapshot.quiet >= 0 else math.inf
+        seen.append(replace(snapshot, rank=numbers[id(rank)], request=request, quiet=quiet))
+    missing = sorted({*range(size)}.difference(numbers.values())) if is_complete else []
+    homes = {snapshot.rank: snapshot.node for snapshot in seen}
+    for number in missing:
+        node = _home(number, size, nodes, homes)
+        seen.append(RankSnapshot(number, node, ProcessSample(0, ""), quiet=math.inf))
+    counters = tuple((numbers[id(rank)], rank.counters) for rank in order)
+    return JobWorld(tuple(sorted(seen, key=lambda rank: rank.rank)), size, counters)
+
+
+def _home(rank: int, size: int, nodes: Sequence[str], homes: Mapping[int, str]) -> str:
+    """Return the node of a rank that has no process, if all others are placed in blocks; else ''."""
+    if not nodes or size % len(nodes):
+        return ""
+    each = size // len(nodes)
+    in_blocks = all(nodes[number // each] == node for number, node in homes.items())
+    return nodes[rank // each] if in_blocks else ""
+
+
+def judge_world(world: JobWorld, history: JobHistory, mute: Sequence[tuple[str, str]] = ()) -> Judgement:
+    """Return the diagnosis of a world from one look, and those before it."""
+    counters = dict(world.counters)
+    waiting = [rank for rank in world.ranks if rank.state and rank.location.doing in TOGETHER]
+    still = {rank.rank: history.still_for(rank, counters.get(rank.rank, ())) for rank in world.ranks}
+    # A rank that polls while others make a group runs now and then, and has not begun anything since.
+    polling = [
+        rank
+        for rank in waiting
+        if rank.location.doing is Doing.RENDEZVOUS and rank.process.idle < rank.process.seconds
+    ]
+    telling = waiting if len(polling) == len(waiting) else [rank for rank in waiting if rank not in polling]
+    since_begun = min((still[rank.rank] for rank in telling), default=math.inf)
+    # A rank may have ended a moment ago, as the others are about to.
+    gone = [rank for rank in world.ranks if not rank.state]
+    is_early = bool(gone) and since_begun < PATIENCE
+    ranks = tuple(rank for rank in world.ranks if rank.state or not is_early)
+    snapshot = JobSnapshot(
+        seen=ranks, size=world.size, mute=tuple(mute), since_begun=since_begun, by_stacks=True
+    )
+    judgement = decide(of_snapshot(snapshot))
+    diagnosis = judgement.diagnosis
+    evidence = (*diagnosis.evidence, *_differing_counters(counters), *_without_stacks(world))
+    judgement = replace(judgement, diagnosis=replace(diagnosis, evidence=evidence))
+    return replace(judgement, certain=False, later=PATIENCE) if is_early else judgement
+
+
+def _differing_counters(counters: Mapping[int, Sequence[str]]) -> Iterable[str]:
+    """Yield the variables that count steps and differ: who is behind, as far as the script shows it."""
+    by_name: dict[str, dict[int, str]] = {}
+    for rank, values in counters.items():
+        for value in values:
+            by_name.setdefault(value.partition("=")[0], {})[rank] = value
+    for values_by_rank in by_name.values():
+        vote = RankVote(values_by_rank)
+        if len(values_by_rank) > 1 and not vote.is_unanimous and len(vote.sides) <= MOST:
+            yield "; ".join(f"{ranks_in_words(ranks)}: {value}" for value, ranks in vote.sides)
+
+
+def _without_stacks(world: JobWorld) -> Iterable[str]:
+    """Yield what is known of ranks without stacks: state, wait channel and use of processors."""
+    unseen = [rank for rank in world.ranks if rank.state and not rank.stacks.main]
+    kinds: dict[str, list[int]] = {}
+    for rank in unseen:
+        process = rank.process
+        where = f" in {process.waits_in}" if process.waits_in else ""
+        busy = round(process.busy, 1)
+        ago = ""
+        if process.idle >= process.seconds:
+            ago = ", did not run for a minute" if process.idle >= 60 else ", did not run during the look"
+        kind = f"state {process.state}{where}, {busy:g} processors{ago}"
+        kinds.setdefault(kind, []).append(rank.rank)
+    for kind, ranks in list(kinds.items())[:MOST]:
+        yield f"{ranks_in_words(ranks)}: {_NO_STACK}; {kind}"
+
+
+def diagnose_looks(
+    looks: Sequence[JobLook], mute: Sequence[tuple[str, str]], history: JobHistory
+) -> Judgement:
+    """Return the diagnosis of a job from the looks of its nodes.
+
+    ``mute`` are the nodes that did not answer, with the reason. The world with a fault is reported, and the
+    others as evidence.
+    """
+    worlds = worlds_of(looks, not mute)
+    if not worlds:
+        return Judgement(replace(_without_ranks(looks, mute), evidence=tuple(_circumstances(looks, mute))))
+    judgements = [judge_world(world, history, mute) for world in worlds]
+    order = sorted(range(len(worlds)), key=lambda place: _gravity(judgements[place].diagnosis))
+    worst = judgements[order[0]]
+    others = []
+    for place in order[1 : 1 + MOST]:
+        other = judgements[place].diagnosis
+        others.append(f"{_named(worlds[place])}: {other.verdict.value}, {other.said}")
+    diagnosis = worst.diagnosis
+    if len(worlds) > 1:
+        others.insert(
+            0, f"the job has {len(worlds)} worlds of ranks; this is that of {_named(worlds[order[0]])}"
+        )
+        diagnosis = _alone(worlds, diagnosis)
+    evidence = (*diagnosis.evidence, *others, *_circumstances(looks, ()))
+    certain = all(judgement.certain for judgement in judgements)
+    later = max(judgement.later for judgement in judgements)
+    return Judgement(replace(diagnosis, evidence=evidence), certain, later)
+
+
+def _gravity(diagnosis: Diagnosis) -> int:
+    if diagnosis.culprits:
+        return 0
+    return 2 if diagnosis.verdict in (Verdict.NOTHING, Verdict.NOT_RUNNING) else 1
+
+
+def _named(world: JobWorld) -> str:
+    nodes = sorted({rank.node for rank in world.ranks if rank.node})
+    listed = ", ".join(nodes[:4]) + (", …" if len(nodes) > 4 else "")
+    return f"{len(world.ranks)} rank{'s' if len(world.ranks) > 1 else ''} on {listed}"
+
+
+def _alone(worlds: Sequence[JobWorld], diagnosis: Diagnosis) -> Diagnosis:
+    """Say that every node trains alone, if each has a world of the same size and nothing else is wrong."""
+    homes = [{rank.node for rank in world.ranks} for world in worlds]
+    sizes = {world.size for world in worlds}
+    nodes = [next(iter(home)) for home in homes if len(home) == 1]
+    if diagnosis.culprits or len(sizes) > 1 or len(nodes) < len(worlds) or len(set(nodes)) < len(nodes):
+        return diagnosis
+    size = sizes.pop()
+    ranks = "1 rank" if size == 1 else f"{size} ranks"
+    sentence = f"each of {len(nodes)} nodes has a world of its own, of {ranks}: none waits for another node"
+    remedy = "if they should train together, give every node the same --nnodes, MASTER_ADDR and MASTER_PORT"
+    return replace(diagnosis, verdict=Verdict.ALONE, said=sentence, remedy=remedy)
+
+
+def _circumstances(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Iterable[str]:
+    for node, why in mute:
+        yield f"no answer from {node}: {why}"
+    problems: dict[str, list[str]] = {}
+    for look in looks:
+        for problem in look.problems:
+            problems.setdefault(problem, []).append(look.node)
+    for problem, nodes in problems.items():
+        yield f"{_nodes(nodes)}: {problem}"
+    for look in looks[:MOST]:
+        if look.gpus:
+            use = ", ".join(f"{gpu.busy:.0f} %" if gpu.busy >= 0 else "unknown" for gpu in look.gpus)
+            yield f"GPUs of {look.node} are busy: {use}"
+    idle = [look.node for look in looks if not look.ranks]
+    if idle and len(idle) < len(looks):
+        launchers = sorted({launcher.name for look in looks if not look.ranks for launcher in look.launchers})
+        started = f"; there runs {', '.join(launchers)}" if launchers else ""
+        yield f"no rank runs on {_nodes(idle)}{started}"
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:MOST]) + (f" and {len(nodes) - MOST} more" if len(nodes) > MOST else "")
+
+
+def _without_ranks(looks: Sequence[JobLook], mute: Sequence[tuple[str, str]]) -> Diagnosis:
+    """Return the diagnosis of a job in which no rank runs: its launchers may wait for each other."""
+    meeting: dict[str, SeenLauncher] = {}
+    for look in looks:
+        for launcher in look.launchers:
+            if any("/elastic/rendezvous/" in frame or "rendezvous" in frame for frame in launcher.stack):
+                meeting[look.node] = launcher
+    if meeting:
+        first = next(iter(meeting.values()))
+        absent = [look.node for look in looks if look.node not in meeting]
+        sentence = f"{first.name} on {_nodes(list(meeting))} waits for other nodes, and has started no rank"
+        culprits = tuple(Culprit(-1, node, f"no {first.name} waits there") for node in absent)
+        remedy = (
+            "start it once on each node (srun --ntasks-per-node=1), with the same --nnodes and rendezvous"
+        )
+        remedy += " endpoint; the endpoint's port must be reachable from every node"
+        groups = tuple(Stacks("", launcher.stack) for launcher in list(meeting.values())[:1])
+        verdict = Verdict.NEVER_ARRIVED if absent and not mute else Verdict.UNDETERMINED
+        return Diagnosis(verdict, sentence, culprits, groups, remedy=remedy)
+    count = sum(look.processes for look in looks)
+    names = sorted({launcher.name for look in looks for launcher in look.launchers})
+    running = f"; {', '.join(names)} runs" if names else ""
+    sentence = f"the job has {count} processes, and none of them is known to be a rank{running}"
+    remedy = "if it still starts, look again in a moment; a rank has RANK, SLURM_PROCID or a variable of MPI"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)

@@ -1,0 +1,26 @@
+"""No stack of any rank could be read. States, wait channels and absent processes are all that is known.
+
+A rank without a process is blamed if all others sleep: only a job of which a rank has just ended, and whose
+launcher has not noticed yet, fools this rule.
+"""
+
+from __future__ import annotations
+
+from clusterrun.diagnosis.calls import CallTable
+from clusterrun.diagnosis.hypothesis import Hypothesis
+
+# Above what is concluded from the absence of collectives, below all that a stack shows.
+CERTAINTY = 15
+ABSENT = 58
+
+
+def rule(table: CallTable) -> list[Hypothesis]:
+    if table.end or not table.by_stacks or not table.living:
+        return []
+    if any(rank.stacks.main for rank in table.living):
+        return []
+    gone = tuple(rank.rank for rank in table.ranks if not rank.state)
+    asleep = all(rank.state in ("S", "I") and not rank.works for rank in table.living)
+    if gone and asleep:
+        return [Hypothesis("never arrived", ABSENT, gone, {"late_too": ()})]
+    return [Hypothesis("no stacks", CERTAINTY)]

@@ -1,0 +1,188 @@
+"""Read a process's stacks and calls from ``py-spy dump --json --locals``; pure.
+
+Ranks that clusterrun did not start report nothing of themselves. The local variables of torch's own frames
+show the arguments of the call that a rank is in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from clusterrun.diagnosis.evidence import GroupRequest, MainCall
+from clusterrun.diagnosis.stacks import (
+    MOST_CHARACTERS,
+    MOST_FRAMES,
+    MOST_THREADS,
+    Doing,
+    ThreadPlace,
+    frame_of,
+    is_library,
+    location,
+    shortened,
+)
+from clusterrun.model.frozen import Any, frozen
+
+MOST_NATIVE = 12
+MOST_COUNTERS = 4
+_SPAWN = "/torch/multiprocessing/spawn.py"
+_ROOTS = {
+    **dict.fromkeys(("broadcast", "broadcast_object_list", "scatter", "scatter_object_list"), "src"),
+    **dict.fromkeys(("reduce", "gather", "gather_object"), "dst"),
+}
+_PEERS = {"send": "dst", "recv": "src"}
+_NUMBER = re.compile(r"-?\d{1,9}")
+_RANKS = re.compile(r"[\[(](\d+(?:, \d+)*)[\])]")
+# Variables of the user's code that count steps.
+_COUNTERS = re.compile(
+    r"(?:global_|local_|train_)?(?:step|iter|iteration|batch|epoch|i)(?:_(?:idx|index|num))?|it"
+)
+
+
+@frozen
+class SpiedProcess:
+    """The stacks of a process and the calls of its main thread.
+
+    native: functions of libraries that the main thread's innermost Python frame has called, innermost first
+    threads: the other threads that run user code
+    counters: ``NAME=NUMBER`` of variables that count steps, innermost first
+    spawned: the process's index among those of ``torch.multiprocessing.spawn``; -1: it is none of them
+    """
+
+    main: tuple[str, ...] = ()
+    native: tuple[str, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()
+    call: MainCall = MainCall()
+    request: GroupRequest = GroupRequest()
+    counters: tuple[str, ...] = ()
+    spawned: int = -1
+
+
+def read_spied(text: str) -> SpiedProcess:
+    """Return what py-spy's JSON shows; an empty value if it is damaged."""
+    try:
+        threads = [thread for thread in json.loads(text) if thread["frames"]]
+        # A main thread has the process's number. It has a name only if Python has loaded threads.
+        main = next((thread for thread in threads if thread["os_thread_id"] == thread["pid"]), None)
+        others = [thread for thread in threads if thread is not main]
+        if main is None:
+            return SpiedProcess(threads=_threads(others))
+        frames = [frame for frame in main["frames"] if not _is_native(frame)]
+        inner = (
+            [str(frame["name"]) for frame in main["frames"][: main["frames"].index(frames[0])]]
+            if frames
+            else []
+        )
+        return SpiedProcess(
+            main=_stack(frames),
+            native=tuple(name[:MOST_CHARACTERS] for name in inner if not name.startswith("0x"))[:MOST_NATIVE],
+            threads=_threads(others),
+            call=_call(frames),
+            request=_request(frames),
+            counters=_counters(frames),
+            spawned=_spawned(frames),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return SpiedProcess()
+
+
+def _is_native(frame: Mapping[str, Any]) -> bool:
+    """Return whether a frame is of a library. A frame of compiled Python (Cython) has a line."""
+    return frame.get("module") is not None and not frame["line"]
+
+
+def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return shortened(
+        [frame_of(str(f["filename"]), str(f["line"]), str(f["name"])) for f in frames], MOST_FRAMES
+    )
+
+
+def _threads(threads: Sequence[Mapping[str, Any]]) -> tuple[ThreadPlace, ...]:
+    places = []
+    for thread in threads:
+        stack = _stack([frame for frame in thread["frames"] if not _is_native(frame)])
+        own = [frame for frame in stack if not is_library(frame)]
+        place = location(stack)
+        if own:
+            operation = place.operation if place.doing is Doing.COLLECTIVE else ""
+            places.append(ThreadPlace(own[-1], own[0], operation))
+    places.sort(key=lambda place: not place.operation)
+    return tuple(dict.fromkeys(places))[:MOST_THREADS]
+
+
+def _local_values(frame: Mapping[str, Any]) -> dict[str, str]:
+    return {str(local["name"]): str(local["repr"]) for local in frame.get("locals") or ()}
+
+
+def _number(text: str) -> int:
+    """Return a number that is no negative one; -1 for all else."""
+    return int(text) if _NUMBER.fullmatch(text) and not text.startswith("-") else -1
+
+
+def _torch_frames(frames: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, str]]]:
+    """Return function and variables of torch's frames that the user's innermost frame has called."""
+    inner = []
+    for frame in frames:
+        if not is_library(_stack([frame])[0]):
+            break
+        inner.append((str(frame["name"]).rpartition(".")[2], _local_values(frame), str(frame["filename"])))
+    return [(name, values) for name, values, path in inner if "/torch/distributed/" in path]
+
+
+def _call(frames: Sequence[Mapping[str, Any]]) -> MainCall:
+    """Return the call of torch.distributed that the innermost frames show."""
+    inner = _torch_frames(frames)
+    # torch's wrapper holds the arguments as the caller passed them.
+    passed = [
+        values.get("args", "") + values.get("kwargs", "") for name, values in inner if name == "wrapper"
+    ]
+    is_of_all = bool(passed) and "ProcessGroup" not in "".join(passed)
+    for name, values in inner:
+        key = _PEERS.get(name) or _ROOTS.get(name)
+        if not key:
+            continue
+        rank = _number(values.get(key, ""))
+        if rank < 0 and is_of_all:
+            rank = _number(values.get(f"group_{key}", ""))
+        if name in _PEERS:
+            return MainCall(name=name, function=name, peer=rank, tag=max(0, _number(values.get("tag", "0"))))
+        return MainCall(function=name, rooted=name, root=rank, is_of_all=is_of_all)
+    return MainCall(is_of_all=is_of_all)
+
+
+def _request(frames: Sequence[Mapping[str, Any]]) -> GroupRequest:
+    """Return the world, the rank and the store that the main thread asks for in ``init_process_group``."""
+    world, asks, store = 0, -1, ""
+    makes: tuple[str, ...] = ()
+    inside = False
+    for name, values in _torch_frames(frames):
+        inside = inside or name in ("init_process_group", "_create_c10d_store", "_env_rendezvous_handler")
+        world = world or max(0, _number(values.get("world_size", "")))
+        asks = asks if asks >= 0 else _number(values.get("rank", ""))
+        if name == "_create_c10d_store" and _number(values.get("port", "")) >= 0:
+            store = f"{values.get('hostname', '').strip(chr(34) + chr(39))}:{values['port']}"
+        ranks = _RANKS.fullmatch(values.get("ranks", ""))
+        if name == "new_group" and ranks:
+            makes = (ranks[1],)
+    if not inside:
+        return GroupRequest()
+    return GroupRequest(world=world, asks=asks, store=store, makes=makes)
+
+
+def _counters(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    counters: dict[str, str] = {}
+    for frame in frames:
+        if is_library(_stack([frame])[0]):
+            continue
+        for name, value in _local_values(frame).items():
+            if _COUNTERS.fullmatch(name) and _NUMBER.fullmatch(value):
+                counters.setdefault(name, value)
+    return tuple(f"{name}={value}" for name, value in list(counters.items())[:MOST_COUNTERS])
+
+
+def _spawned(frames: Sequence[Mapping[str, Any]]) -> int:
+    for frame in frames:
+        if str(frame["filename"]).endswith(_SPAWN) and frame["name"] == "_wrap":
+            return _number(_local_values(frame).get("i", ""))
+    return -1

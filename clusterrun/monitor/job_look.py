@@ -1,0 +1,364 @@
+"""Looks at the ranks of a job that clusterrun did not start, on this node, within a time limit.
+
+A rank that moves is never stopped: py-spy reads it without blocking it. A rank whose main thread does not run
+is read a second time with its native frames, which stops it for some milliseconds and costs it nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from clusterrun import proc
+from clusterrun.diagnosis.evidence import ChildProcess, ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.job_looks import JobLook, SeenLauncher, SeenRank
+from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
+from clusterrun.diagnosis.stacks import Doing, in_data_loader, joins_processes, location
+from clusterrun.model.document import encode_set
+from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.usage import GpuUse
+from clusterrun.monitor.collector import connections, most_grown, used
+from clusterrun.monitor.external_tools import spy_dump, spy_program
+from clusterrun.monitor.gpu_reader import GpuWatch
+from clusterrun.monitor.job_processes import (
+    JobProcess,
+    JobProcesses,
+    RankProcess,
+    of_job,
+    sorted_out,
+    within_limit,
+)
+from clusterrun.monitor.sampling import count, use_between
+
+# Seconds for one answer of py-spy, which usually takes 0.02 s, or 0.2 s with native frames.
+SPY_SECONDS = 4.0
+# All stacks of a node are read within this time.
+ALL_SPIES_SECONDS = 8.0
+MOST_SPIES = 16
+MOST_CHILDREN = 64
+MOST_WORKERS = 2
+# A line of srun's output of up to 1,024 bytes is not mixed with lines of other nodes.
+LINE = 900
+MARK = "clusterrun-look"
+# Seconds until the first sample of a job's use.
+FIRST_USE_SECONDS = 1.0
+# Seconds after which the samples end, if the client has gone without ending the step.
+MOST_USE_SECONDS = 6 * 3600.0
+_NONBLOCKING = ("--nonblocking", "--locals")
+_NATIVE = ("--native", "--locals")
+_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+_DENIED = ("permission denied", "operation not permitted")
+
+
+@frozen
+class Moment:
+    """A rank at the beginning of the look.
+
+    used: processor seconds of its process tree
+    switches, ran_at: of its main thread: how often it left a processor, and when it last ran on one, in
+        seconds of the kernel's clock; -1: unknown
+    output: where its standard output stood
+    """
+
+    used: float
+    switches: int
+    ran_at: float
+    files: Mapping[str, int]
+    output: tuple[int, float]
+
+
+class JobLooker:
+    """A look at the ranks of job ``job_id`` on ``node``. ``own_step`` is the step of this process."""
+
+    def __init__(self, job_id: str, node: str, own_step: str, path: str) -> None:
+        self._node, self._path = node, path
+        self._processes: JobProcesses = sorted_out(of_job(job_id, own_step, node), loads_torch)
+        self._problems: dict[str, None] = {}
+        self._until = time.monotonic() + ALL_SPIES_SECONDS
+
+    def look(self, seconds: float) -> JobLook:
+        """Return what this node shows. It takes ``seconds``, and some more to read the stacks."""
+        clock = time.time()
+        gpu_watch = GpuWatch(self._path)  # it forks, so it comes before any thread
+        gpus: tuple[GpuUse, ...] = gpu_watch.look()
+        gpu_watch.close()
+        with ThreadPoolExecutor(max(2, min(MOST_SPIES, os.cpu_count() or 1))) as pool:
+            ranks = self._with_spawned(pool, self._processes.ranks)
+            began = time.monotonic()
+            before = {rank.pid: _moment(rank.pid) for rank in ranks}
+            first = self._spied(pool, [rank.pid for rank in ranks], _NONBLOCKING)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            length = time.monotonic() - began
+            after = {rank.pid: _moment(rank.pid) for rank in ranks}
+            still = [pid for pid in before if _is_still(before[pid], after[pid])]
+            moving = [rank.pid for rank in ranks if rank.pid not in still]
+            second = self._spied(pool, moving, _NONBLOCKING)
+            # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
+            spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
+            unclear = [pid for pid in (*still, *spinning) if location(first[pid].main).doing is Doing.USER]
+            native = self._spied(pool, unclear, _NATIVE)
+            second.update((pid, spied) for pid, spied in native.items() if spied.main)
+            seen = []
+            for rank in ranks:
+                stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
+                seen.append(self._seen(pool, rank, stacks, before[rank.pid], after[rank.pid], length))
+            launchers = tuple(self._launcher(process, bool(seen)) for process in self._processes.launchers)
+        if self._processes.unreadable:
+            count = self._processes.unreadable
+            self._problems.setdefault(f"the variables of {count} processes cannot be read")
+        return JobLook(
+            self._node, clock, tuple(seen), launchers, gpus, self._processes.count, tuple(self._problems)
+        )
+
+    def _spied(
+        self, pool: ThreadPoolExecutor, pids: Sequence[int], options: Sequence[str]
+    ) -> dict[int, SpiedProcess]:
+        return dict(zip(pids, pool.map(lambda pid: self._spy(pid, options), pids)))
+
+    def _spy(self, pid: int, options: Sequence[str]) -> SpiedProcess:
+        process = proc.look(pid)
+        seconds = min(SPY_SECONDS, self._until - time.monotonic())
+        if process is None or process.stopped or seconds <= 0:
+            return SpiedProcess()
+        program = spy_program(pid, self._path)
+        if not program:
+            self._problems.setdefault("py-spy is not installed there")
+            return SpiedProcess()
+        text, problem = spy_dump(program, pid, options, seconds)
+        if problem and proc.look(pid):
+            self._problems.setdefault(refusal(pid) if _is_denied(problem) else f"py-spy: {problem}")
+        return read_spied(text) if text else SpiedProcess()
+
+    def _with_spawned(self, pool: ThreadPoolExecutor, ranks: Sequence[RankProcess]) -> list[RankProcess]:
+        """Replace a process that waits for those of ``torch.multiprocessing.spawn`` by these."""
+        result: list[RankProcess] = []
+        parents = [rank for rank in ranks if proc.children(rank.pid)]
+        stacks = self._spied(pool, [rank.pid for rank in parents], _NONBLOCKING)
+        for rank in ranks:
+            spawned: dict[int, int] = {}
+            if rank.pid in stacks and joins_processes(stacks[rank.pid].main):
+                pids = [child.pid for child in proc.children(rank.pid)]
+                spied = self._spied(pool, pids, _NONBLOCKING)
+                spawned = {pid: child.spawned for pid, child in spied.items() if child.spawned >= 0}
+            each = max(spawned.values(), default=-1) + 1
+            for pid, index in spawned.items():
+                name = replace(
+                    rank.name, rank=max(0, rank.name.rank) * each + index, spawned=index, parent=rank.pid
+                )
+                size = rank.name.size * each if rank.name.variable else 0
+                result.append(RankProcess(replace(name, size=size), pid, rank.environment))
+            if not spawned:
+                result.append(rank)
+        return result
+
+    def _seen(
+        self,
+        pool: ThreadPoolExecutor,
+        rank: RankProcess,
+        stacks: tuple[SpiedProcess, SpiedProcess],
+        before: Moment,
+        after: Moment,
+        seconds: float,
+    ) -> SeenRank:
+        pid, (first, last) = rank.pid, stacks
+        process = proc.look(pid)
+        if process is None:
+            return SeenRank(rank.name, RankSnapshot(rank.name.rank, self._node, ProcessSample(pid, "")))
+        addresses, backlog = connections(pid)
+        holder, lock = proc.awaited_lock(pid)
+        file, grown = most_grown(before.files, after.files)
+        idle = -1.0
+        if after.ran_at >= 0:
+            idle = max(0.0, kernel_time() - after.ran_at)
+        sample = ProcessSample(
+            pid=pid,
+            state=process.state,
+            waits_in=proc.waiting_in(pid),
+            busy=round((after.used - before.used) / seconds, 3),
+            seconds=round(seconds, 3),
+            children=self._children(pool, pid, last.main),
+            addresses=addresses,
+            backlog=backlog,
+            lock=lock,
+            lock_holder=holder,
+            file=file,
+            written=round(grown / seconds),
+            idle=round(idle, 1),
+            switches=after.switches,
+        )
+        request = last.request
+        if location(last.main).doing is Doing.RENDEZVOUS and not request.store and rank.name.address:
+            request = replace(request, store=rank.name.address)
+        waits = location(first.main).doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+        snapshot = RankSnapshot(
+            rank=rank.name.rank,
+            node=self._node,
+            process=sample,
+            stacks=PythonStacks(
+                main=last.main, source="py-spy" if last.main else "", threads=last.threads, native=last.native
+            ),
+            call=last.call,
+            request=request,
+            clock=time.time(),
+            quiet=max(0.0, time.time() - after.output[1]) if after.output[1] else -1.0,
+            printed=after.output[0] != before.output[0],
+            moved=waits and not _is_still(before, after) and not _is_same(first, last),
+        )
+        return SeenRank(rank.name, snapshot, last.counters)
+
+    def _children(
+        self, pool: ThreadPoolExecutor, pid: int, stack: tuple[str, ...]
+    ) -> tuple[ChildProcess, ...]:
+        moments = [moment for moment in map(proc.look, proc.below(pid, MOST_CHILDREN)) if moment]
+        stacks: dict[int, SpiedProcess] = {}
+        if in_data_loader(stack):
+            running = [moment.pid for moment in moments if not moment.stopped]
+            stacks = self._spied(pool, running[:MOST_WORKERS], _NONBLOCKING)
+        return tuple(
+            ChildProcess(
+                child.pid,
+                child.name,
+                child.state,
+                proc.waiting_in(child.pid),
+                stacks[child.pid].main if child.pid in stacks else (),
+            )
+            for child in moments
+        )
+
+    def _launcher(self, process: JobProcess, has_ranks: bool) -> SeenLauncher:
+        stack: tuple[str, ...] = ()
+        if process.is_python and not has_ranks:
+            stack = self._spy(process.pid, _NONBLOCKING).main
+        state = proc.look(process.pid)
+        return SeenLauncher(process.launcher, process.pid, state.state if state else "", stack)
+
+
+def _is_still(before: Moment, after: Moment) -> bool:
+    """Return whether the main thread has not run between the two moments."""
+    return before.switches >= 0 and (before.switches, before.ran_at) == (after.switches, after.ran_at)
+
+
+def _is_same(first: SpiedProcess, second: SpiedProcess) -> bool:
+    """Return whether two looks show one place, and one step of the user's loops."""
+    return bool(first.main) and (first.main, first.counters) == (second.main, second.counters)
+
+
+def uses_gpu(pid: int) -> bool:
+    return any(path.startswith(("/dev/nvidia", "/dev/kfd")) for path in proc.descriptors(pid).values())
+
+
+def _moment(pid: int) -> Moment:
+    return Moment(used(pid), switches(pid), last_ran(pid), proc.written_files(pid), output(pid))
+
+
+def switches(pid: int) -> int:
+    """Return how often the main thread has left a processor; -1 if that is unknown."""
+    lines = proc.content(f"/proc/{pid}/task/{pid}/status").split(b"\n")
+    counts = [int(line.split()[1]) for line in lines if b"voluntary_ctxt_switches:" in line]
+    return sum(counts) if counts else -1
+
+
+def last_ran(pid: int) -> float:
+    """Return when the main thread last began to run, in seconds of the kernel's clock; -1 if unknown."""
+    for line in proc.content(f"/proc/{pid}/task/{pid}/sched").split(b"\n")[:8]:
+        if line.startswith(b"se.exec_start"):
+            with suppress(ValueError, IndexError):
+                return float(line.split(b":")[1]) / 1000
+    return -1.0
+
+
+def kernel_time() -> float:
+    """Return the present time of the clock of ``last_ran``: this thread runs now."""
+    return last_ran(os.getpid())
+
+
+def output(pid: int) -> tuple[int, float]:
+    """Return how far a rank has written its standard output and error, and when the file last changed.
+
+    A pipe or a terminal has no such time: 0.
+    """
+    position, changed = 0, 0.0
+    for number in (1, 2):
+        path = f"/proc/{pid}/fd/{number}"
+        with suppress(OSError):
+            target = os.readlink(path)
+            if not target.startswith("/") or target.startswith(("/dev/", "/proc/")):
+                continue
+            status = within_limit(lambda path=path: os.stat(path), None)  # type: ignore[misc]
+            if status is not None:
+                position += status.st_size
+                changed = max(changed, status.st_mtime)
+    return position, changed
+
+
+def loads_torch(pid: int) -> bool:
+    """Return whether a process has loaded torch's library."""
+    maps = within_limit(lambda: proc.content(f"/proc/{pid}/maps"), b"")
+    return b"libtorch" in maps
+
+
+def _is_denied(problem: str) -> bool:
+    return any(phrase in problem.lower() for phrase in _DENIED)
+
+
+def refusal(pid: int) -> str:
+    """Return which setting forbids to read the memory of another process of the same user."""
+    scope = proc.text(_SCOPE).strip()
+    if scope not in ("", "0"):
+        return (
+            f"the kernel forbids to read stacks: kernel.yama.ptrace_scope is {scope}; py-spy needs 0, or root"
+        )
+    with suppress(OSError):
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return "the ranks belong to another user, or have changed their rights: they permit no look"
+        if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
+            return (
+                "the ranks run in a container of another user namespace, which forbids to read their stacks"
+            )
+    return (
+        "reading stacks is not permitted there: seccomp of a container, or a security module, forbids ptrace"
+    )
+
+
+def look_at_job(job_id: str, seconds: float, environment: Mapping[str, str], node: str) -> Iterator[str]:
+    """Yield the lines that carry this node's look to the client."""
+    path = environment.get("PATH", os.defpath)
+    look = JobLooker(job_id, node, environment.get("SLURM_STEP_ID", ""), path).look(seconds)
+    yield from lines_of(node, look)
+
+
+def use_of_job(job_id: str, every: float, environment: Mapping[str, str], node: str) -> Iterator[str]:
+    """Yield the lines that carry how the job uses this node, again and again, until no rank is left."""
+    gpus = GpuWatch(environment.get("PATH", os.defpath))
+    gpus.look()  # it forks, so it comes before any thread
+    ranks = sorted_out(of_job(job_id, environment.get("SLURM_STEP_ID", ""), node), loads_torch).ranks
+    numbers = [rank.name.rank for rank in ranks]
+    if len(set(numbers)) < len(numbers) or -1 in numbers:
+        numbers = list(range(len(ranks)))
+    pids = {number: rank.pid for number, rank in zip(numbers, ranks)}
+    before = count(time.monotonic(), pids)
+    pause = min(every, FIRST_USE_SECONDS)
+    until = time.monotonic() + MOST_USE_SECONDS
+    while time.monotonic() < until:
+        if select.select([0], [], [], pause)[0] and not os.read(0, 1):
+            return  # the client has gone
+        after = count(time.monotonic(), pids)
+        yield from lines_of(node, use_between(node, before, after, gpus))
+        before, pause = after, every
+        if pids and not after.ranks:
+            return
+
+
+def lines_of(node: str, value: object) -> Iterator[str]:
+    """Yield lines that srun does not mix with those of other nodes: mark, node, place, count, data."""
+    packed = base64.b64encode(zlib.compress(json.dumps(encode_set(value)).encode())).decode()
+    parts = [packed[at : at + LINE] for at in range(0, len(packed), LINE)]
+    for place, part in enumerate(parts):
+        yield f"{MARK} {node} {place} {len(parts)} {part}"

@@ -1,0 +1,281 @@
+"""Find the processes of a Slurm job on this node, and tell its ranks from their launchers.
+
+A job that clusterrun did not start has ranks of torchrun, srun, mpirun, accelerate, DeepSpeed, Lightning, Ray
+or ``multiprocessing``. Each gives its ranks other variables, or none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from clusterrun import proc
+from clusterrun.diagnosis.job_looks import RankName
+from clusterrun.model import contract
+from clusterrun.model.frozen import Any, frozen, replace
+
+# Seconds to read a process's variables. The reader waits while the process holds its memory map.
+READ_SECONDS = 0.5
+_JOB = re.compile(rb"/job_(\d+)(?:/step_(\w+))?")
+# Variables that number ranks, the most specific first, with the variable of the world's size.
+_NUMBERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+SLURM_TASK, SLURM_TASKS = "SLURM_PROCID", "SLURM_NTASKS"
+LOCAL_RANK = "LOCAL_RANK"
+_LAUNCHERS = frozenset(
+    ("accelerate", "deepspeed", "gcs_server", "hydra_pmi_proxy", "lightning", "mpiexec", "mpiexec.hydra")
+    + ("mpirun", "orted", "prte", "prted", "prterun", "ray", "raylet", "srun", "torchrun")
+)
+_LAUNCHER_MODULES = re.compile(
+    r"torch\.distributed\.(?:run|launch)|accelerate\.commands\.\w+|deepspeed\.launcher\.\w+|lightning\.fabric\.cli"
+)
+_HELPERS = re.compile(r"multiprocessing\.(?:resource_tracker|forkserver)|torch/_inductor/compile_worker")
+_PYTHON = re.compile(r"python[\d.]*|pypy[\d.]*")
+# Variables of processes that clusterrun has started beside the ranks.
+_BESIDE = frozenset((contract.BESIDE_VARIABLE, contract.RANK_PID_VARIABLE))
+_DAEMONS = frozenset(("slurmstepd",))
+
+
+@frozen
+class JobProcess:
+    """A process of the job, with the variables and the arguments it was started with.
+
+    program: name of the file that it runs
+    step: the number or the name of its job step
+    is_complete: its variables could be read
+    """
+
+    process: proc.Process
+    environment: Mapping[str, str]
+    arguments: tuple[str, ...]
+    program: str
+    step: str
+    is_complete: bool = True
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_python(self) -> bool:
+        return bool(_PYTHON.fullmatch(self.program))
+
+    @property
+    def launcher(self) -> str:
+        """The launcher that it runs; '' if it is none."""
+        for word in self.arguments[:6]:
+            name = os.path.basename(word)
+            if name in _LAUNCHERS:
+                return name
+            if _LAUNCHER_MODULES.fullmatch(word):
+                package = word.partition(".")[0]
+                return "torchrun" if package == "torch" else package
+        return self.program if self.program in _LAUNCHERS else ""
+
+    @property
+    def is_shell(self) -> bool:
+        return self.program in proc.SHELLS
+
+
+@frozen
+class RankProcess:
+    """A process that is a rank, and what its variables say about its place."""
+
+    name: RankName
+    pid: int
+    environment: Mapping[str, str]
+
+
+@frozen
+class JobProcesses:
+    """The ranks of a job on this node, the launchers, and how many processes it has in all."""
+
+    ranks: tuple[RankProcess, ...]
+    launchers: tuple[JobProcess, ...]
+    count: int
+    unreadable: int = 0
+
+
+def of_job(job_id: str, own_step: str, node: str) -> list[JobProcess]:
+    """Return the processes of the job on ``node``, without those of ``own_step``.
+
+    The control group names the job of a process. Without control groups of Slurm the environment does.
+    """
+    found = []
+    for pid in proc.pids():
+        groups = proc.content(f"/proc/{pid}/cgroup")
+        match = _JOB.search(groups)
+        if match and match[1].decode() != job_id:
+            continue
+        process = proc.look(pid)
+        if process is None or process.name in _DAEMONS:
+            continue
+        environment = within_limit(lambda pid=pid: proc.environment(pid), {})  # type: ignore[misc]
+        if not match and environment.get("SLURM_JOB_ID") != job_id:
+            continue
+        if environment.get("SLURMD_NODENAME", node) != node or not _BESIDE.isdisjoint(environment):
+            continue
+        step = environment.get("SLURM_STEP_ID", "")
+        if match and match[2] and not environment:
+            step = match[2].decode()
+        if step and step == own_step:
+            continue
+        arguments = proc.content(f"/proc/{pid}/cmdline") if environment else b""
+        found.append(
+            JobProcess(
+                process,
+                environment,
+                tuple(os.fsdecode(word) for word in arguments.split(b"\0")[:-1]),
+                _program(pid) or process.name,
+                step,
+                bool(environment),
+            )
+        )
+    return found
+
+
+def _program(pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe").partition(" (deleted)")[0])
+    except OSError:
+        return ""
+
+
+def within_limit(read: Callable[[], Any], otherwise: Any, seconds: float = READ_SECONDS) -> Any:
+    """Return the result of ``read``, or ``otherwise`` if it takes longer."""
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(read()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return result[0] if result else otherwise
+
+
+def sorted_out(processes: Sequence[JobProcess], loads_torch: Callable[[int], bool]) -> JobProcesses:
+    """Tell the ranks from launchers, shells, data-loader workers and other helpers."""
+    by_pid = {process.pid: process for process in processes}
+    children: dict[int, list[JobProcess]] = {}
+    for process in processes:
+        children.setdefault(process.process.parent, []).append(process)
+    heads = [process for process in processes if _is_head(process, by_pid.get(process.process.parent))]
+    numbered = {process.pid for process in heads if _number(process)}
+    names: dict[int, RankName] = {}
+    for head in heads:
+        below = _below(head, children)
+        if any(process.pid in numbered for process in below):
+            continue  # it started the ranks
+        trainer = _trainer(head, below)
+        name = _number(head) or _slurm_number(head)
+        if name and not trainer.launcher:
+            names[trainer.pid] = name
+    names.update(_of_lightning(processes, by_pid))
+    if not names:
+        candidates = [p for p in processes if p.is_python and not p.launcher and not _is_helper(p)]
+        candidates = [process for process in candidates if loads_torch(process.pid)]
+        pids = {process.pid for process in candidates}
+        names = {p.pid: RankName("", -1, 0) for p in candidates if p.process.parent not in pids}
+    ranks = []
+    for pid, name in names.items():
+        process = by_pid[pid]
+        environment = process.environment
+        task = _slurm_number(process)
+        address = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
+        placed = replace(
+            name,
+            step=process.step,
+            address="" if address == ":" else address,
+            parent=process.process.parent,
+            # The ranks of torchrun are numbered by it. Others may have a RANK that nobody uses.
+            task=task.rank if task and "TORCHELASTIC_RUN_ID" not in environment else -1,
+        )
+        ranks.append(RankProcess(placed, pid, environment))
+    launchers = [process for process in processes if process.launcher and process.pid not in names]
+    unreadable = sum(not process.is_complete for process in processes)
+    return JobProcesses(tuple(ranks), tuple(_outermost(launchers, by_pid)), len(processes), unreadable)
+
+
+def _is_head(process: JobProcess, parent: JobProcess | None) -> bool:
+    """Return whether a rank begins with this process: its parent does not have the same number."""
+    own = _number(process) or _slurm_number(process)
+    if own is None or _is_helper(process):
+        return False
+    theirs = (_number(parent) or _slurm_number(parent)) if parent else None
+    return theirs is None or (own.variable, own.rank) != (theirs.variable, theirs.rank)
+
+
+def _number(process: JobProcess) -> RankName | None:
+    for variable, sizes in _NUMBERS:
+        number = _digits(process.environment.get(variable, ""))
+        if number >= 0:
+            return RankName(variable, number, max(0, _digits(process.environment.get(sizes, ""))))
+    return None
+
+
+def _slurm_number(process: JobProcess) -> RankName | None:
+    """Return the number of a task of srun. The batch script and what it starts are no task."""
+    number = _digits(process.environment.get(SLURM_TASK, ""))
+    if number < 0 or not process.environment.get("SLURM_STEP_ID"):
+        return None
+    return RankName(SLURM_TASK, number, max(0, _digits(process.environment.get(SLURM_TASKS, ""))))
+
+
+def _digits(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+
+def _below(process: JobProcess, children: Mapping[int, Sequence[JobProcess]]) -> list[JobProcess]:
+    """Return the descendants of a process, nearest first."""
+    below: list[JobProcess] = []
+    waiting = [process.pid]
+    while waiting:
+        nearest = children.get(waiting.pop(0), ())
+        below += nearest
+        waiting += [child.pid for child in nearest]
+    return below
+
+
+def _trainer(head: JobProcess, below: Sequence[JobProcess]) -> JobProcess:
+    """Return the process that trains: the head itself, or the first Python below a shell or a wrapper."""
+    if head.is_python and not head.launcher:
+        return head
+    return next((p for p in below if p.is_python and not p.launcher and not _is_helper(p)), head)
+
+
+def _is_helper(process: JobProcess) -> bool:
+    return any(_HELPERS.search(word) for word in process.arguments[:8])
+
+
+def _of_lightning(processes: Iterable[JobProcess], by_pid: Mapping[int, JobProcess]) -> dict[int, RankName]:
+    """Return the ranks that Lightning starts by itself: it gives them LOCAL_RANK and NODE_RANK only.
+
+    Their parent is the node's first rank.
+    """
+    ranks = {}
+    for process in processes:
+        environment = process.environment
+        local, parent = _digits(environment.get(LOCAL_RANK, "")), by_pid.get(process.process.parent)
+        if local < 1 or _number(process) or parent is None or LOCAL_RANK in parent.environment:
+            continue
+        if not (process.is_python and parent.is_python) or parent.launcher:
+            continue
+        node, size = _digits(environment.get("NODE_RANK", "0")), _digits(environment.get("WORLD_SIZE", ""))
+        siblings = [p for p in processes if p.process.parent == parent.pid and LOCAL_RANK in p.environment]
+        each = 1 + len(siblings)
+        ranks[process.pid] = RankName(LOCAL_RANK, max(0, node) * each + local, max(0, size))
+        ranks[parent.pid] = RankName(LOCAL_RANK, max(0, node) * each, max(0, size))
+    return ranks
+
+
+def _outermost(launchers: Sequence[JobProcess], by_pid: Mapping[int, JobProcess]) -> list[JobProcess]:
+    """Return the launchers that no launcher of the same name started."""
+    return [
+        launcher
+        for launcher in launchers
+        if (parent := by_pid.get(launcher.process.parent)) is None or parent.launcher != launcher.launcher
+    ]

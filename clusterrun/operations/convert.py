@@ -1,0 +1,86 @@
+"""Converts a batch script of the user, and writes its options to a configuration file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from clusterrun.config.profiles import PROJECT_FILE
+from clusterrun.model.errors import BadInput
+from clusterrun.model.frozen import replace
+from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.script.batch_scripts import Conversion
+
+# Characters. A longer file is no batch script.
+MOST_TEXT = 1 << 20
+# Options that belong to one command, and not to a project.
+_OF_THE_COMMAND = ("name", "per-node", "input", "nodelist", "exclude")
+
+
+def convert_file(path: str) -> Conversion:
+    """Return the conversion of the batch script at ``path``; ``-``: standard input. Raises ``BadInput``."""
+    try:
+        from clusterrun.script.conversion import convert
+    except ImportError as error:
+        raise BadInput(
+            f"the parser for shell scripts is not installed ({error.name})",
+            "pip install 'clusterrun[convert]'",
+        ) from None
+    folder = os.getcwd() if path == "-" else os.path.dirname(os.path.abspath(path))
+    text = _read(path)
+    if text is None:
+        raise BadInput(
+            f"{path} cannot be read as a batch script", "name a text file, or - for standard input"
+        )
+    return convert(text, lambda name: _read(os.path.join(folder, name)) or "")
+
+
+def _read(path: str) -> str | None:
+    """Return the text of a file; None if there is none, or if it is too long."""
+    try:
+        if path == "-":
+            return sys.stdin.read(MOST_TEXT)
+        if not os.path.isfile(path):
+            return None
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_TEXT)
+    except OSError:
+        return None
+
+
+def write_configuration(conversion: Conversion, folder: str) -> tuple[str, Conversion]:
+    """Write the options to ``clusterrun.toml`` in ``folder``; return its path, and what is left to type.
+
+    Raises ``BadInput`` if there is such a file.
+    """
+    values: dict[str, list[str]] = {}
+    rest: list[tuple[str, str]] = []
+    for name, value in conversion.options:
+        option = CONFIGURABLE.get(name)
+        # A shell expands ``$PWD``, and a sweep ``{task}``.
+        is_fixed = name == "setup" or not set("${") & set(value)
+        if option is None or name in _OF_THE_COMMAND or not is_fixed:
+            rest.append((name, value))
+        else:
+            values.setdefault(option.name, []).append(value)
+    lines = ["[defaults]"]
+    for name, texts in values.items():
+        kind = CONFIGURABLE[name].kind
+        if kind == "list":
+            lines += [f"{name} = [", *(f"    {_quoted(text)}," for text in texts), "]"]
+        else:
+            lines.append(f"{name} = {'true' if kind == 'switch' else _quoted(texts[-1])}")
+    text = "\n".join(lines) + "\n"
+    path = os.path.join(folder, PROJECT_FILE)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadInput(f"{path} exists and is not replaced", f"add this to it:\n{text.rstrip()}") from None
+    return path, replace(conversion, options=tuple(rest))
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string. JSON's escapes are TOML's too, except for that of DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

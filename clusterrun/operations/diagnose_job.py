@@ -1,0 +1,128 @@
+"""Find out why a Slurm job hangs that clusterrun did not start: look at its ranks from a step beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from clusterrun.atomic_file import write_whole
+from clusterrun.diagnosis.decide import Judgement
+from clusterrun.diagnosis.job_looks import JobLook
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis
+from clusterrun.model.frozen import replace
+from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.job_step import check_live, looks_in, program_argv, refusal, run_step, step_argv
+from clusterrun.operations.submit import program_for_nodes
+from clusterrun.runs.private_files import private_folder
+from clusterrun.slurm.foreign_job import ForeignJob
+
+# Seconds of a look, and of the longer ones after it if a rank may still go on by itself.
+FIRST_LOOK, LONG_LOOK = 1.0, 5.0
+# Seconds that a look may take beside its length: the step's start, and py-spy on every rank.
+ANSWER_SECONDS = 20.0
+MOST_PAUSE = 15.0
+
+
+def diagnose_job(
+    context: Context, job: ForeignJob, limit: float, tell: Tell = quiet, user: str = ""
+) -> Diagnosis:
+    """Return the diagnosis of a running job. Looks are repeated for at most ``limit`` seconds.
+
+    Raise ``BadInput`` if the job does not run or is of somebody else, ``NotPlaced`` if no step can look.
+    """
+    nodes = check_live(job, user)
+    looker = LookStep(context, job, nodes, user)
+    clock, history = context.clock, JobHistory()
+    until = clock.monotonic() + limit
+    judgement = looker.judge(FIRST_LOOK, limit, history)
+    while not judgement.certain:
+        left = until - clock.monotonic()
+        pause = max(0.0, min(judgement.later - LONG_LOOK, MOST_PAUSE, left - 2 * LONG_LOOK))
+        if left < 2 * LONG_LOOK:
+            break
+        tell(f"a rank may still go on by itself: looking again, for at most {left:.0f} s")
+        clock.sleep(pause)
+        judgement = looker.judge(LONG_LOOK, until - clock.monotonic(), history)
+    diagnosis = replace(judgement.diagnosis, at=clock.now())
+    return _naming_the_job(diagnosis, job)
+
+
+def ranks_of(context: Context, job: ForeignJob, nodes: Sequence[str]) -> dict[int, tuple[str, int]]:
+    """Return the node and the process of each rank of the job's largest world."""
+    looks, mute = LookStep(context, job, nodes, "").look(0.0, ANSWER_SECONDS)
+    worlds = worlds_of(looks, not mute)
+    ranks = worlds[0].ranks if worlds else ()
+    return {rank.rank: (rank.node, rank.process.pid) for rank in ranks if rank.state}
+
+
+class LookStep:
+    """Looks at all nodes of a job through one step at a time."""
+
+    def __init__(self, context: Context, job: ForeignJob, nodes: Sequence[str], user: str) -> None:
+        self._context, self._job, self._nodes, self._user = context, job, nodes, user
+        self._program = program_for_nodes(context)
+        self._spy = spy_folder(context)
+
+    def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
+        """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
+        looks, mute = self.look(seconds, limit)
+        return diagnose_looks(looks, mute, history)
+
+    def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:
+        """Return the looks of the nodes that answered, and the nodes that did not, with the reason."""
+        program = program_argv(self._program, "look", self._job.number, f"{seconds:g}", self._spy)
+        argv = (*step_argv(self._context, self._job, self._nodes), *program)
+        allowed = max(2 * seconds, min(limit, seconds + ANSWER_SECONDS))
+        answer = run_step(self._context, argv, allowed, self._user)
+        looks = looks_in(answer.out, JobLook)
+        if not looks:
+            raise refusal(self._context, self._job, answer, self._nodes)
+        order = {node: place for place, node in enumerate(self._nodes)}
+        looks.sort(key=lambda look: order.get(look.node, len(order)))
+        silent = [node for node in self._nodes if node not in {look.node for look in looks}]
+        why = f"within {allowed:.0f} s" if answer.late else "the step ended there without one"
+        return looks, [(node, _reason(answer.err, node) or why) for node in silent]
+
+
+def _reason(err: str, node: str) -> str:
+    """Return what srun says of a node; '' if it says nothing."""
+    lines = [line for line in err.splitlines() if node in line]
+    return lines[0].removeprefix("srun: ").removeprefix("error: ")[:200] if lines else ""
+
+
+def spy_folder(context: Context) -> str:
+    """Return the folder of a py-spy that nodes can run; '' if this machine has none.
+
+    It is copied beside the program for nodes, because the nodes may not see the client's environment.
+    """
+    places = (os.path.dirname(os.path.abspath(sys.executable)), context.environ.get("PATH", os.defpath))
+    program = shutil.which("py-spy", path=os.pathsep.join(places))
+    if not program:
+        return ""
+    folder = os.path.join(context.store.home, "cache", f"py-spy-{os.stat(program).st_size}")
+    copy = os.path.join(folder, "py-spy")
+    try:
+        if not os.path.exists(copy):
+            private_folder(folder)
+            with open(program, "rb") as file:
+                write_whole(copy, file.read(), mode=0o700)
+    except OSError:
+        return os.path.dirname(program)
+    return folder
+
+
+def _naming_the_job(diagnosis: Diagnosis, job: ForeignJob) -> Diagnosis:
+    """Name the job in the commands of a diagnosis, which name no run."""
+
+    def named(text: str) -> str:
+        for command in ("exec", "shell", "top"):
+            text = text.replace(f"clusterrun {command} ", f"clusterrun {command} {job.job_id} ")
+        return text
+
+    culprits = tuple(
+        Culprit(culprit.rank, culprit.node, named(culprit.why)) for culprit in diagnosis.culprits
+    )
+    return replace(diagnosis, said=named(diagnosis.said), culprits=culprits, remedy=named(diagnosis.remedy))

@@ -1,0 +1,201 @@
+"""Run a step beside the ranks of a Slurm job that clusterrun did not start, within a time limit."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pwd
+import shlex
+import sys
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from clusterrun import system
+from clusterrun.model import contract
+from clusterrun.model.document import BadDocument, decode
+from clusterrun.model.errors import BadInput, ClusterrunError, SchedulerError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context
+from clusterrun.script.environment import scrubbed
+from clusterrun.slurm.foreign_job import ForeignJob
+
+T = TypeVar("T")
+# How a line begins that carries a value of a node.
+MARK = "clusterrun-look "
+# Seconds for Slurm to grant the step. It shares the job's resources, so it waits for no other step.
+IMMEDIATE_SECONDS = 10
+_NO_OVERLAP = ("unrecognized option", "invalid option", "unknown option")
+_NO_PLACE = (
+    "requested nodes are busy",
+    "unable to create step",
+    "memory required by task",
+    "immediate execution impossible",
+    "step creation temporarily disabled",
+    "requested node configuration is not available",
+    "unable to allocate resources",
+    "task launch for",
+)
+_REFUSED = ("access/permission denied", "invalid user", "security violation", "user not allowed")
+_OVER = ("invalid job id", "already complet", "job/step already", "expired", "invalid job/step id")
+
+
+@frozen
+class StepAnswer:
+    """The output of a step. ``late``: it was ended at its time limit."""
+
+    out: str
+    err: str
+    code: int
+    late: bool = False
+
+
+class NotPlaced(SchedulerError):
+    """Slurm cannot place a step beside the job."""
+
+
+def user_name() -> str:
+    """Return the name of the user that this process runs as."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def check_live(job: ForeignJob, user: str = "") -> tuple[str, ...]:
+    """Return the nodes of a running job. Raise ``BadInput`` if it does not run, or belongs to somebody else.
+
+    ``user`` is the owner whom an administrator has named.
+    """
+    if job.running_tasks:
+        tasks = " ".join(job.running_tasks[:8])
+        raise BadInput(
+            f"{job.job_id} is an array, and several of its tasks run", f"name one of them: {tasks}"
+        )
+    me = user_name()
+    owner = job.user or me
+    if user and user != owner:
+        raise BadInput(f"job {job.job_id} is of {owner}, not of {user}", f"give --user {owner}, or none")
+    if owner != me and not user:
+        remedy = f"{owner} can do it; root can with --user {owner}"
+        raise BadInput(f"job {job.job_id} ({job.name!r}) is of {owner}, and you are {me}", remedy)
+    if owner != me and os.geteuid() != 0:
+        raise BadInput(f"job {job.job_id} is of {owner}: only root may look at it", f"ask {owner}, or root")
+    if job.state is not State.RUNNING or not job.nodelist:
+        remedy = f"scontrol show job {job.job_id} says more"
+        raise BadInput(f"job {job.job_id} ({job.name!r}) does not run now: it is {job.word}", remedy)
+    return expand(job.nodelist)
+
+
+def step_argv(
+    context: Context, job: ForeignJob, nodes: Sequence[str], options: Sequence[str] = (), gpus: bool = True
+) -> tuple[str, ...]:
+    """Return the srun arguments that run one task on each of ``nodes`` beside the job's ranks."""
+    count = str(len(nodes))
+    share = () if gpus and context.client().shares_gpus() else ("--gres=none",)
+    return (
+        "srun",
+        f"--jobid={job.number or job.job_id}",
+        "--overlap",
+        f"--immediate={IMMEDIATE_SECONDS}",
+        f"--nodelist={','.join(nodes)}",
+        f"--nodes={count}",
+        f"--ntasks={count}",
+        "--ntasks-per-node=1",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+        "--quiet",
+        *share,
+        *options,
+    )
+
+
+def program_argv(program: str, *arguments: str) -> tuple[str, ...]:
+    """Return the arguments that run the program for nodes by this Python, or by theirs if it is absent."""
+    script = 'p="$1"; shift; [ -x "$p" ] || p=python3; exec "$p" -I -S "$@"'
+    return ("/bin/sh", "-c", script, "clusterrun", sys.executable, program, *arguments)
+
+
+def step_environment(context: Context) -> dict[str, str]:
+    """Return the environment of a step beside a job. Its processes are marked as none of the job's own."""
+    return {**scrubbed(context.environ), contract.BESIDE_VARIABLE: "1"}
+
+
+def run_step(context: Context, argv: Sequence[str], seconds: float, user: str = "") -> StepAnswer:
+    """Run a step. After ``seconds`` it is ended, and its output so far is the answer."""
+    if user and user != user_name():
+        argv = ("runuser", "-u", user, "--", *argv)
+    try:
+        completed = system.run(argv, seconds, env=step_environment(context))
+    except system.ProgramTimeout as error:
+        return StepAnswer(error.out, error.err, -1, late=True)
+    return StepAnswer(completed.out, completed.err, completed.code)
+
+
+def looks_in(out: str, kind: type[T]) -> list[T]:
+    """Return the values in the output of a step, in order. Damaged ones are left out."""
+    parts: dict[str, list[str]] = {}
+    values = []
+    for line in out.splitlines():
+        words = line.split(" ")
+        if not line.startswith(MARK) or len(words) != 5:
+            continue
+        _, node, place, count, data = words
+        if place == "0":
+            parts[node] = []
+        parts.setdefault(node, []).append(data)
+        if not count.isdecimal() or len(parts[node]) != int(count):
+            continue
+        with suppress(ValueError, zlib.error, BadDocument, RecursionError):
+            text = zlib.decompress(base64.b64decode("".join(parts[node])))
+            values.append(decode(kind, json.loads(text)))
+    return values
+
+
+def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequence[str]) -> ClusterrunError:
+    """Return the error of a step that has answered nothing: why it could not be placed, and what to do."""
+    text = answer.err.lower()
+    lines = [line for line in answer.err.strip().splitlines() if line.strip()]
+    message = (lines[0] if lines else "").removeprefix("srun: ").removeprefix("error: ")
+
+    def mentions(phrases: Sequence[str]) -> bool:
+        return any(phrase in text for phrase in phrases)
+
+    if mentions(_REFUSED):
+        return BadInput(
+            f"Slurm does not permit a step in job {job.job_id}: {message}", "is it a job of yours?"
+        )
+    if mentions(_OVER) or _has_ended(context, job):
+        return BadInput(
+            f"job {job.job_id} has ended meanwhile", f"sacct -j {job.job_id} says how, and its output why"
+        )
+    if mentions(_NO_OVERLAP):
+        why = "this Slurm has no --overlap (it came with 20.11), so no step starts beside the job's own"
+    elif mentions(_NO_PLACE):
+        why = f"Slurm places no step beside those of job {job.job_id}: {message}"
+    elif answer.late:
+        why = f"no node of job {job.job_id} has answered in time"
+        why += f"; srun says: {message}" if message else ""
+    else:
+        why = f"the step in job {job.job_id} failed: {message or f'exit code {answer.code}'}"
+    return NotPlaced(why, by_ssh(nodes))
+
+
+def _has_ended(context: Context, job: ForeignJob) -> bool:
+    try:
+        now = context.client().foreign_job(job.job_id)
+    except ClusterrunError:
+        return False
+    return now is None or now.state.ended
+
+
+def by_ssh(nodes: Sequence[str]) -> str:
+    """Return the commands that show the same over ssh, for sites that permit it."""
+    listed = " ".join(map(shlex.quote, nodes[:8])) + (" …" if len(nodes) > 8 else "")
+    look = "for p in $(pgrep -u $USER python); do py-spy dump --pid $p; done"
+    return f"over ssh, where the site permits it:\n  for n in {listed}; do echo == $n; ssh $n '{look}'; done"

@@ -1,0 +1,145 @@
+"""Reads ``#SBATCH`` lines, and translates them to options of submit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.script.launch_commands import LaunchCommand
+from clusterrun.script.sbatch_table import OPTIONS, full_name, option_of_letter
+
+_SIZES = ("nodes", "ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "cpus-per-gpu")
+_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+# Directives that ask for what clusterrun does anyway, each with the reason.
+_NEEDLESS = {
+    **dict.fromkeys(("output", "error", "open-mode"), "clusterrun logs shows the output"),
+    **dict.fromkeys(("parsable", "quiet", "verbose"), "submit prints the run id alone"),
+    "wait": "clusterrun wait waits for the run",
+    "export": "all variables are exported; --env sets others",
+}
+
+
+@frozen
+class Directive:
+    """One option on an ``#SBATCH`` line."""
+
+    line: int
+    # Long name; as typed if sbatch has no such option.
+    name: str
+    # '' if there is none.
+    value: str
+
+    @property
+    def text(self) -> str:
+        return f"#SBATCH --{self.name}={self.value}" if self.value else f"#SBATCH --{self.name}"
+
+
+@frozen
+class Translated:
+    """The options of clusterrun that ask for the same."""
+
+    # (name, value); the value is '' for a switch.
+    options: tuple[tuple[str, str], ...]
+    # (directive, reason) for those without an option: clusterrun does it anyway.
+    needless: tuple[tuple[Directive, str], ...]
+    # (directive, what to do) for those that clusterrun cannot do.
+    refused: tuple[tuple[Directive, str], ...]
+    # Tasks on each node and GPUs of each node, as the directives ask.
+    tasks_per_node: int
+    gpus_per_node: int
+
+
+def read_directives(text: str) -> tuple[Directive, ...]:
+    """Return the directives before the first command of a batch script; sbatch ignores later ones."""
+    directives: list[Directive] = []
+    for number, line in enumerate(text.replace("\r", "").split("\n"), 1):
+        if line.startswith("#SBATCH"):
+            directives += _on_line(number, line[len("#SBATCH") :])
+        elif line.strip() and not line.startswith("#"):
+            break
+    return tuple(directives)
+
+
+def _on_line(number: int, text: str) -> Iterator[Directive]:
+    try:
+        arguments = shlex.split(text, comments=True)
+    except ValueError:
+        arguments = text.split()
+    while arguments:
+        word = arguments.pop(0)
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            option = OPTIONS.get(full_name(name))
+        elif len(word) > 1 and word.startswith("-"):
+            option = option_of_letter(word[1])
+            name, equals, value = word[1], word[2:], word[2:].removeprefix("=")
+        else:
+            yield Directive(number, word, "")
+            continue
+        if not equals and option is not None and option.takes == "required" and arguments:
+            value = arguments.pop(0)
+        yield Directive(number, option.name if option else name, value)
+
+
+def translate(directives: Sequence[Directive], launch: LaunchCommand) -> Translated:
+    """Return what asks clusterrun for the same as ``directives``, for ranks that ``launch`` starts."""
+    values = {directive.name: directive.value for directive in directives}
+    nodes = last_number(values.get("nodes", "")) or launch.nodes or 1
+    tasks_per_node = last_number(values.get("ntasks-per-node", values.get("tasks-per-node", "")))
+    tasks_per_node = tasks_per_node or last_number(values.get("ntasks", "")) // nodes
+    gpus = _gpus_per_node(values, nodes, tasks_per_node)
+    ranks = max(gpus, tasks_per_node or launch.total // nodes, launch.per_node)
+    options: dict[str, str] = {}
+    if values.get("nodes"):
+        options["nodes"] = values["nodes"]
+    elif nodes > 1:
+        options["nodes"] = str(nodes)
+    if gpus or (launch.per_node and not launch.on_cpus):
+        kinds = [re.search(r"(\w+):\d+(?:,|$)", values.get(name, "")) for name in _GPUS]
+        kind = next((match[1] for match in kinds if match and match[1] != "gpu"), "")
+        options["gpus"] = f"{kind}:{ranks}" if kind else str(ranks)
+    elif ranks > 1:
+        options["ranks-per-node"] = str(ranks)
+    if cpus := last_number(values.get("cpus-per-task", "")):
+        options["cpus-per-rank"] = str(max(1, cpus * max(tasks_per_node, 1) // max(ranks, 1)))
+    elif cpus := last_number(values.get("cpus-per-gpu", "")):
+        options["cpus-per-rank"] = str(cpus)
+    passed_on: list[tuple[str, str]] = []
+    needless: list[tuple[Directive, str]] = []
+    refused: list[tuple[Directive, str]] = []
+    for directive in directives:
+        name, value = directive.name, directive.value
+        ours = "name" if name == "job-name" else name
+        if name in _NEEDLESS:
+            needless.append((directive, _NEEDLESS[name]))
+        elif name in _SIZES or (name in _GPUS and (name != "gres" or value.startswith("gpu"))):
+            continue
+        elif ours in CONFIGURABLE:
+            options[ours] = value
+        elif name not in OPTIONS:
+            refused.append((directive, "sbatch has no such option"))
+        elif OPTIONS[name].refused:
+            refused.append((directive, OPTIONS[name].refused))
+        else:
+            passed_on.append(("sbatch", f"{name}={value}" if value else name))
+    return Translated((*options.items(), *passed_on), tuple(needless), tuple(refused), tasks_per_node, gpus)
+
+
+def _gpus_per_node(values: dict[str, str], nodes: int, tasks_per_node: int) -> int:
+    gres = values.get("gres", "")
+    if gres.startswith("gpu"):
+        return last_number(gres.partition(",")[0]) or 1
+    if "gpus-per-node" in values:
+        return last_number(values["gpus-per-node"])
+    if "gpus-per-task" in values:
+        return last_number(values["gpus-per-task"]) * max(tasks_per_node, 1)
+    return -(-last_number(values.get("gpus", "")) // nodes)
+
+
+def last_number(value: str) -> int:
+    """Return the number at the end of ``4``, ``a100:4`` or ``2-4``; 0 for anything else."""
+    match = re.search(r"(?:^|[:-])(\d+)$", value)
+    return int(match[1]) if match else 0

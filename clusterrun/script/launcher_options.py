@@ -1,0 +1,158 @@
+"""Lists the options of launchers (torchrun, accelerate, deepspeed, mpirun, srun): whether each takes a
+value, and what clusterrun has in its place.
+
+Sources: the options of torch 2.13, accelerate 1.15, deepspeed 0.19, Open MPI 5 and Slurm 26.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.option_table import CONFIGURABLE
+from clusterrun.script.sbatch_table import OPTIONS as SBATCH
+from clusterrun.script.sbatch_table import SRUN_ALONE, SRUN_REFUSED
+
+# Roles: how clusterrun reads an option.
+NODES, PER_NODE, TOTAL, GPUS_PER_NODE = "nodes", "per node", "total", "gpus per node"
+RESTARTS = "restarts"
+NUMBERS = (NODES, PER_NODE, TOTAL, RESTARTS)
+# clusterrun does the same without an option.
+NEEDLESS = "needless"
+# Only the launcher itself can do it.
+OWN = "own"
+MODULE = "module"  # the word behind it is a module
+ON_CPUS = "on CPUs"
+VARIABLE = "variable"  # the value is NAME=VALUE, or NAME
+VARIABLES = "variables"  # the value is NAME=VALUE,NAME=VALUE
+SETS = "sets "  # followed by the variable that it sets
+OURS = "ours "  # followed by our option
+SRUN = "srun"  # passed on by --srun
+
+
+@frozen
+class LauncherOption:
+    """One option of a launcher."""
+
+    # Words that follow it.
+    values: int
+    # One of the roles above.
+    role: str
+
+
+def _rows(*rows: str) -> Iterator[tuple[str, LauncherOption]]:
+    """Yield the options in ``rows``: the role, a colon, names; a name with ``*`` takes no value."""
+    for row in rows:
+        role, _, names = row.partition(": ")
+        for name in names.split():
+            values = 0 if name.endswith("*") else 2 if name.endswith("2") else 1
+            yield name.rstrip("*2"), LauncherOption(values, role)
+
+
+_TORCHRUN = dict(
+    _rows(
+        "nodes: nnodes",
+        "per node: nproc-per-node nproc",
+        "restarts: max-restarts",
+        "module: m* module*",
+        "needless: rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone* node-rank master-addr "
+        "master-port local-addr start-method use-env* monitor-interval role log-dir logs-specs redirects r "
+        "tee t local-ranks-filter no-python* run-path* event-log-handler",
+    )
+)
+_ACCELERATE = dict(
+    _rows(
+        "nodes: num-machines",
+        "total: num-processes",
+        "restarts: max-restarts",
+        "module: m* module*",
+        "on CPUs: cpu*",
+        "needless: machine-rank main-process-ip main-process-port rdzv-backend rdzv-conf multi-gpu* "
+        "monitor-interval role log-dir tee no-python* quiet* q* same-network* main-training-function",
+        "sets ACCELERATE_MIXED_PRECISION: mixed-precision",
+        "sets ACCELERATE_GRADIENT_ACCUMULATION_STEPS: gradient-accumulation-steps",
+        "sets OMP_NUM_THREADS: num-cpu-threads-per-process",
+        "own: use-fsdp* use-deepspeed* use-megatron-lm* use-parallelism-config* tpu* mps* debug* use-xla* "
+        "use-mps-device* enable-cpu-affinity* downcast-bf16* zero3-init-flag* zero3-save-16bit-model* "
+        "aws-access-key-id",
+    )
+)
+_DEEPSPEED = dict(
+    _rows(
+        "nodes: num-nodes",
+        "per node: num-gpus num-accelerators",
+        "module: module*",
+        "needless: hostfile H master-addr master-port launcher launcher-args no-ssh* node-rank ssh-port "
+        "no-local-rank* no-python* force-multi* no-ssh-check* save-pid* enable-each-rank-log",
+        "own: bind-cores-to-rank* elastic-training*",
+    )
+)
+_MPIRUN = dict(
+    _rows(
+        "total: np n c",
+        "per node: npernode ppn N ntasks-per-node",
+        "needless: hostfile machinefile H host hosts f allow-run-as-root* oversubscribe* tag-output* quiet* "
+        "q* timestamp-output* report-bindings* prefix merge-stderr-to-stdout* l* iface launcher bootstrap "
+        "with-ft",
+        "variable: x genv env",
+        "own: mca2 gmca2 bind-to map-by rank-by cpu-set timeout display-map* nooversubscribe* wdir",
+    )
+)
+_SRUN = {
+    **{
+        name: LauncherOption(
+            1 if option.takes == "required" else 0,
+            OURS + name if name in CONFIGURABLE else OWN if option.refused else SRUN,
+        )
+        for name, option in SBATCH.items()
+    },
+    **{name: LauncherOption(1, OWN) for name in SRUN_REFUSED},
+    **{name: LauncherOption(1, SRUN) for name in SRUN_ALONE},
+    **dict(
+        _rows(
+            "nodes: nodes",
+            "total: ntasks",
+            "per node: ntasks-per-node tasks-per-node",
+            "gpus per node: gpus-per-node gres",
+            "variables: export",
+            "ours container: container-image",
+            "ours mount: container-mounts",
+            "own: container-workdir container-name container-save container-env gpus-per-task gpus "
+            "pty* container-mount-home* no-container-mount-home* container-remap-root* container-writable* "
+            "ntasks-per-gpu multi-prog* bcast chdir",
+            "needless: output error input label* unbuffered* kill-on-bad-exit quiet* verbose* wait open-mode "
+            "job-name overlap* exact* exclusive* jobid cpus-per-task cpus-per-gpu mem mem-per-cpu "
+            "mem-per-gpu oversubscribe* whole* overcommit* preserve-env* disable-status* nodelist time "
+            "partition account",
+            "srun: cpu-bind mem-bind gpu-bind distribution hint mpi network accel-bind*",
+        )
+    ),
+}
+_SRUN_LETTERS = {
+    **{option.short: name for name, option in SBATCH.items() if option.short},
+    "l": "label",
+    "u": "unbuffered",
+    "K": "kill-on-bad-exit",
+    "W": "wait",
+}
+_BY_PROGRAM = {
+    "torchrun": _TORCHRUN,
+    "accelerate": _ACCELERATE,
+    "deepspeed": _DEEPSPEED,
+    "srun": _SRUN,
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPIRUN),
+}
+
+
+def launcher_options(program: str) -> dict[str, LauncherOption]:
+    """Return the options of a launcher by name, with dashes for underscores; empty for an unknown one."""
+    if program.startswith("python -m torch."):
+        program = "torchrun"
+    elif program.startswith("python -m accelerate"):
+        program = "accelerate"
+    return _BY_PROGRAM.get(program, {})
+
+
+def full_srun_name(name: str) -> str:
+    """Return the long name of an option of srun."""
+    return _SRUN_LETTERS.get(name, name)

@@ -1,0 +1,63 @@
+"""`clusterrun convert` prints a line, names what is not in it, and writes a configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterrun.cli.main import main
+
+SCRIPT = """#!/bin/bash
+#SBATCH -N 2 -p gpu --gres=gpu:4 --ntasks-per-node=4
+module load "a 'b'"
+srun python train.py --lr 1
+python evaluate.py
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sbatch").write_text(SCRIPT)
+    return tmp_path
+
+
+def test_the_line_is_printed_alone_and_the_rest_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "job.sbatch"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("clusterrun submit")
+    assert printed.out.rstrip().endswith("train.py --lr 1")
+    assert "line 5: python evaluate.py" in printed.err
+
+
+def test_the_json_has_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "--json", "job.sbatch"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {part["outcome"] for part in document["parts"]} == {"option", "setup", "command", "not translated"}
+
+
+def test_the_written_configuration_holds_for_the_line_that_is_left(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", "--write", "job.sbatch"]) == 0
+    assert capsys.readouterr().out == "clusterrun submit train.py --lr 1\n"
+    assert main(["config", "show", "--json"]) == 0
+    options = {option["name"]: option for option in json.loads(capsys.readouterr().out)["options"]}
+    assert options["nodes"]["value"] == 2
+    assert options["setup"]["value"] == ["module load \"a 'b'\""]
+    assert options["partition"]["origin"].startswith(str(folder / "clusterrun.toml"))
+
+
+def test_a_configuration_that_is_there_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "clusterrun.toml").write_text("")
+    assert main(["convert", "--write", "job.sbatch"]) == 2
+    assert 'partition = "gpu"' in capsys.readouterr().err
+    assert (folder / "clusterrun.toml").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["missing.sbatch", "."])
+def test_a_file_that_cannot_be_read_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", name]) == 2
+    assert name in capsys.readouterr().err

@@ -1,0 +1,271 @@
+"""Jobs that clusterrun did not start: the looks of their nodes become worlds of ranks, and a diagnosis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.evidence import GroupRequest, MainCall, ProcessSample, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.job_looks import JobLook, RankName, SeenLauncher, SeenRank
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_of
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.model.frozen import replace
+from tests.diagnosis.ranks import ALL_REDUCE, BARRIER, LOOP, MEETING, NOW, RECV
+
+EVERYBODY = MainCall(is_of_all=True)
+ELASTIC = (
+    "/venv/lib/python3.11/site-packages/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1 x",
+)
+
+
+def seen(
+    rank: int,
+    node: str = "n0",
+    stack: tuple[str, ...] = ALL_REDUCE,
+    size: int = 4,
+    name: dict[str, Any] | None = None,
+    native: tuple[str, ...] = (),
+    call: MainCall = EVERYBODY,
+    counters: tuple[str, ...] = (),
+    moved: bool = False,
+    **process: Any,
+) -> SeenRank:
+    """Return a rank whose main thread has not run for 40 s."""
+    sample = {"state": "S", "waits_in": "futex", "seconds": 1.0, "idle": 40.0, **process}
+    snapshot = RankSnapshot(
+        rank,
+        node,
+        ProcessSample(pid=100 + rank, **sample),
+        PythonStacks(stack, "py-spy" if stack else "", native=native),
+        call=call,
+        clock=NOW,
+        quiet=-1.0,
+        moved=moved,
+    )
+    return SeenRank(
+        RankName(**{"variable": "RANK", "rank": rank, "size": size, **(name or {})}), snapshot, counters
+    )
+
+
+def looks(*ranks: SeenRank, **nodes: Any) -> list[JobLook]:
+    by_node: dict[str, list[SeenRank]] = {}
+    for rank in ranks:
+        by_node.setdefault(rank.snapshot.node, []).append(rank)
+    return [JobLook(node, NOW, tuple(members), processes=9, **nodes) for node, members in by_node.items()]
+
+
+def verdict(*ranks: SeenRank, mute: tuple[tuple[str, str], ...] = ()) -> Diagnosis:
+    return diagnose_looks(looks(*ranks), mute, JobHistory()).diagnosis
+
+
+def blamed(diagnosis: Diagnosis) -> list[tuple[int, str]]:
+    return [(culprit.rank, culprit.node) for culprit in diagnosis.culprits]
+
+
+# --- one rank is absent ---
+
+
+def test_the_rank_outside_of_the_collective_is_named_with_its_line_and_certainty() -> None:
+    found = verdict(seen(0), seen(1), seen(2, "n1"), seen(3, "n1", LOOP))
+    assert (found.verdict, blamed(found), found.certainty) == (Verdict.NEVER_ARRIVED, [(3, "n1")], 60)
+    assert found.culprits[0].why == "it waits in user code at train.py:33 (work)"
+    assert found.evidence == ("ranks 0-2 have waited 40 s in all_reduce at train.py:11 (step), for rank 3",)
+
+
+def test_a_rank_that_is_not_late_for_long_may_yet_come() -> None:
+    judgement = diagnose_looks(
+        looks(seen(0, idle=3.0, size=2), seen(1, stack=LOOP, size=2)), (), JobHistory()
+    )
+    assert (judgement.certain, judgement.diagnosis.culprits) == (False, ())
+    assert judgement.diagnosis.verdict is Verdict.NOTHING
+
+
+def test_a_rank_that_polls_is_blamed_once_it_was_seen_in_one_place_for_long() -> None:
+    """Waiting ranks that run now and then have no time since which they wait: the looks give one."""
+    history = JobHistory()
+    ranks = (*(seen(rank, idle=0.0, size=3) for rank in (0, 1)), seen(2, stack=LOOP, size=3))
+    first = diagnose_looks(looks(*ranks), (), history)
+    later = [SeenRank(rank.name, replace(rank.snapshot, clock=NOW + 30), rank.counters) for rank in ranks]
+    second = diagnose_looks(looks(*later), (), history)
+    assert (first.certain, blamed(first.diagnosis)) == (False, [])
+    assert blamed(second.diagnosis) == [(2, "n0")]
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_a_stopped_rank_is_named_although_nobody_can_read_its_stack(state: str) -> None:
+    found = verdict(seen(0), seen(1, stack=(), state=state), seen(2), seen(3))
+    assert (blamed(found), found.certainty) == ([(1, "n0")], 100)
+
+
+def test_a_rank_without_a_process_is_named_with_the_node_it_belongs_to() -> None:
+    found = verdict(seen(0), seen(1), seen(3, "n1"))
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(2, "n1")])
+    assert found.culprits[0].why == "it has no process: it has ended, or was never started"
+
+
+def test_a_rank_on_a_node_that_did_not_answer_is_not_called_ended() -> None:
+    found = verdict(seen(0), seen(1), mute=(("n1", "within 21 s"),))
+    assert (blamed(found), [node for node in found.evidence if "n1" in node]) == (
+        [],
+        ["no answer from n1: within 21 s"],
+    )
+
+
+def test_ranks_in_the_backward_pass_wait_by_their_native_frames() -> None:
+    backward = ("c10d::Work::wait", "c10d::Reducer::finalize_backward")
+    line = (
+        "/venv/lib/python3.11/site-packages/torch/autograd/graph.py:1 _engine_run_backward",
+        "/home/me/train.py:7 x",
+    )
+    waiting = [seen(rank, stack=line, native=backward) for rank in range(3)]
+    found = verdict(*waiting, seen(3, stack=LOOP))
+    assert blamed(found) == [(3, "n0")]
+    assert "in the backward pass at train.py:7 (x), for rank 3" in found.evidence[0]
+
+
+def test_ranks_that_wait_for_their_gpu_wait_for_the_rank_that_does_not() -> None:
+    line = ("/home/me/train.py:7 x",)
+    waiting = [seen(rank, stack=line, native=("cudaStreamSynchronize",), busy=1.0) for rank in range(3)]
+    assert blamed(verdict(*waiting, seen(3, stack=LOOP))) == [(3, "n0")]
+
+
+def test_ranks_that_move_do_not_hang() -> None:
+    moves = seen(0, idle=0.0, moved=True, size=3)
+    for others in ([], [seen(2, stack=LOOP, size=3)]):
+        found = verdict(moves, seen(1, idle=0.0, stack=LOOP, size=3), *others)
+        assert (found.verdict, found.culprits) == (Verdict.NOTHING, ())
+
+
+# --- different calls ---
+
+
+LINE = ("/home/me/train.py:50 <module>",)
+STORE = ("poll", "c10d::TCPStore::wait")
+
+
+@pytest.mark.parametrize("call", [EVERYBODY, MainCall()])
+def test_the_one_rank_in_another_call_of_all_ranks_is_odd(call: MainCall) -> None:
+    found = verdict(*(seen(rank, call=call) for rank in range(3)), seen(3, stack=BARRIER, call=call))
+    assert (found.verdict, blamed(found)) == (Verdict.MISMATCH, [(3, "n0")])
+    assert found.culprits[0].why.startswith("it waits in barrier at train.py:20 (step), where ranks 0-2 wait")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (seen(0), seen(1), seen(2, stack=BARRIER), seen(3, stack=BARRIER)),
+        (seen(0), seen(1), seen(2, stack=BARRIER, call=MainCall()), seen(3, stack=BARRIER, call=MainCall())),
+        (
+            *(seen(rank, stack=BARRIER) for rank in range(3)),
+            seen(3, stack=LINE, native=("c10d::Work::wait",)),
+        ),
+        (*(seen(rank, stack=BARRIER) for rank in range(3)), seen(3, stack=LINE, native=STORE)),
+        (seen(0, stack=BARRIER), seen(1, stack=BARRIER), seen(2, stack=BARRIER))
+        + (seen(3, stack=RECV, call=MainCall("recv", "recv", 0)),),
+    ],
+    ids=["two of each", "a group is unknown", "a work", "the store", "a receive"],
+)
+def test_nobody_is_blamed_where_stacks_do_not_decide(ranks: tuple[SeenRank, ...]) -> None:
+    found = verdict(*ranks)
+    assert (found.verdict, found.culprits) == (Verdict.MISMATCH, ())
+    assert "stacks alone do not show which of them is wrong" in found.said
+
+
+def test_all_ranks_in_one_call_are_not_enough_to_name_anybody() -> None:
+    found = verdict(*(seen(rank, counters=(f"step={7 + (rank == 2)}",)) for rank in range(4)))
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said.startswith("not enough seen: all ranks wait in all_reduce at train.py:11 (step)")
+    assert "ranks 0-1 and 3: step=7; rank 2: step=8" in found.evidence
+
+
+# --- without stacks ---
+
+
+def test_without_stacks_the_states_are_shown_and_nobody_is_blamed() -> None:
+    found = verdict(*(seen(rank, stack=(), waits_in="futex") for rank in range(4)))
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == "not enough seen: no Python stack of the 4 ranks could be read"
+    (line,) = [line for line in found.evidence if "no stack" in line]
+    assert line == "ranks 0-3: no stack; state S in futex, 0 processors, did not run during the look"
+
+
+def test_without_stacks_a_rank_that_has_no_process_is_named() -> None:
+    found = verdict(seen(0, stack=()), seen(1, stack=()), seen(3, "n1", stack=()))
+    assert blamed(found) == [(2, "n1")]
+
+
+# --- worlds ---
+
+
+def test_ranks_with_equal_numbers_are_of_different_worlds() -> None:
+    first = [seen(rank, size=2, name={"step": "0"}) for rank in (0, 1)]
+    second = [seen(rank, "n1", size=2, name={"step": "1"}, stack=(ALL_REDUCE, LOOP)[rank]) for rank in (0, 1)]
+    worlds = worlds_of(looks(*first, *second), True)
+    assert [[(rank.rank, rank.node) for rank in world.ranks] for world in worlds] == [
+        [(0, "n0"), (1, "n0")],
+        [(0, "n1"), (1, "n1")],
+    ]
+    found = verdict(*first, *second)
+    assert blamed(found) == [(1, "n1")]
+    assert "the job has 2 worlds of ranks; this is that of 2 ranks on n1" in found.evidence
+
+
+def test_nodes_with_a_world_each_train_alone() -> None:
+    ranks = [
+        seen(rank, node, size=2, name={"address": f"{node}:1"}, idle=0.0, moved=True)
+        for node in ("n0", "n1")
+        for rank in (0, 1)
+    ]
+    found = verdict(*ranks)
+    assert (found.verdict, found.said[:27]) == (Verdict.ALONE, "each of 2 nodes has a world")
+
+
+def test_a_rank_variable_that_all_ranks_share_gives_way_to_the_number_of_the_task() -> None:
+    ranks = [seen(0, f"n{task}", size=1, name={"task": task}) for task in range(3)]
+    (world,) = worlds_of(looks(*ranks), True)
+    assert [(rank.rank, rank.node) for rank in world.ranks] == [(0, "n0"), (1, "n1"), (2, "n2")]
+
+
+def test_ranks_without_any_number_are_numbered_by_node_and_process() -> None:
+    nameless = {"variable": "", "rank": -1, "size": 0}
+    ranks = [seen(number, node, name=nameless) for number, node in ((7, "n0"), (3, "n0"), (5, "n1"))]
+    (world,) = worlds_of(looks(*ranks), True)
+    assert [(rank.rank, rank.node, rank.process.pid) for rank in world.ranks] == [
+        (0, "n0", 103),
+        (1, "n0", 107),
+        (2, "n1", 105),
+    ]
+
+
+def test_a_rank_that_makes_a_larger_group_than_there_are_ranks_is_named() -> None:
+    ranks = []
+    for number in range(4):
+        rank = seen(number, stack=MEETING)
+        request = GroupRequest(world=5 if number == 3 else 4, asks=number, store="n0:29500")
+        ranks.append(SeenRank(rank.name, replace(rank.snapshot, request=request)))
+    assert blamed(verdict(*ranks)) == [(3, "n0")]
+
+
+# --- launchers ---
+
+
+def test_launchers_that_wait_for_each_other_are_named_with_the_nodes_that_lack_one() -> None:
+    torchrun = SeenLauncher("torchrun", 5, "S", ELASTIC)
+    look = [JobLook("n0", NOW, launchers=(torchrun,), processes=3), JobLook("n1", NOW, processes=1)]
+    found = diagnose_looks(look, (), JobHistory()).diagnosis
+    assert (found.verdict, blamed(found)) == (Verdict.NEVER_ARRIVED, [(-1, "n1")])
+    assert found.said == "torchrun on n0 waits for other nodes, and has started no rank"
+
+
+def test_a_job_without_ranks_says_so() -> None:
+    found = diagnose_looks([JobLook("n0", NOW, processes=3)], (), JobHistory()).diagnosis
+    assert (found.verdict, found.culprits) == (Verdict.UNDETERMINED, ())
+    assert found.said == "the job has 3 processes, and none of them is known to be a rank"
+
+
+def test_problems_of_nodes_and_gpus_are_shown() -> None:
+    found = diagnose_looks(
+        looks(seen(0, size=1), problems=("py-spy is not installed there",)), (), JobHistory()
+    )
+    assert "n0: py-spy is not installed there" in found.diagnosis.evidence

@@ -1,0 +1,134 @@
+"""What py-spy's stacks, with the variables of torch's frames, show of a rank that reports nothing itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.evidence import GroupRequest, MainCall
+from clusterrun.diagnosis.spied_process import SpiedProcess, read_spied
+from clusterrun.diagnosis.stacks import BACKWARD, GPU_WAIT, Doing, location
+
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+LOGGER = f"{TORCH}/distributed/c10d_logger.py"
+
+
+def frame(name: str, path: str, line: int, **variables: str) -> dict[str, Any]:
+    values = [{"name": key, "repr": value, "addr": 1, "arg": True} for key, value in variables.items()]
+    return {"name": name, "filename": path, "line": line, "module": None, "locals": values}
+
+
+def native(name: str, library: str = "/venv/libtorch_cpu.so") -> dict[str, Any]:
+    return {"name": name, "filename": library, "line": 0, "module": library, "locals": None}
+
+
+def spied(*frames: dict[str, Any], others: tuple[list[dict[str, Any]], ...] = ()) -> SpiedProcess:
+    threads = [{"pid": 7, "os_thread_id": 8 + n, "frames": stack} for n, stack in enumerate(others)]
+    return read_spied(json.dumps([*threads, {"pid": 7, "os_thread_id": 7, "frames": list(frames)}]))
+
+
+def wrapper(args: str, kwargs: str = "{}") -> dict[str, Any]:
+    return frame("_exception_logger.<locals>.wrapper", LOGGER, 83, args=args, kwargs=kwargs)
+
+
+STEP = frame("step", "/home/me/train.py", 9, i="5", t="<Tensor at 0x7f>", lr="0.1")
+
+
+def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames() -> None:
+    seen = spied(
+        native("0x7f08b1899f16", "/lib/libc.so.6"),
+        native("pthread_cond_wait", "/lib/libc.so.6"),
+        native("c10d::Work::wait"),
+        frame("all_reduce", C10D, 3252, group="<torch._C._distributed_c10d.ProcessGroup at 0x7f>"),
+        wrapper("(<Tensor at 0x7f>)"),
+        STEP,
+        frame("train", "/home/me/train.py", 20, epoch="2"),
+        native("0x7f08b183b24a", "/lib/libc.so.6"),
+    )
+    assert (seen.main[-1], len(seen.main)) == ("/home/me/train.py:20 train", 4)
+    assert seen.native == ("pthread_cond_wait", "c10d::Work::wait")
+    assert (seen.counters, seen.call) == (("i=5", "epoch=2"), MainCall(is_of_all=True))
+    assert location(seen.main).operation == "all_reduce"
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "passed", "call"),
+    [
+        ("recv", {"src": "0", "tag": "3"}, "(<Tensor>, 0)", MainCall("recv", "recv", 0, 3)),
+        ("send", {"dst": "None", "group_dst": "2"}, "(<Tensor>)", MainCall("send", "send", 2)),
+        ("recv", {"src": "None"}, "(<Tensor>)", MainCall("recv", "recv", -1)),
+        (
+            "broadcast",
+            {"src": "1"},
+            "(<Tensor>, 1)",
+            MainCall(function="broadcast", rooted="broadcast", root=1, is_of_all=True),
+        ),
+        (
+            "broadcast",
+            {"src": "None", "group_src": "1"},
+            "(<Tensor>, <torch._C._distributed_c10d.ProcessGroup at 0x7f>)",
+            MainCall(function="broadcast", rooted="broadcast"),
+        ),
+    ],
+)
+def test_sends_and_roots_are_read_from_torchs_variables(
+    function: str, values: dict[str, str], passed: str, call: MainCall
+) -> None:
+    assert spied(frame(function, C10D, 1, **values), wrapper(passed), STEP).call == call
+
+
+def test_a_rank_that_makes_the_group_shows_world_rank_and_store() -> None:
+    rendezvous = f"{TORCH}/distributed/rendezvous.py"
+    seen = spied(
+        native("c10d::TCPStore::waitForWorkers"),
+        frame("_create_c10d_store", rendezvous, 199, hostname='"n1"', port="29500", rank="0", world_size="3"),
+        frame("_env_rendezvous_handler", rendezvous, 280),
+        frame("init_process_group", C10D, 1892, world_size="3", rank="0"),
+        wrapper('("gloo")'),
+        frame("<module>", "/home/me/train.py", 5),
+    )
+    assert seen.request == GroupRequest(world=3, asks=0, store="n1:29500")
+    assert location(seen.main).doing is Doing.RENDEZVOUS
+
+
+def test_the_index_of_a_spawned_process_is_read() -> None:
+    seen = spied(STEP, frame("_wrap", f"{TORCH}/multiprocessing/spawn.py", 90, i="1"))
+    assert (seen.spawned, spied(STEP).spawned) == (1, -1)
+
+
+def test_a_thread_of_the_user_is_seen_beside_the_main_thread() -> None:
+    uploads = [frame("upload", "/home/me/train.py", 40), frame("run", "/usr/lib/python3.11/threading.py", 1)]
+    (thread,) = spied(STEP, others=(uploads,)).threads
+    assert thread.frame == "/home/me/train.py:40 upload"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "[{}]", "[[", '[{"frames": [1], "pid": 1, "os_thread_id": 1}]']
+)
+def test_damaged_output_shows_nothing(text: str) -> None:
+    assert read_spied(text) == SpiedProcess()
+
+
+LINE = ("/home/me/train.py:9 step",)
+
+
+@pytest.mark.parametrize(
+    ("functions", "operation"),
+    [
+        (("pthread_cond_wait", "c10d::Work::wait", "c10d::Reducer::finalize_backward"), BACKWARD),
+        (("poll", "c10d::TCPStore::doWait", "c10d::TCPStore::wait"), "a wait for the store"),
+        (("gloo::transport::tcp::UnboundBuffer::waitSend",), "a collective"),
+        (("opal_progress", "PMPI_Allreduce"), "a collective"),
+        (("cuStreamSynchronize", "cudaStreamSynchronize", "at::native::item"), GPU_WAIT),
+    ],
+)
+def test_native_frames_show_a_wait_in_a_line_of_the_user(functions: tuple[str, ...], operation: str) -> None:
+    place = location(LINE, functions)
+    assert (place.doing, place.operation, place.line) == (Doing.COLLECTIVE, operation, "train.py:9 (step)")
+
+
+def test_other_native_frames_decide_nothing() -> None:
+    assert location(LINE, ("clock_nanosleep", "time_sleep")).doing is Doing.USER

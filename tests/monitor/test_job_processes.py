@@ -1,0 +1,119 @@
+"""Which processes of a job are ranks, by the variables and arguments that each launcher gives them."""
+
+from __future__ import annotations
+
+from clusterrun import proc
+from clusterrun.monitor.job_processes import JobProcess, JobProcesses, sorted_out
+
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+PYTHON = ("/venv/bin/python", "train.py")
+TORCHRUN = ("/venv/bin/python", "/venv/bin/torchrun", "--nnodes", "2", "train.py")
+
+
+def process(
+    pid: int,
+    parent: int,
+    arguments: tuple[str, ...] = PYTHON,
+    program: str = "python3.11",
+    **environment: str,
+) -> JobProcess:
+    return JobProcess(
+        proc.Process(pid, program, "S", parent, 1, 1),
+        environment,
+        arguments,
+        program,
+        environment.get("SLURM_STEP_ID", ""),
+    )
+
+
+def ranks(*processes: JobProcess, torch: tuple[int, ...] = ()) -> list[tuple[int, str, int, int]]:
+    """Return process, variable, number and size of each rank."""
+    return named(sorted_out(processes, lambda pid: pid in torch))
+
+
+def named(result: JobProcesses) -> list[tuple[int, str, int, int]]:
+    return [(rank.pid, rank.name.variable, rank.name.rank, rank.name.size) for rank in result.ranks]
+
+
+def test_below_torchrun_the_workers_are_ranks_and_neither_it_nor_their_data_loaders() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    worker = {
+        **task,
+        "WORLD_SIZE": "4",
+        "TORCHELASTIC_RUN_ID": "x",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "29500",
+    }
+    result = sorted_out(
+        [
+            process(10, 1, TORCHRUN, **task),
+            process(11, 10, RANK="2", **worker),
+            process(12, 10, RANK="3", **worker),
+            process(13, 12, RANK="3", **worker),
+            process(
+                14,
+                11,
+                ("python", "-c", "from multiprocessing.resource_tracker import main"),
+                RANK="2",
+                **worker,
+            ),
+        ],
+        lambda pid: False,
+    )
+    assert named(result) == [(11, "RANK", 2, 4), (12, "RANK", 3, 4)]
+    assert [(launcher.pid, launcher.launcher) for launcher in result.launchers] == [(10, "torchrun")]
+    assert [(rank.name.address, rank.name.step, rank.name.task) for rank in result.ranks] == [
+        ("n1:29500", "0", -1)
+    ] * 2
+
+
+def test_a_launcher_that_has_started_no_rank_is_none_itself() -> None:
+    result = sorted_out([process(10, 1, TORCHRUN, **STEP, SLURM_PROCID="0")], lambda pid: True)
+    assert (result.ranks, [launcher.launcher for launcher in result.launchers]) == ((), ["torchrun"])
+
+
+def test_a_task_of_srun_is_the_python_below_its_shell() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    shell = process(20, 1, ("/bin/bash", "run.sh"), "bash", **task)
+    assert ranks(shell, process(21, 20, **task), process(22, 21, **task)) == [(21, "SLURM_PROCID", 1, 2)]
+
+
+def test_what_a_batch_script_starts_by_itself_is_no_task_of_srun() -> None:
+    batch = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    script = process(30, 1, ("/bin/bash", "slurm_script"), "bash", **batch)
+    srun = process(31, 30, ("srun", "python", "train.py"), "srun", **batch)
+    assert ranks(script, srun) == []
+    trains = process(32, 30, **batch)
+    assert ranks(script, trains, torch=(32,)) == [(32, "", -1, 0)]
+
+
+def test_ranks_of_mpi_have_its_numbers_and_not_those_of_the_step_that_started_its_daemon() -> None:
+    task = {**STEP, "SLURM_PROCID": "1"}
+    mpi = {**task, "OMPI_COMM_WORLD_SIZE": "4"}
+    daemon = process(40, 1, ("orted", "-mca"), "orted", **task)
+    seen = ranks(
+        daemon,
+        process(41, 40, OMPI_COMM_WORLD_RANK="2", **mpi),
+        process(42, 40, OMPI_COMM_WORLD_RANK="3", **mpi),
+    )
+    assert seen == [(41, "OMPI_COMM_WORLD_RANK", 2, 4), (42, "OMPI_COMM_WORLD_RANK", 3, 4)]
+
+
+def test_lightnings_own_ranks_are_numbered_by_node_and_place() -> None:
+    own = {"NODE_RANK": "1", "WORLD_SIZE": "4"}
+    seen = ranks(process(50, 1), process(51, 50, LOCAL_RANK="1", **own), torch=(50, 51))
+    assert sorted(seen) == [(50, "LOCAL_RANK", 2, 4), (51, "LOCAL_RANK", 3, 4)]
+
+
+def test_without_any_variable_the_outermost_processes_with_torch_are_ranks() -> None:
+    ray = process(60, 1, ("raylet",), "raylet")
+    seen = ranks(ray, process(61, 60), process(62, 60), process(63, 62), process(64, 60), torch=(61, 62, 63))
+    assert seen == [(61, "", -1, 0), (62, "", -1, 0)]
+
+
+def test_accelerate_and_deepspeed_are_launchers_by_their_modules() -> None:
+    accelerate = process(70, 1, ("python", "-m", "accelerate.commands.launch", "train.py"))
+    deepspeed = process(71, 1, ("python", "-u", "-m", "deepspeed.launcher.launch", "train.py"))
+    module = process(72, 1, ("python", "-m", "torch.distributed.run", "train.py"))
+    names = [launcher.launcher for launcher in (accelerate, deepspeed, module)]
+    assert names == ["accelerate", "deepspeed", "torchrun"]

@@ -1,0 +1,160 @@
+"""Steps beside a job that clusterrun did not start: whose job it is, and why no step could be placed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from clusterrun import system
+from clusterrun.diagnosis.job_looks import JobLook
+from clusterrun.model.document import encode_set
+from clusterrun.model.errors import BadInput, ClusterrunError
+from clusterrun.model.frozen import replace
+from clusterrun.monitor.job_look import LINE, lines_of
+from clusterrun.operations import diagnose_job as diagnosing
+from clusterrun.operations import job_step
+from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import find_run_or_job
+from clusterrun.operations.job_step import NotPlaced, StepAnswer, check_live, looks_in, refusal
+from clusterrun.slurm.foreign_job import ForeignJob
+
+JOB = ForeignJob("7", "mine", "alice", "RUNNING", "n[1-3]", number="7")
+
+
+@pytest.fixture(autouse=True)
+def alice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_step, "user_name", lambda: "alice")
+    monkeypatch.setattr(job_step.os, "geteuid", lambda: 1000)
+
+
+class Client:
+    """Slurm, with one job."""
+
+    def __init__(self, job: ForeignJob | None = JOB) -> None:
+        self.job = job
+
+    def why_not(self) -> str:
+        return ""
+
+    def foreign_job(self, job_id: str) -> ForeignJob | None:
+        return self.job
+
+    def shares_gpus(self) -> bool:
+        return True
+
+
+def context(tmp_path: Any, job: ForeignJob | None = JOB) -> Context:
+    environ = {"CLUSTERRUN_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    return Context(environ, client=Client(job))  # type: ignore[arg-type]
+
+
+def test_a_job_of_mine_that_runs_has_its_nodes() -> None:
+    assert check_live(JOB) == ("n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "user", "message"),
+    [
+        ({"user": "bob"}, "", "job 7 ('mine') is of bob, and you are alice"),
+        ({"user": "bob"}, "bob", "job 7 is of bob: only root may look at it"),
+        ({"user": "bob"}, "carol", "job 7 is of bob, not of carol"),
+        ({"word": "PENDING", "nodelist": ""}, "", "job 7 ('mine') does not run now: it is PENDING"),
+        ({"running_tasks": ("7_1", "7_2")}, "", "7 is an array, and several of its tasks run"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_refused_plainly(
+    changes: dict[str, Any], user: str, message: str
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        check_live(replace(JOB, **changes), user)
+    assert refused.value.seen == message
+
+
+def test_root_may_look_at_a_job_of_the_user_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_step, "user_name", lambda: "root")
+    monkeypatch.setattr(job_step.os, "geteuid", lambda: 0)
+    assert check_live(JOB, "alice") == ("n1", "n2", "n3")
+    with pytest.raises(BadInput):
+        check_live(JOB)
+
+
+@pytest.mark.parametrize(
+    ("err", "kind", "message"),
+    [
+        ("srun: unrecognized option '--overlap'", NotPlaced, "this Slurm has no --overlap"),
+        (
+            "srun: error: Unable to create step for job 7: Requested nodes are busy",
+            NotPlaced,
+            "places no step",
+        ),
+        (
+            "srun: error: Unable to create step for job 7: Memory required by task is not available",
+            NotPlaced,
+            "Memory",
+        ),
+        ("srun: error: Unable to create step: Access/permission denied", BadInput, "does not permit"),
+        (
+            "srun: error: Unable to create step for job 7: Job/step already completing",
+            BadInput,
+            "ended meanwhile",
+        ),
+        ("srun: error: something new", NotPlaced, "failed: something new"),
+    ],
+)
+def test_the_reason_why_no_step_was_placed_is_told_with_the_way_by_ssh(
+    tmp_path: Any, err: str, kind: type[ClusterrunError], message: str
+) -> None:
+    error = refusal(context(tmp_path), JOB, StepAnswer("", err, 1), ("n1", "n2"))
+    assert (type(error), message in error.seen) == (kind, True), error.seen
+    if kind is NotPlaced:
+        assert "for n in n1 n2; do" in error.remedy and "ssh $n" in error.remedy
+
+
+def test_a_job_that_ends_during_the_look_is_called_ended(tmp_path: Any) -> None:
+    ended = context(tmp_path, replace(JOB, word="COMPLETED"))
+    error = refusal(ended, JOB, StepAnswer("", "", 1), ("n1",))
+    assert error.seen == "job 7 has ended meanwhile"
+
+
+def test_nodes_lines_are_put_together_however_they_are_mixed() -> None:
+    looks = [
+        JobLook(f"n{n}", 1.0, problems=(base64.b64encode(bytes(range(256)) * 20).decode(),)) for n in (1, 2)
+    ]
+    texts = [list(lines_of(look.node, look)) for look in looks]
+    assert all(len(line) < LINE + 100 for lines in texts for line in lines)
+    mixed = [line for pair in zip(*texts, strict=True) for line in pair]
+    assert looks_in("\n".join(["noise", *mixed, "clusterrun-look n3 0 1 !"]), JobLook) == looks
+    assert looks_in("\n".join(texts[0][:-1]), JobLook) == ([] if len(texts[0]) > 1 else looks[:1])
+
+
+def test_nodes_that_did_not_answer_are_reported_with_what_srun_said(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = "\n".join(lines_of("n1", JobLook("n1", 1.0, processes=4)))
+    err = "srun: error: Task launch for StepId=7.1 failed on node n3: Communication connection failure"
+
+    def late(*words: Any, **options: Any) -> system.Completed:
+        error = system.ProgramTimeout("srun gave no answer")
+        error.out, error.err = out, err
+        raise error
+
+    monkeypatch.setattr(system, "run", late)
+    found = diagnosing.diagnose_job(context(tmp_path), JOB, 40.0)
+    assert "no answer from n2: within 21 s" in found.evidence
+    assert any(
+        line.startswith("no answer from n3: Task launch for StepId=7.1 failed") for line in found.evidence
+    )
+
+
+def test_a_word_means_a_run_or_else_a_job_that_clusterrun_did_not_start(tmp_path: Any) -> None:
+    assert find_run_or_job(context(tmp_path), "7") == JOB
+
+
+def test_a_look_is_one_document_that_every_client_reads() -> None:
+    (line,) = lines_of("n1", JobLook("n1", 1.0))
+    text = zlib.decompress(base64.b64decode(line.split(" ")[-1]))
+    assert json.loads(text) == encode_set(JobLook("n1", 1.0)) == {"node": "n1", "clock": 1.0}

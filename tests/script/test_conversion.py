@@ -1,0 +1,145 @@
+"""Each part of a batch script is translated, kept as a setup line, or named with the reason."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from clusterrun.model.errors import BadInput
+from clusterrun.script.batch_scripts import Conversion, PartOutcome
+from clusterrun.script.conversion import convert
+from clusterrun.script.directives import read_directives
+from clusterrun.script.shell_source import ShellSource
+
+SCRIPTS = sorted((Path(__file__).parents[1] / "recorded/batch-scripts").glob("*.sbatch"))
+
+
+def converted(lines: str, **files: str) -> Conversion:
+    return convert(f"#!/bin/bash\n{lines}\n", lambda path: files.get(path.replace(".", "_"), ""))
+
+
+def typed(conversion: Conversion) -> str:
+    return " ".join(conversion.words()).removeprefix("clusterrun ")
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_directive_and_statement_of_a_recorded_script_is_accounted_for(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    lines = {part.line for part in convert(text).parts}
+    directives = {directive.line for directive in read_directives(text)}
+    statements = {statement.line for statement in ShellSource(text).statements}
+    assert directives | statements <= lines
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_what_is_not_translated_or_not_needed_has_a_reason(path: Path) -> None:
+    parts = convert(path.read_text(encoding="utf-8")).parts
+    silent = [part for part in parts if part.outcome in (PartOutcome.NEEDLESS, PartOutcome.UNTRANSLATED)]
+    assert all(part.reason for part in silent)
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        ("#SBATCH -N2 --gpus-per-node=4\nsrun torchrun --nproc_per_node 4 t.py", "--nodes 2 --gpus 4 t.py"),
+        ("#SBATCH -N2 -D src\nsrun python t.py", "--nodes 2 --setup 'cd src' t.py"),
+        ("module load cuda\nA=1\nsrun python t.py $A", "--setup 'module load cuda' t.py 1"),
+        ("ARGS='--lr 1 --x'\nsrun python t.py $ARGS", "t.py --lr 1 --x"),
+        ('ARGS=(--lr "a b")\nsrun python t.py "${ARGS[@]}"', "t.py --lr 'a b'"),
+        ("srun python t.py --id $SLURM_JOB_ID", "bash -c 'exec python t.py --id $SLURM_JOB_ID'"),
+        (
+            "V=$(date)\nsrun python t.py $V",
+            "--setup 'export V=$(date)' bash -c 'exec python t.py $V'",
+        ),
+        ("srun python t.py *.txt", "bash -c 'exec python t.py *.txt'"),
+        ("export X='$HOME'\nsrun python t.py '$HOME'", """--setup 'export X='"'"'$HOME'"'"'' t.py '$HOME'"""),
+        ("FOO=1 srun python t.py", "--env FOO=1 t.py"),
+        ("python prepare.py\nsrun python t.py", "--setup 'python prepare.py || :' t.py"),
+        ("cd src && srun python t.py", "--setup 'cd src' t.py"),
+        ("srun python t.py < in.txt > out.txt 2>&1", "--input in.txt t.py"),
+        ("#SBATCH --gres=gpu:2\npython t.py", "--gpus 2 --per-node t.py"),
+        ("#SBATCH --gres=gpu:1\npython t.py", "--gpus 1 t.py"),
+        ("#SBATCH --gres=gpu:2 --ntasks-per-node=2\nsrun python t.py", "--gpus 2 t.py"),
+        ("#SBATCH --gres=gpu:2 --ntasks-per-node=1\nsrun python t.py", "--gpus 2 --per-node t.py"),
+        ("srun --container-image=i --container-mounts=$PWD:/w ./p", '--container i --mount "$PWD:/w" ./p'),
+        ("deepspeed --num_gpus 2 t.py --deepspeed d.json", "--gpus 2 t.py --deepspeed d.json"),
+        (
+            "srun bash -c 'source e.sh; torchrun --nproc_per_node 2 t.py'",
+            "--gpus 2 --setup 'source e.sh' t.py",
+        ),
+        ('L="torchrun --nproc_per_node 2"\nsrun bash -c "$L t.py"', "--gpus 2 t.py"),
+        ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\nsrun python t.py &\nwait", "--requeue t.py"),
+        ("python - <<E\n1\nE\nsrun python t.py", "--setup '{ python - <<E\n1\nE\n} || :' t.py"),
+    ],
+)
+def test_a_script_becomes_a_line(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == f"submit {line}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (
+            "#SBATCH -a 0-3%2\npython t.py $SLURM_ARRAY_TASK_ID",
+            "--set 'task=range(0,4)' --at-most 2 t.py '{task}'",
+        ),
+        ("#SBATCH -a 1,4-5\npython t.py $SLURM_ARRAY_TASK_ID", "--set task=1,4,5 t.py '{task}'"),
+        ("for lr in 0.1 1; do python t.py $lr; done", "--set lr=0.1,1 t.py '{lr}'"),
+        ("for i in {1..3}; do srun python t.py $i; done", "--set i=1,2,3 t.py '{i}'"),
+    ],
+)
+def test_an_array_or_a_loop_becomes_a_sweep(lines: str, line: str) -> None:
+    assert typed(converted(lines)) == f"sweep {line}"
+
+
+def test_setup_lines_of_an_array_see_the_index_of_the_script() -> None:
+    lines = "#SBATCH -a 1-9:2\nC=$(sed -n ${SLURM_ARRAY_TASK_ID}p l)\npython t.py $C"
+    options = converted(lines).options
+    assert ("set", "task=range(1,10,2)") in options
+    assert ("env", "SLURM_ARRAY_TASK_ID={task}") in options
+    assert ("setup", "SLURM_ARRAY_TASK_ID=$((1 + SLURM_ARRAY_TASK_ID * 2))") in options
+
+
+def test_a_script_that_the_command_starts_is_read_too() -> None:
+    conversion = converted("srun -N2 bash run.sh", run_sh="export A=1\ntorchrun --nproc_per_node 4 t.py -x\n")
+    assert typed(conversion) == "submit --nodes 2 --gpus 4 --setup 'export A=1' t.py -x"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("#SBATCH --uid=7\nsrun python t.py", "#SBATCH --uid=7"),
+        ("srun python t.py\npython evaluate.py", "python evaluate.py"),
+        ("if [ $X ]; then srun python t.py; fi", "if [ $X ]; then srun python t.py; fi"),
+        ("srun python a.py\nsrun python t.py", "srun python a.py"),
+        ("tensorboard --logdir x &\nsrun python t.py", "tensorboard --logdir x"),
+        ("deepspeed --include a:0 t.py", "--include a:0"),
+        ("srun --bcast=x python t.py", "--bcast=x"),
+        ("yes | srun python t.py", "yes"),
+        ("srun python t.py <<E\n1\nE", "<<E"),
+        ("sbatch next.sh\nsrun python t.py", "sbatch next.sh"),
+        ("trap 'touch x' USR1\nsrun python t.py", "trap 'touch x' USR1"),
+    ],
+)
+def test_what_has_no_translation_is_named(lines: str, text: str) -> None:
+    assert [part.text for part in converted(lines).untranslated if part.text.startswith(text)]
+
+
+@pytest.mark.parametrize("text", ["#!/usr/bin/perl\nprint 1;\n", "\x7fELF\0"])
+def test_a_script_of_another_language_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        convert(text)
+
+
+def test_the_line_is_one_shell_command() -> None:
+    line = typed(converted("export A='x\ny'\nsrun python t.py \"a'b\""))
+    assert shlex.split(line)[-3:] == ["export A='x\ny'", "t.py", "a'b"]
+
+
+def test_the_example_of_the_page_becomes_the_line_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/coming-over.md").read_text(encoding="utf-8")
+    script = page.split("```bash\n")[1].split("```")[0]
+    (line,) = (row.strip() for row in page.split("\n") if row.startswith("    clusterrun submit --nodes 2"))
+    assert " ".join(convert(script).words()) == line
