@@ -46,7 +46,7 @@ def first_error(table: CallTable) -> Error | None:
     earliest = min(error.at for error in errors)
     first = failed.rank if failed else -1
     # An exception may be what others' collectives waited for when they timed out, never the other way round.
-    return min(
+    error = min(
         (error for error in errors if error.at <= earliest + SAME_MOMENT),
         key=lambda error: (
             is_timeout(error),
@@ -57,6 +57,16 @@ def first_error(table: CallTable) -> Error | None:
             error.rank,
         ),
     )
+    return None if error.lost_peer and _exited_before(run, error) else error
+
+
+def _exited_before(run: Remains, error: Error) -> bool:
+    """Return whether the first failed rank had exited without a traceback, as with ``os._exit``."""
+    failure = run.failure
+    if failure is None or run.per_node or not 0 < failure.code < 128:
+        return False
+    is_later = error.at > failure.at - SAME_MOMENT
+    return is_later and all(other.rank != failure.rank for other in run.errors)
 
 
 def was_killed(run: Remains) -> bool:

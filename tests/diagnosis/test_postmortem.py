@@ -132,6 +132,16 @@ def test_the_first_error_wins_over_who_ended_first_and_the_others_are_consequenc
     )
 
 
+@pytest.mark.parametrize("error", ["EOFError: Ran out of input", "BrokenPipeError: [Errno 32] Broken pipe"])
+def test_a_rank_that_exits_without_a_traceback_wins_over_the_connection_that_another_lost(error: str) -> None:
+    fatal = "FATAL: dataset index missing"
+    end = replace(failure(2, code=4), last_lines=(fatal,))
+    diagnosis = explain(left(*heard(3, *traceback(3, error), at=end.at + 0.1), failure=end))
+    assert diagnosis.culprits == (Culprit(2, "n2", f"exited with code 4; it printed last: {fatal}"),)
+    own = explain(left(*heard(3, *traceback(3, BAD), at=end.at + 0.1), failure=end))
+    assert [culprit.rank for culprit in own.culprits] == [3]
+
+
 def test_of_errors_in_one_moment_the_known_one_is_told() -> None:
     errors = (*heard(0, *traceback(0, BAD)), *heard(1, *traceback(1, "CUDA out of memory. Tried to")))
     found = explain(left(*errors))
