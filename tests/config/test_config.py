@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,3 +204,29 @@ def test_every_field_of_a_spec_has_an_option_and_every_option_a_field() -> None:
 )
 def test_the_home_is_an_absolute_path(given: dict[str, str], home: str) -> None:
     assert settings.home(given) == str(Path(home).expanduser())
+
+
+NO = ("requeue", False)
+
+
+@pytest.mark.parametrize(
+    "sources, is_refused",
+    [
+        ([(NO, ("sbatch", ("nice=5", "requeue")))], True),
+        ([(NO,), (("sbatch", ("--requeue",)),)], True),
+        ([(("sbatch", ("requeue",)),), (NO,)], False),
+        ([(NO, ("sbatch", ("requeue", "no-requeue")))], False),
+        ([(("sbatch", ("requeue",)),)], False),
+        ([(NO,)], False),
+    ],
+)
+def test_no_requeue_and_requeue_for_sbatch_contradict_each_other(
+    sources: list[Any], is_refused: bool
+) -> None:
+    """A stronger source overrides a weaker one, as any option does."""
+    ordered = [Source(f"source {number}", values) for number, values in enumerate(sources)]
+    if is_refused:
+        with pytest.raises(BadInput, match="contradict each other"):
+            settle(ordered)
+    else:
+        assert settle(ordered)["requeue"].value is False
