@@ -120,7 +120,8 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
     spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd)))
     spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})")
     notices: list[str] = []
-    for name in snapshot.files:
+    named = {snapshot.below(os.path.abspath(os.path.join(spec.cwd, word))) for word in spec.command}
+    for name in sorted(snapshot.files, key=lambda name: name not in named):
         # Folders such as .vscode hold settings of programs that are no part of the run.
         if not name.endswith(_CODE_ENDINGS) or name in read or f"/{name}".rpartition("/")[0].count("/."):
             continue
@@ -128,8 +129,9 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
         if spelling.search(text):
             notices += islice(_live_paths_of_file(name, text, spelling, snapshot, folder), 1)
     yield from notices[:MOST_FILES]
-    if len(notices) > MOST_FILES:
-        yield f"{len(notices) - MOST_FILES} more files name the live folder by its absolute path"
+    others = len(notices) - MOST_FILES
+    if others > 0:
+        yield f"the live folder is also named by its absolute path in other files: {others}"
 
 
 def _live_paths_of_file(
