@@ -63,9 +63,10 @@ def moved(spec: JobSpec, snapshot: Snapshot, target: str) -> JobSpec:
     )
 
 
-def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
+def missing(spec: JobSpec, snapshot: Snapshot, shown_cwd: str = "") -> tuple[str, ...]:
     """Return notices about paths of ``spec`` that the copy lacks, or that still lead to the original.
 
+    ``shown_cwd`` is the working directory as the user's shell shows it, perhaps through a link.
     Raises ``BadInput`` if the script or a file that ``--setup`` names is not in the copy.
     """
     for line in spec.setup:
@@ -86,10 +87,10 @@ def missing(spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
             notices.append(
                 f"{path} stays the folder of the original: name it by a relative path to use the copy"
             )
-    return (*notices, *_live_paths(spec, snapshot))
+    return (*notices, *_live_paths(spec, snapshot, shown_cwd))
 
 
-def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
+def _live_paths(spec: JobSpec, snapshot: Snapshot, shown_cwd: str) -> Iterator[str]:
     """Yield a notice for each copied file that the code of a run names by its absolute path.
 
     Reads the ``--setup`` lines, the shell line of COMMAND, the small shell scripts that COMMAND names, and
@@ -117,7 +118,7 @@ def _live_paths(spec: JobSpec, snapshot: Snapshot) -> Iterator[str]:
                 paths.add(path)
                 where = f"{place}, line {number}" if is_file else place
                 yield _live_path(where, path, snapshot, folder)
-    spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd)))
+    spellings = "|".join(map(re.escape, _spellings(snapshot, spec.cwd, shown_cwd)))
     spelling = re.compile(rf"(?<![\w.}}$])(?:{spellings})")
     notices: list[str] = []
     named = {snapshot.below(os.path.abspath(os.path.join(spec.cwd, word))) for word in spec.command}
@@ -157,20 +158,18 @@ def _live_path(where: str, path: str, snapshot: Snapshot, folder: str) -> str:
     return f"{where} names {path}: that is the live {kind}, not the copy: write it relative ({relative})"
 
 
-def _spellings(snapshot: Snapshot, cwd: str) -> list[str]:
+def _spellings(snapshot: Snapshot, cwd: str, shown_cwd: str) -> list[str]:
     """Return the beginnings of absolute paths that lead into the project, longest first.
 
-    These are its path without links, as the user's shell shows it, and below the home folder.
+    These are its path without links, its path in the user's shell, and its path below the home folder.
     """
     roots = {snapshot.root}
-    shown = os.environ.get("PWD", "")
     below = snapshot.below(cwd)
-    if shown and os.path.realpath(shown) == os.path.realpath(cwd) and below:
+    if shown_cwd and os.path.realpath(shown_cwd) == os.path.realpath(cwd) and below:
         depth = 0 if below == "." else below.count("/") + 1
-        for _ in range(depth):
-            shown = os.path.dirname(shown)
-        if os.path.realpath(shown) == os.path.realpath(snapshot.root):
-            roots.add(shown)
+        shown_root = os.path.normpath(os.path.join(shown_cwd, *[os.pardir] * depth))
+        if os.path.realpath(shown_root) == os.path.realpath(snapshot.root):
+            roots.add(shown_root)
     home = os.path.expanduser("~")
     relative = os.path.relpath(os.path.realpath(snapshot.root), os.path.realpath(home))
     if relative != "." and relative.partition("/")[0] != os.pardir:

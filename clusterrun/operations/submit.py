@@ -142,7 +142,8 @@ def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun 
     snapshot = (of and of.snapshot) or look(spec.cwd, spec.snapshot_include)
     planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
-    notices = (*planned.notices, *notices, *snapshot.lines(), *missing(spec, snapshot), where)
+    lost = missing(spec, snapshot, context.environ.get("PWD", ""))
+    notices = (*planned.notices, *notices, *snapshot.lines(), *lost, where)
     return Draft(planned, notices, snapshot)
 
 

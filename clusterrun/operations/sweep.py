@@ -119,7 +119,8 @@ def _copied(
     snapshot = look(sweep.spec.cwd, sweep.spec.snapshot_include)
     private_folder(paths.run_dir)
     take(snapshot, paths.snapshot, paths.snapshot_note)
-    for notice in (*snapshot.lines(), *missing(sweep.spec, snapshot)):
+    lost = missing(sweep.spec, snapshot, context.environ.get("PWD", ""))
+    for notice in (*snapshot.lines(), *lost):
         tell(notice)
 
     def inside(spec: JobSpec) -> JobSpec:

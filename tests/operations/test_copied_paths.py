@@ -191,11 +191,10 @@ def test_a_copied_file_that_names_a_live_file_is_reported_with_its_line(
     link = project.parent / "link"
     link.symlink_to(project)
     monkeypatch.setenv("HOME", str(project.parent))
-    monkeypatch.setenv("PWD", str(link / "scripts"))
     path = start.format(project=project, link=link)
     (project / name).write_text(NAMES_ITSELF.format(project=project, start=path))
     spec = JobSpec(command=("train.py",), cwd=str(project / "scripts"))
-    (notice,) = missing(spec, look(str(project)))
+    (notice,) = missing(spec, look(str(project)), str(link / "scripts"))
     shown = path.replace("~", str(project.parent)).replace("$HOME", str(project.parent))
     place = f"{os.path.relpath(name, 'scripts')}, line 3"
     assert notice == (
