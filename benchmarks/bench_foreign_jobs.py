@@ -1,10 +1,12 @@
 """How often `diagnose JOB` names the culprit of a job that clusterrun did not start, and never a wrong one.
 
-    python -m benchmarks.bench_foreign_jobs [LAUNCHER] [CASE …]
+    python -m benchmarks.bench_foreign_jobs [LAUNCHER] [CASE …] | size [NODES]
 
 Jobs of four ranks on two nodes of a lab hang in `hanging_script.py`, under torchrun, srun, mpirun, accelerate
 and Lightning (accelerate and lightning must be importable; a launcher that is missing is left out and named).
-``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them.
+``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures how long it takes for
+64 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
+real ones do not fit into one machine.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ SCRIPT = ROOT / "benchmarks" / "hanging_script.py"
 LIGHTNING = ROOT / "benchmarks" / "hanging_lightning.py"
 PATIENCE = 240.0
 # Seconds from the hang to the look: as long as a user needs to notice it.
-NOTICED = 25.0
+NOTICED = 22.0
 NOBODY: tuple[int, ...] = ()
 
 # Prints the looks of all nodes at the job that it is given, as the tests read them.
@@ -131,9 +133,7 @@ def command(launcher: str, case: str, port: int) -> str:
         options = "--allow-run-as-root --oversubscribe -np 4 --npernode 2 --mca btl tcp,self --mca pml ob1"
         return f"{head}{export}mpirun {options} {names} {python} {script}"
     if launcher == "accelerate":
-        options = (
-            f"--num_machines 2 --num_processes 4 --main_process_ip $head --main_process_port {port} --cpu"
-        )
+        options = f"--num_machines 2 --num_processes 4 --main_process_ip $head --main_process_port {port}"
         options += " --mixed_precision no --dynamo_backend no --multi_gpu"
         inner = f"{python} -m accelerate.commands.launch {options} --machine_rank $SLURM_NODEID {script}"
         return f"{head}export head\nsrun --ntasks=2 --ntasks-per-node=1 bash -c '{inner}'"
@@ -196,6 +196,60 @@ def trial(lab: Lab, launcher: str, case: str, folder: Path, port: int) -> Outcom
         lab.exec(["scancel", "--quiet", answer])
 
 
+# A rank of 7 MB: it waits in a function with the path and the name of torch's all_reduce.
+PRETENDED = """
+import os, threading, time
+def all_reduce():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+"""
+PRETENDING = """
+import os, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "site-packages", "torch", "distributed"))
+from distributed_c10d import all_reduce
+def step():
+    if os.environ["SLURM_PROCID"] == "42":
+        time.sleep(100000)
+    all_reduce()
+with open(os.path.join(os.environ["MARKS"], "up-" + os.environ["SLURM_PROCID"]), "w"):
+    pass
+step()
+"""
+
+
+def size(nodes: int) -> None:
+    """Print how long it takes to name one of eight times ``nodes`` ranks, in a lab on this machine."""
+    name = f"foreign-{os.getpid()}"
+    lab = Lab(name)
+    with tempfile.TemporaryDirectory() as folder:
+        lab.up(LabSpec(name=name, nodes=nodes, gpus=0, cpus=8))
+        try:
+            module = Path(folder, "site-packages", "torch", "distributed", "distributed_c10d.py")
+            module.parent.mkdir(parents=True)
+            module.write_text(PRETENDED)
+            Path(folder, "train.py").write_text(PRETENDING)
+            script = Path(folder, "job.sh")
+            script.write_text(
+                f"#!/bin/bash\nexport MARKS={folder}\nsrun {sys.executable} -S {folder}/train.py\n"
+            )
+            options = [f"--nodes={nodes}", "--ntasks-per-node=8", f"--output={folder}/out"]
+            job = lab.exec(["sbatch", "--parsable", *options, str(script)]).out.strip()
+            until = time.monotonic() + 2 * PATIENCE
+            while len(list(Path(folder).glob("up-*"))) < 8 * nodes and time.monotonic() < until:
+                time.sleep(1)
+            time.sleep(NOTICED)
+            for _ in range(3):
+                began = time.monotonic()
+                ask = ["env", f"CLUSTERRUN_HOME={folder}/home", sys.executable, "-m", "clusterrun.cli.main"]
+                done = lab.exec([*ask, "diagnose", job], timeout=180)
+                seconds = time.monotonic() - began
+                said = (done.out or done.err).partition("\n")[0]
+                print(f"{nodes} nodes × 8 ranks: {seconds:.1f} s (goal 10 s)  {said}", flush=True)
+        finally:
+            lab.down()
+
+
 def available(launcher: str) -> bool:
     if launcher == "mpirun":
         return shutil.which("mpirun") is not None
@@ -208,6 +262,9 @@ def available(launcher: str) -> bool:
 def main() -> None:
     """Print a line for each case, and the figures."""
     words = sys.argv[1:]
+    if words[:1] == ["size"]:
+        size(int(words[1]) if words[1:] else 64)
+        return
     launchers = [word for word in words if word in PER_LAUNCHER] or list(PER_LAUNCHER)
     cases = [word for word in words if word not in PER_LAUNCHER]
     outcomes: list[Outcome] = []

@@ -19,7 +19,7 @@ from clusterrun.cli.lab import LAB_STATUS
 from clusterrun.cli.log_diagnosis import LOG_DIAGNOSIS
 from clusterrun.cli.nodes import NODES
 from clusterrun.cli.queue_forecast import PLAN
-from clusterrun.cli.status_view import STATUS
+from clusterrun.cli.status_view import ALL_JOBS, STATUS
 from clusterrun.cli.submit_view import SUBMISSION
 from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEPS
 from clusterrun.cli.top import TOP
@@ -70,6 +70,7 @@ SCHEMAS = {
     "diagnose-log": ("clusterrun diagnose --log --json", LOG_DIAGNOSIS),
     "event": ("an event of --on-event", EVENT),
     "forward": ("clusterrun forward --json", FORWARD),
+    "jobs": ("clusterrun status --all-jobs --json", ALL_JOBS),
     "lab-status": ("clusterrun lab status --json", LAB_STATUS),
     "nodes": ("clusterrun nodes --json", NODES),
     "plan": ("clusterrun plan --json", PLAN),

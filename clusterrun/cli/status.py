@@ -10,6 +10,7 @@ from clusterrun.cli import status_view
 from clusterrun.cli.error_output import say
 from clusterrun.cli.shell_complete import STATE, runs
 from clusterrun.model.contract import ExitCode
+from clusterrun.model.frozen import fields
 from clusterrun.model.record import RunStatus
 from clusterrun.operations.context import Context
 from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, states
@@ -17,6 +18,7 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only the live and newest ones.")
+@click.option("--all-jobs", is_flag=True, help="All your Slurm jobs, those of other launchers too.")
 @click.option("--state", **STATE, help="Only runs in these: failed,timeout; live; ended.")
 @click.option("--name", metavar="PATTERN", help="Only runs of that name; * and ? stand for anything.")
 @click.option("--since", "begun", metavar="TIME", help="Only runs submitted since then: 1d, 90m, 2026-11-20.")
@@ -28,6 +30,7 @@ from clusterrun.operations.list_runs import EVERYTHING, Filter, RunList, since, 
 def status(
     names: tuple[str, ...],
     everything: bool,
+    all_jobs: bool,
     state: tuple[str, ...],
     name: str | None,
     begun: str | None,
@@ -45,8 +48,13 @@ def status(
       clusterrun status last
       clusterrun status --state failed --since 1d
       clusterrun status --watch last
+      clusterrun status --all-jobs
       clusterrun status --json
     """
+    if all_jobs:
+        if names or everything or state or name or begun or live:
+            raise click.UsageError("--all-jobs shows every job of yours: it takes only --json beside it")
+        return _show_all_jobs(as_json)
     if live and as_json:
         raise click.UsageError("--watch and --json do not go together: --json is one document")
     context = Context(tell=say)
@@ -67,6 +75,21 @@ def status(
         show(context, statuses[0])
     else:
         _show(context, statuses, listing, chosen)
+    return ExitCode.DONE
+
+
+def _show_all_jobs(as_json: bool) -> int:
+    from clusterrun.operations.all_jobs import all_jobs  # a bare `status` does not need it
+
+    context = Context(tell=say)
+    jobs = all_jobs(context, say)
+    if as_json:
+        document = {"jobs": [{**fields(job), "run": fields(job.run) if job.run else None} for job in jobs]}
+        print(json.dumps(status_view.ALL_JOBS.document(document)))
+    elif jobs:
+        status_view.show_jobs(jobs, context.clock.now())
+    else:
+        say("you have no job in the queue of Slurm")
     return ExitCode.DONE
 
 

@@ -11,6 +11,8 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.frozen import Any, fields
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import Phase, State
+from clusterrun.model.visible import visible
+from clusterrun.operations.all_jobs import JobLine
 from clusterrun.operations.context import Context
 from clusterrun.reports.view import INTEGER, NUMBER, TEXT, TIME, Kind, View, ViewField, many, one_of, optional
 
@@ -214,6 +216,46 @@ RUN = View(
     ViewField("time", kind=None, header="TIME", cell=_time, spare=4),
     ViewField("reason", kind=None, header="REASON", cell=reason_of),
 )
+
+
+def _job_time(job: JobLine, now: float) -> str:
+    return spoken(max(0.0, now - job.started_at)) if job.started_at else ""
+
+
+def _job_detail(job: JobLine, now: float) -> str:
+    """Return the phase and the reason of a run, or where the job runs, or why it waits."""
+    if job.run:
+        return "; ".join(filter(None, (job.run.phase.value, reason_of(job.run, now))))
+    return f"on {job.nodelist}" if job.nodelist else job.reason
+
+
+JOB = View(
+    "A Slurm job of this user.",
+    ViewField("job_id", "The job, or an array that waits.", header="JOB"),
+    ViewField("name", "Its name.", header="NAME", cell=lambda job, now: visible(job.name)),
+    ViewField("state", "Its state.", one_of(State), header="STATE", cell=lambda job, now: job.state.value),
+    ViewField("nodes", "How many nodes it has or waits for.", INTEGER, header="NODES"),
+    ViewField("nodelist", "Its nodes, folded as Slurm does; empty while it waits."),
+    ViewField("started_at", "When it started.", MOMENT),
+    ViewField("ends_at", "When its time limit ends it.", MOMENT),
+    ViewField("reason", "Why it waits."),
+    ViewField("run", "The run that it is; null if clusterrun did not start it.", optional(RUN)),
+    ViewField("time", kind=None, header="TIME", cell=_job_time, spare=2),
+    ViewField(
+        "run_id", kind=None, header="RUN", cell=lambda job, now: job.run.run_id if job.run else "", spare=1
+    ),
+    ViewField("detail", kind=None, header="DETAIL", cell=_job_detail),
+)
+ALL_JOBS = View(
+    "The output of `status --all-jobs --json`.",
+    ViewField("jobs", "The jobs that have not ended, the newest first.", many(JOB)),
+)
+
+
+def show_jobs(jobs: Sequence[JobLine], now: float) -> None:
+    """Print the table of all jobs."""
+    print("\n".join(terminal.aligned(JOB.cells(jobs, now))))
+
 
 STATUS = View(
     "The output of `status --json` and `wait --json`.",

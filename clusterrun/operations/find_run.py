@@ -45,6 +45,12 @@ def find_run_or_job(context: Context, word: str, tell: Tell = quiet) -> str | Fo
     return run_id
 
 
+def run_of_comment(comment: str) -> str:
+    """Return the run that a job's comment names; '' if clusterrun did not start the job."""
+    mark = _OF_CLUSTERRUN.search(comment)
+    return mark[1] if mark else ""
+
+
 def _job(context: Context, word: str) -> ForeignJob | None:
     """Return the Slurm job with this number; None if there is none, or if Slurm cannot be asked."""
     job_id = slurm_job(word)

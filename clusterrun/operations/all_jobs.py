@@ -1,0 +1,51 @@
+"""List all Slurm jobs of this user that have not ended, with the runs that some of them are."""
+
+from __future__ import annotations
+
+from clusterrun.model.frozen import frozen
+from clusterrun.model.record import RunStatus
+from clusterrun.model.states import State
+from clusterrun.operations.context import Context, Tell, quiet
+from clusterrun.operations.find_run import run_of_comment
+from clusterrun.slurm.queries import JobRow
+
+
+@frozen
+class JobLine:
+    """A Slurm job of this user.
+
+    job_id: an array that waits is one job (``41_[3-9]``)
+    nodes: 0 if Slurm does not report it
+    started_at, ends_at: seconds since the epoch; the start and the end by its time limit; None: unknown
+    reason: why it waits, in words
+    run: the status of the run that it is; None if clusterrun did not start it
+    """
+
+    job_id: str
+    name: str
+    state: State
+    nodes: int
+    nodelist: str
+    started_at: float | None
+    ends_at: float | None
+    reason: str
+    run: RunStatus | None = None
+
+
+def all_jobs(context: Context, tell: Tell = quiet) -> tuple[JobLine, ...]:
+    """Return the jobs that have not ended, the newest first. Raise ``SchedulerError`` without Slurm."""
+    rows = [row for row in context.client().jobs() if not row.state.ended]
+    present = set(context.store.ids())
+    run_by_job = {row.job_id: run_of_comment(row.comment) for row in rows}
+    ids = list(dict.fromkeys(run_id for run_id in run_by_job.values() if run_id in present))
+    statuses = {status.run_id: status for status in context.inquiry(tell).statuses(ids, skip_missing=True)}
+    lines = [_line(row, statuses.get(run_by_job[row.job_id])) for row in rows]
+    return tuple(reversed(lines))
+
+
+def _line(row: JobRow, run: RunStatus | None) -> JobLine:
+    is_waiting = row.state is State.PENDING
+    start = None if is_waiting else row.start
+    end = None if is_waiting else row.end
+    reason = row.explained if is_waiting or not row.nodelist else ""
+    return JobLine(row.job_id, row.name, row.state, row.nodes, row.nodelist, start, end, reason, run)
