@@ -4,8 +4,8 @@
 
 Jobs of four ranks on two nodes of a lab hang in `hanging_script.py`, under torchrun, srun, mpirun, accelerate
 and Lightning (accelerate and lightning must be importable; a launcher that is missing is left out and named).
-``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures how long it takes for
-64 nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
+``RECORD=FOLDER`` keeps the looks of all nodes, as the tests read them. ``size`` measures the time for 64
+nodes of 8 ranks. Its ranks pretend: Python without torch that waits in a file of torch's name, because 512
 real ones do not fit into one machine.
 """
 

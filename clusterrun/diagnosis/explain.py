@@ -251,6 +251,9 @@ def _never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         # A collective says more than a send.
         wait = max(waits, key=lambda wait: wait.sequence > 0)
         did = f" never came to {wait.title}" if wait.sequence else f" never called {_other_half(wait)}"
+        if table.by_stacks and wait.peer < 0:
+            verb = "has" if len(ranks) == 1 else "have"
+            did = f" {verb} not come to {wait.operation}"
     sentence = f"{ranks_in_words(whys)}{on}{did}: {_all_whys(whys)}"
     late = [
         f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"

@@ -88,8 +88,8 @@ def read_spied(text: str) -> SpiedProcess:
 
 
 def _is_native(frame: Mapping[str, Any]) -> bool:
-    """Return whether a frame is of a library. A frame of compiled Python (Cython) has a line."""
-    return frame.get("module") is not None and not frame["line"]
+    """Return whether a frame is of a library. It has a line if the library has debug information."""
+    return frame.get("module") is not None
 
 
 def _stack(frames: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def spy_program(pid: int, path: str) -> str:
         beside = os.path.dirname(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         beside = ""
-    return _program(NAME, [beside, *path.split(os.pathsep)])
+    return find_program(NAME, [beside, *path.split(os.pathsep)])
 
 
 def spy_dump(program: str, pid: int, options: Sequence[str], seconds: float) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def spy_dump(program: str, pid: int, options: Sequence[str], seconds: float) -> 
 
 def nvidia_smi(path: str) -> tuple[GpuUse, ...]:
     """Return the use of every GPU; () if nvidia-smi is missing or its answer cannot be read."""
-    program = _program(GPU_PROGRAM, path.split(os.pathsep))
+    program = find_program(GPU_PROGRAM, path.split(os.pathsep))
     if not program:
         return ()
     rows = _output_of([program, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits"]).splitlines()
@@ -156,6 +156,6 @@ def _output_of(command: list[str]) -> str:
         return ""
 
 
-def _program(name: str, folders: list[str]) -> str:
+def find_program(name: str, folders: list[str]) -> str:
     paths = (os.path.join(folder, name) for folder in folders if os.path.isabs(folder))
     return next((path for path in paths if os.access(path, os.X_OK)), "")

@@ -10,10 +10,10 @@ import base64
 import json
 import os
 import select
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from clusterrun import proc
@@ -25,7 +25,7 @@ from clusterrun.model.document import encode_set
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.usage import GpuUse
 from clusterrun.monitor.collector import connections, most_grown, used
-from clusterrun.monitor.external_tools import spy_dump, spy_program
+from clusterrun.monitor.external_tools import GPU_PROGRAM, find_program, spy_dump, spy_program
 from clusterrun.monitor.gpu_reader import GpuWatch
 from clusterrun.monitor.job_processes import (
     JobProcess,
@@ -51,6 +51,7 @@ MARK = "clusterrun-look"
 FIRST_USE_SECONDS = 1.0
 # Seconds after which the samples end, if the client has gone without ending the step.
 MOST_USE_SECONDS = 6 * 3600.0
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 _NONBLOCKING = ("--nonblocking", "--locals")
 _NATIVE = ("--native", "--locals")
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -86,30 +87,31 @@ class JobLooker:
     def look(self, seconds: float) -> JobLook:
         """Return what this node shows. It takes ``seconds``, and some more to read the stacks."""
         clock = time.time()
-        gpu_watch = GpuWatch(self._path)  # it forks, so it comes before any thread
-        gpus: tuple[GpuUse, ...] = gpu_watch.look()
-        gpu_watch.close()
-        with ThreadPoolExecutor(max(2, min(MOST_SPIES, os.cpu_count() or 1))) as pool:
-            ranks = self._with_spawned(pool, self._processes.ranks)
-            began = time.monotonic()
-            before = {rank.pid: _moment(rank.pid) for rank in ranks}
-            first = self._spied(pool, [rank.pid for rank in ranks], _NONBLOCKING)
-            time.sleep(max(0.0, began + seconds - time.monotonic()))
-            length = time.monotonic() - began
-            after = {rank.pid: _moment(rank.pid) for rank in ranks}
-            still = [pid for pid in before if _is_still(before[pid], after[pid])]
-            moving = [rank.pid for rank in ranks if rank.pid not in still]
-            second = self._spied(pool, moving, _NONBLOCKING)
-            # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
-            spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
-            unclear = [pid for pid in (*still, *spinning) if location(first[pid].main).doing is Doing.USER]
-            native = self._spied(pool, unclear, _NATIVE)
-            second.update((pid, spied) for pid, spied in native.items() if spied.main)
-            seen = []
-            for rank in ranks:
-                stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
-                seen.append(self._seen(pool, rank, stacks, before[rank.pid], after[rank.pid], length))
-            launchers = tuple(self._launcher(process, bool(seen)) for process in self._processes.launchers)
+        gpus: tuple[GpuUse, ...] = ()
+        if any(map(os.path.exists, GPU_DEVICES)) or find_program(GPU_PROGRAM, self._path.split(os.pathsep)):
+            gpu_watch = GpuWatch(self._path)  # it forks, so it comes before any thread
+            gpus = gpu_watch.look()
+            gpu_watch.close()
+        ranks = self._with_spawned(self._processes.ranks)
+        began = time.monotonic()
+        before = {rank.pid: _moment(rank.pid) for rank in ranks}
+        first = self._spied([rank.pid for rank in ranks], _NONBLOCKING)
+        time.sleep(max(0.0, began + seconds - time.monotonic()))
+        length = time.monotonic() - began
+        after = {rank.pid: _moment(rank.pid) for rank in ranks}
+        still = [pid for pid in before if _is_still(before[pid], after[pid])]
+        moving = [rank.pid for rank in ranks if rank.pid not in still]
+        second = self._spied(moving, _NONBLOCKING)
+        # A rank that spins while it waits for its GPU stays in one place. Only native frames show that.
+        spinning = [pid for pid in moving if _is_same(first[pid], second[pid]) and uses_gpu(pid)]
+        unclear = [pid for pid in (*still, *spinning) if location(first[pid].main).doing is Doing.USER]
+        native = self._spied(unclear, _NATIVE)
+        second.update((pid, spied) for pid, spied in native.items() if spied.main)
+        seen = []
+        for rank in ranks:
+            stacks = first[rank.pid], second.get(rank.pid, first[rank.pid])
+            seen.append(self._seen(rank, stacks, before[rank.pid], after[rank.pid], length))
+        launchers = tuple(self._launcher(process, bool(seen)) for process in self._processes.launchers)
         if self._processes.unreadable:
             count = self._processes.unreadable
             self._problems.setdefault(f"the variables of {count} processes cannot be read")
@@ -117,10 +119,25 @@ class JobLooker:
             self._node, clock, tuple(seen), launchers, gpus, self._processes.count, tuple(self._problems)
         )
 
-    def _spied(
-        self, pool: ThreadPoolExecutor, pids: Sequence[int], options: Sequence[str]
-    ) -> dict[int, SpiedProcess]:
-        return dict(zip(pids, pool.map(lambda pid: self._spy(pid, options), pids)))
+    def _spied(self, pids: Sequence[int], options: Sequence[str]) -> dict[int, SpiedProcess]:
+        """Read several processes at a time, as many as there are processors."""
+        waiting, spied = list(reversed(pids)), {pid: SpiedProcess() for pid in pids}
+
+        def work() -> None:
+            while True:
+                try:
+                    pid = waiting.pop()
+                except IndexError:
+                    return
+                spied[pid] = self._spy(pid, options)
+
+        count = min(len(pids), MOST_SPIES, max(2, os.cpu_count() or 1))
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.1, self._until + SPY_SECONDS - time.monotonic()))
+        return spied
 
     def _spy(self, pid: int, options: Sequence[str]) -> SpiedProcess:
         process = proc.look(pid)
@@ -136,16 +153,16 @@ class JobLooker:
             self._problems.setdefault(refusal(pid) if _is_denied(problem) else f"py-spy: {problem}")
         return read_spied(text) if text else SpiedProcess()
 
-    def _with_spawned(self, pool: ThreadPoolExecutor, ranks: Sequence[RankProcess]) -> list[RankProcess]:
+    def _with_spawned(self, ranks: Sequence[RankProcess]) -> list[RankProcess]:
         """Replace a process that waits for those of ``torch.multiprocessing.spawn`` by these."""
         result: list[RankProcess] = []
         parents = [rank for rank in ranks if proc.children(rank.pid)]
-        stacks = self._spied(pool, [rank.pid for rank in parents], _NONBLOCKING)
+        stacks = self._spied([rank.pid for rank in parents], _NONBLOCKING)
         for rank in ranks:
             spawned: dict[int, int] = {}
             if rank.pid in stacks and joins_processes(stacks[rank.pid].main):
                 pids = [child.pid for child in proc.children(rank.pid)]
-                spied = self._spied(pool, pids, _NONBLOCKING)
+                spied = self._spied(pids, _NONBLOCKING)
                 spawned = {pid: child.spawned for pid, child in spied.items() if child.spawned >= 0}
             each = max(spawned.values(), default=-1) + 1
             for pid, index in spawned.items():
@@ -160,7 +177,6 @@ class JobLooker:
 
     def _seen(
         self,
-        pool: ThreadPoolExecutor,
         rank: RankProcess,
         stacks: tuple[SpiedProcess, SpiedProcess],
         before: Moment,
@@ -183,7 +199,7 @@ class JobLooker:
             waits_in=proc.waiting_in(pid),
             busy=round((after.used - before.used) / seconds, 3),
             seconds=round(seconds, 3),
-            children=self._children(pool, pid, last.main),
+            children=self._children(pid, last.main),
             addresses=addresses,
             backlog=backlog,
             lock=lock,
@@ -213,14 +229,12 @@ class JobLooker:
         )
         return SeenRank(rank.name, snapshot, last.counters)
 
-    def _children(
-        self, pool: ThreadPoolExecutor, pid: int, stack: tuple[str, ...]
-    ) -> tuple[ChildProcess, ...]:
+    def _children(self, pid: int, stack: tuple[str, ...]) -> tuple[ChildProcess, ...]:
         moments = [moment for moment in map(proc.look, proc.below(pid, MOST_CHILDREN)) if moment]
         stacks: dict[int, SpiedProcess] = {}
         if in_data_loader(stack):
             running = [moment.pid for moment in moments if not moment.stopped]
-            stacks = self._spied(pool, running[:MOST_WORKERS], _NONBLOCKING)
+            stacks = self._spied(running[:MOST_WORKERS], _NONBLOCKING)
         return tuple(
             ChildProcess(
                 child.pid,

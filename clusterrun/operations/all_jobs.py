@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusterrun.model.errors import SchedulerError
 from clusterrun.model.frozen import frozen
 from clusterrun.model.record import RunStatus
 from clusterrun.model.states import State
@@ -34,6 +35,8 @@ class JobLine:
 
 def all_jobs(context: Context, tell: Tell = quiet) -> tuple[JobLine, ...]:
     """Return the jobs that have not ended, the newest first. Raise ``SchedulerError`` without Slurm."""
+    if why := context.client().why_not():
+        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
     rows = [row for row in context.client().jobs() if not row.state.ended]
     present = set(context.store.ids())
     run_by_job = {row.job_id: run_of_comment(row.comment) for row in rows}

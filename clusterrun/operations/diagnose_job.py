@@ -14,7 +14,16 @@ from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks, worlds_o
 from clusterrun.diagnosis.verdict import Culprit, Diagnosis
 from clusterrun.model.frozen import replace
 from clusterrun.operations.context import Context, Tell, quiet
-from clusterrun.operations.job_step import check_live, looks_in, program_argv, refusal, run_step, step_argv
+from clusterrun.operations.job_step import (
+    check_live,
+    looks_in,
+    program_argv,
+    refusal,
+    run_step,
+    run_step_of,
+    step_argv,
+    user_name,
+)
 from clusterrun.operations.submit import program_for_nodes
 from clusterrun.runs.private_files import private_folder
 from clusterrun.slurm.foreign_job import ForeignJob
@@ -64,7 +73,7 @@ class LookStep:
     def __init__(self, context: Context, job: ForeignJob, nodes: Sequence[str], user: str) -> None:
         self._context, self._job, self._nodes, self._user = context, job, nodes, user
         self._program = program_for_nodes(context)
-        self._spy = spy_folder(context)
+        self._spy = spy_folder(context, is_shared=user in ("", user_name()))
 
     def judge(self, seconds: float, limit: float, history: JobHistory) -> Judgement:
         """Look for ``seconds`` and judge. Raise ``ClusterrunError`` if no node answers."""
@@ -73,10 +82,14 @@ class LookStep:
 
     def look(self, seconds: float, limit: float) -> tuple[list[JobLook], list[tuple[str, str]]]:
         """Return the looks of the nodes that answered, and the nodes that did not, with the reason."""
-        program = program_argv(self._program, "look", self._job.number, f"{seconds:g}", self._spy)
-        argv = (*step_argv(self._context, self._job, self._nodes), *program)
+        arguments = ("look", self._job.number, f"{seconds:g}", self._spy)
+        step = step_argv(self._context, self._job, self._nodes)
         allowed = max(2 * seconds, min(limit, seconds + ANSWER_SECONDS))
-        answer = run_step(self._context, argv, allowed, self._user)
+        if self._user and self._user != user_name():
+            answer = run_step_of(self._context, self._user, step, self._program, arguments, allowed)
+        else:
+            argv = (*step, *program_argv(self._program, *arguments))
+            answer = run_step(self._context, argv, allowed)
         looks = looks_in(answer.out, JobLook)
         if not looks:
             raise refusal(self._context, self._job, answer, self._nodes)
@@ -93,15 +106,16 @@ def _reason(err: str, node: str) -> str:
     return lines[0].removeprefix("srun: ").removeprefix("error: ")[:200] if lines else ""
 
 
-def spy_folder(context: Context) -> str:
+def spy_folder(context: Context, is_shared: bool = True) -> str:
     """Return the folder of a py-spy that nodes can run; '' if this machine has none.
 
-    It is copied beside the program for nodes, because the nodes may not see the client's environment.
+    It is copied beside the program for nodes, because the nodes may not see the client's environment. Only
+    this user can read the copy, so it is not used if the step is another user's (not ``is_shared``).
     """
     places = (os.path.dirname(os.path.abspath(sys.executable)), context.environ.get("PATH", os.defpath))
     program = shutil.which("py-spy", path=os.pathsep.join(places))
-    if not program:
-        return ""
+    if not program or not is_shared:
+        return os.path.dirname(program or "")
     folder = os.path.join(context.store.home, "cache", f"py-spy-{os.stat(program).st_size}")
     copy = os.path.join(folder, "py-spy")
     try:

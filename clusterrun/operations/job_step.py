@@ -9,7 +9,7 @@ import pwd
 import shlex
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ _NO_PLACE = (
     "unable to allocate resources",
     "task launch for",
 )
+_HARMLESS = "lacks support for cpu binding"
 _REFUSED = ("access/permission denied", "invalid user", "security violation", "user not allowed")
 _OVER = ("invalid job id", "already complet", "job/step already", "expired", "invalid job/step id")
 
@@ -126,14 +127,34 @@ def step_environment(context: Context) -> dict[str, str]:
     return {**scrubbed(context.environ), contract.BESIDE_VARIABLE: "1"}
 
 
-def run_step(context: Context, argv: Sequence[str], seconds: float, user: str = "") -> StepAnswer:
+def run_step(context: Context, argv: Sequence[str], seconds: float) -> StepAnswer:
     """Run a step. After ``seconds`` it is ended, and its output so far is the answer."""
-    if user and user != user_name():
-        argv = ("runuser", "-u", user, "--", *argv)
+    return _answer(lambda: system.run(argv, seconds, env=step_environment(context)))
+
+
+def run_step_of(
+    context: Context, user: str, step: Sequence[str], program: str, arguments: Sequence[str], seconds: float
+) -> StepAnswer:
+    """Run the program for nodes in a step as another user, who may not read files of this one.
+
+    The program is the step's input, and each task keeps it in a temporary file.
+    """
+    script = 'f=$(mktemp) && cat >"$f" || exit 1; p="$1"; shift; [ -x "$p" ] || p=python3; '
+    script += '"$p" -I -S "$f" "$@" </dev/null; c=$?; rm -f "$f"; exit $c'
+    argv = ("runuser", "-u", user, "--", *step, "/bin/sh", "-c", script, "clusterrun", sys.executable)
+    with open(program, "rb") as file:
+        return _answer(
+            lambda: system.run((*argv, *arguments), seconds, stdin=file, env=step_environment(context))
+        )
+
+
+def _answer(run: Callable[[], system.Completed]) -> StepAnswer:
     try:
-        completed = system.run(argv, seconds, env=step_environment(context))
+        completed = run()
     except system.ProgramTimeout as error:
         return StepAnswer(error.out, error.err, -1, late=True)
+    except system.ProgramMissing as error:
+        raise SchedulerError(error.seen, "type this on a login node of the cluster") from error
     return StepAnswer(completed.out, completed.err, completed.code)
 
 
@@ -160,7 +181,7 @@ def looks_in(out: str, kind: type[T]) -> list[T]:
 def refusal(context: Context, job: ForeignJob, answer: StepAnswer, nodes: Sequence[str]) -> ClusterrunError:
     """Return the error of a step that has answered nothing: why it could not be placed, and what to do."""
     text = answer.err.lower()
-    lines = [line for line in answer.err.strip().splitlines() if line.strip()]
+    lines = [line for line in answer.err.strip().splitlines() if line.strip() and _HARMLESS not in line]
     message = (lines[0] if lines else "").removeprefix("srun: ").removeprefix("error: ")
 
     def mentions(phrases: Sequence[str]) -> bool:

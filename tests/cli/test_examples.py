@@ -82,7 +82,9 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         assert (done.code, "no sweep" in done.out + done.err) in ((0, True), (5, True)), done
     elif words[0] in BESIDE:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
-    elif words[0] in ("alloc", "plan"):
+    elif words == ["diagnose", "4711"]:
+        assert (done.code, "there is no run '4711'" in done.err) == (5, True), done
+    elif words[0] in ("alloc", "plan") or "--all-jobs" in words:
         assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done
     elif words[0] in IN_AN_ALLOCATION:
         assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done

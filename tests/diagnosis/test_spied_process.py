@@ -42,6 +42,11 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
         native("0x7f08b1899f16", "/lib/libc.so.6"),
         native("pthread_cond_wait", "/lib/libc.so.6"),
         native("c10d::Work::wait"),
+        {
+            **native("fcntl_flock_impl", "/usr/lib/libpython3.11.so"),
+            "filename": "/src/fcntlmodule.c",
+            "line": 297,
+        },
         frame("all_reduce", C10D, 3252, group="<torch._C._distributed_c10d.ProcessGroup at 0x7f>"),
         wrapper("(<Tensor at 0x7f>)"),
         STEP,
@@ -49,7 +54,7 @@ def test_a_collective_shows_its_place_the_steps_of_the_script_and_native_frames(
         native("0x7f08b183b24a", "/lib/libc.so.6"),
     )
     assert (seen.main[-1], len(seen.main)) == ("/home/me/train.py:20 train", 4)
-    assert seen.native == ("pthread_cond_wait", "c10d::Work::wait")
+    assert seen.native == ("pthread_cond_wait", "c10d::Work::wait", "fcntl_flock_impl")
     assert (seen.counters, seen.call) == (("i=5", "epoch=2"), MainCall(is_of_all=True))
     assert location(seen.main).operation == "all_reduce"
 

@@ -1,0 +1,40 @@
+"""Looks at real hanging jobs under several launchers, as `benchmarks/bench_foreign_jobs.py` records them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.diagnosis.job_looks import JobLook
+from clusterrun.diagnosis.job_worlds import JobHistory, diagnose_looks
+from clusterrun.model.document import decode
+from clusterrun.model.frozen import replace
+
+RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "foreign-jobs.json"
+JOBS: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
+    """The second look is half a minute later, and shows the same: py-spy may have woken ranks in the first."""
+    looks = [decode(JobLook, look) for look in JOBS[name]["looks"]]
+    history = JobHistory()
+    first = diagnose_looks(looks, (), history).diagnosis
+    assert {culprit.rank for culprit in first.culprits} <= set(JOBS[name]["culprits"]), first.said
+    found = diagnose_looks([_later(look, 30.0) for look in looks], (), history).diagnosis
+    assert [culprit.rank for culprit in found.culprits] == JOBS[name]["culprits"], found.said
+
+
+def _later(look: JobLook, seconds: float) -> JobLook:
+    ranks = []
+    for rank in look.ranks:
+        snapshot = replace(rank.snapshot, clock=rank.snapshot.clock + seconds)
+        ranks.append(replace(rank, snapshot=snapshot))
+    return replace(look, ranks=tuple(ranks))
+
+
+def test_looks_of_at_least_three_launchers_are_recorded() -> None:
+    assert len({name.partition("-")[0] for name in JOBS}) >= 3

@@ -1,0 +1,76 @@
+"""A job of plain `sbatch` and `srun` hangs: it is diagnosed, shown and entered beside its ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lab.test_slurm_runs import Site, on_slurm, until
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(
+        not Path(sys.executable).with_name("py-spy").exists() and shutil.which("py-spy") is None,
+        reason="py-spy is not installed",
+    ),
+]
+__all__ = ["on_slurm"]
+
+# A rank of Python alone: it waits in a function with the path and the name of torch's all_reduce.
+ALL_REDUCE = """
+import threading
+def all_reduce():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+"""
+TRAIN = """
+import os, sys, time
+sys.path.insert(0, "site-packages/torch/distributed")
+from distributed_c10d import all_reduce
+def step(number):
+    open("up-" + os.environ["SLURM_PROCID"], "w").close()
+    while os.environ["SLURM_PROCID"] == "3":
+        time.sleep(60)
+    all_reduce()
+step(7)
+"""
+
+
+def test_a_job_that_clusterrun_did_not_start_is_diagnosed_shown_and_entered(on_slurm: Site) -> None:
+    module = on_slurm.project / "site-packages" / "torch" / "distributed" / "distributed_c10d.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(ALL_REDUCE)
+    (on_slurm.project / "train.py").write_text(TRAIN)
+    script = f"srun {sys.executable} -S train.py"
+    options = ("--parsable", "--nodes=2", "--ntasks-per-node=2", "--job-name=own", "--output=out")
+    job = on_slurm.lab.exec(["sbatch", *options, "--wrap", script], cwd=str(on_slurm.project)).out.strip()
+    try:
+        until(lambda: len(list(on_slurm.project.glob("up-*"))) == 4)
+        done = on_slurm.run("diagnose", "--json", job)
+        assert done.code == 0, done.err
+        found = json.loads(done.out)
+        (culprit,) = found["culprits"]
+        node = on_slurm.run(
+            "exec", job, "--rank", "3", "--", "sh", "-c", "echo $SLURM_PROCID $(hostname) $PWD"
+        )
+        number, host, folder = node.out.strip().split(" ", 2)
+        assert (number, folder) == ("3", str(on_slurm.project)), node.err
+        assert (found["verdict"], culprit["rank"], culprit["node"]) == ("rank never arrived", 3, host)
+        assert culprit["why"] == "it waits in user code at train.py:8 (step)"
+        assert found["evidence"][0].startswith("ranks 0-2 have waited ")
+
+        document = json.loads(on_slurm.run("top", "--once", "--json", job).out)
+        shown = [(rank["rank"], use["node"] == host) for use in document["nodes"] for rank in use["ranks"]]
+        assert shown == [(0, False), (1, False), (2, True), (3, True)]
+        jobs = json.loads(on_slurm.run("status", "--all-jobs", "--json").out)["jobs"]
+        assert [(line["name"], line["state"], line["run"]) for line in jobs if line["job_id"] == job] == [
+            ("own", "RUNNING", None)
+        ]
+    finally:
+        on_slurm.lab.exec(["scancel", job])
+    until(lambda: on_slurm.run("diagnose", job).code != 0)
