@@ -19,7 +19,7 @@ JOBS: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_rank_to_blame_is_named_and_never_another(name: str) -> None:
-    """The second look is half a minute later, and shows the same: py-spy may have woken ranks in the first."""
+    """The second look is half a minute later and shows the same: py-spy may have woken ranks in the first."""
     looks = [decode(JobLook, look) for look in JOBS[name]["looks"]]
     history = JobHistory()
     first = diagnose_looks(looks, (), history).diagnosis
