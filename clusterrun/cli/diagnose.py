@@ -25,7 +25,7 @@ from clusterrun.model.visible import visible
 from clusterrun.operations.context import Context
 from clusterrun.operations.diagnose import LIMIT
 from clusterrun.operations.diagnose import diagnose as diagnosed
-from clusterrun.operations.find_run import find_run_or_job, not_a_run
+from clusterrun.operations.find_run import find_run_or_job
 from clusterrun.reports.view import INTEGER, TEXT, View, ViewField, any_of, many
 
 FRAMES = 8
@@ -87,7 +87,8 @@ def diagnose(
     """Say why RUN hangs or has failed: the culprit rank and node, with the evidence.
 
     Looks into the ranks of a live run without stopping them; of one that has ended it reads what was left.
-    RUN may be the number of any running Slurm job of yours, however it was started.
+    RUN may be the number of any Slurm job of yours, however it was started. Of one that has ended, the output
+    files are read.
     With --log it finds the first failure in the output of any job: files, quoted globs, directories.
 
     \b
@@ -108,7 +109,9 @@ def diagnose(
     if isinstance(target, str):
         name, diagnosis = target, diagnosed(context, target, seconds, say)
     elif target.state.ended:
-        raise not_a_run(context, target)
+        from clusterrun.operations.diagnose_log import diagnose_ended_job
+
+        name, diagnosis = target.job_id, diagnose_ended_job(context, target)
     else:
         from clusterrun.operations.diagnose_job import diagnose_job  # only jobs of others need it
 

@@ -56,6 +56,22 @@ _REMEDIES = {
     EndKind.CANCELLED: "sacct -j JOB -o State,End shows when; somebody, or a script, called scancel",
     EndKind.ENDED_BY_OTHERS: "see the ranks that ended first",
 }
+_OF_STATES = {
+    "TIMEOUT": EndKind.TIME_LIMIT,
+    "DEADLINE": EndKind.TIME_LIMIT,
+    "OUT_OF_MEMORY": EndKind.MEMORY,
+    "NODE_FAIL": EndKind.NODE,
+    "BOOT_FAIL": EndKind.NODE,
+    "PREEMPTED": EndKind.PREEMPTED,
+    "CANCELLED": EndKind.CANCELLED,
+}
+_STATE_WORDS = {
+    EndKind.TIME_LIMIT: "Slurm ended the job at its time limit",
+    EndKind.MEMORY: "a process of the job ran out of the job's memory",
+    EndKind.NODE: "a node of the job failed",
+    EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
+    EndKind.CANCELLED: "the job was cancelled (scancel)",
+}
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 _FOREIGN = (
     (re.compile(r"--env (\w+=)"), r"export \1"),
@@ -157,6 +173,14 @@ class JobLog:
         elif self._in_report and _TORCHRUN_END.match(text):
             self._in_report = self._in_traceback = False
         return self._in_traceback
+
+    def job_ended(self, word: str, nodes: str) -> None:
+        """Note how Slurm says that the job ended, if that explains an end."""
+        kind = _OF_STATES.get(word)
+        if kind:
+            where = f" on {nodes}" if nodes else ""
+            line = f"Slurm's state of the job is {word}"
+            self._ends.ends.append(EndLine(kind, f"{_STATE_WORDS[kind]}{where}", line))
 
     # --- the verdict ---
 

@@ -7,14 +7,17 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from clusterrun.diagnosis.job_log import JobLog, LogError
 from clusterrun.diagnosis.verdict import Diagnosis, Verdict
-from clusterrun.model.errors import BadInput
+from clusterrun.model.errors import BadInput, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.size import gibibytes
+from clusterrun.operations.context import Context
+from clusterrun.operations.find_run import not_a_run
+from clusterrun.slurm.foreign_job import ForeignJob
 
 STDIN = "-"
 CHUNK = 4 << 20
@@ -89,19 +92,7 @@ def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], flo
     Raise ``BadInput`` if none of them can be read.
     """
     log, reader = JobLog(), _BoundedReader(clock)
-    files, problems = [], []
-    for path in expanded(names):
-        rank = _RANK.search(path)
-        log.begin_file(int(rank[1] or rank[2]) if rank else -1)
-        try:
-            if path == STDIN:
-                files.append(reader.read(log, "stdin", stdin, is_seekable=False))
-                continue
-            with open(path, "rb", buffering=0) as file:
-                is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                files.append(reader.read(log, path, file, is_regular))
-        except OSError as error:
-            problems.append(f"{path} cannot be read: {error.strerror or error}")
+    files, problems = _read_all(log, reader, expanded(names), stdin)
     if not files:
         raise BadInput("; ".join(problems), "name log files that exist, a glob in quotes, or - for stdin")
     diagnosis = log.diagnose()
@@ -109,6 +100,49 @@ def diagnose_logs(names: Sequence[str], stdin: BinaryIO, clock: Callable[[], flo
     diagnosis = replace(diagnosis, evidence=(*diagnosis.evidence, *notes))
     errors = log.errors()
     return LogReport(tuple(files), diagnosis, tuple(errors[:MOST_ERRORS]), max(0, len(errors) - MOST_ERRORS))
+
+
+def diagnose_ended_job(context: Context, job: ForeignJob) -> Diagnosis:
+    """Return the diagnosis of a job that has ended, from its output files.
+
+    Raise ``NoSuchRun`` if none of them is on this machine.
+    """
+    log, reader = JobLog(), _BoundedReader(context.clock.monotonic)
+    names = context.client().output_files(job)
+    paths = [path for name in names for path in ([name] if os.path.isfile(name) else sorted(glob.glob(name)))]
+    files, problems = _read_all(log, reader, dict.fromkeys(paths))
+    if not files:
+        error = not_a_run(context, job)
+        where = ", ".join(names) or "its name is not known"
+        why = "; ".join(problems) or f"its output is not on this machine ({where})"
+        remedy = f"clusterrun diagnose --log FILE reads it where it is\n{error.remedy}"
+        raise NoSuchRun(f"job {job.job_id} has ended as {job.word}, and {why}", remedy)
+    log.job_ended(job.word, job.nodelist)
+    diagnosis = log.diagnose()
+    read = ", ".join(file.path for file in files)
+    notes = [f"Slurm's state of job {job.job_id} is {job.word}; read: {read}"]
+    notes += [*problems, *_not_read(files), *reader.notes()]
+    return replace(diagnosis, evidence=tuple(dict.fromkeys((*diagnosis.evidence, *notes))))
+
+
+def _read_all(
+    log: JobLog, reader: _BoundedReader, paths: Iterable[str], stdin: BinaryIO | None = None
+) -> tuple[list[ReadFile], list[str]]:
+    """Read files into ``log``. Return those that could be read, and why others could not."""
+    files, problems = [], []
+    for path in paths:
+        rank = _RANK.search(path)
+        log.begin_file(int(rank[1] or rank[2]) if rank else -1)
+        try:
+            if path == STDIN and stdin is not None:
+                files.append(reader.read(log, "stdin", stdin, is_seekable=False))
+                continue
+            with open(path, "rb", buffering=0) as file:
+                is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+                files.append(reader.read(log, path, file, is_regular))
+        except OSError as error:
+            problems.append(f"{path} cannot be read: {error.strerror or error}")
+    return files, problems
 
 
 def expanded(names: Sequence[str]) -> list[str]:

@@ -140,6 +140,18 @@ class SlurmClient:
         recorded = self._tried(foreign_job.accounting_argv(job_id))
         return foreign_job.read_accounting(job_id, recorded.out) if recorded.code == 0 else None
 
+    def output_files(self, job: ForeignJob) -> tuple[str, ...]:
+        """Return the names or globs of the output files of a job that has ended; () if Slurm forgot them."""
+        from clusterrun.slurm import foreign_job
+
+        if job.output:
+            return tuple(dict.fromkeys(filter(None, (job.output, job.error_output))))
+        for argv in foreign_job.output_argvs(job.job_id):
+            answer = self._tried(argv)
+            if answer.code == 0 and (files := foreign_job.read_outputs(job, answer.out)):
+                return files
+        return ()
+
     def finished(self, job_ids: Sequence[str]) -> tuple[JobRow, ...]:
         """Return the accounting's rows for ``job_ids``; none if the site has no accounting."""
         mark = _mark()

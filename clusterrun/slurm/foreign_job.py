@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import re
+import shlex
 
 from clusterrun.model.frozen import frozen
 from clusterrun.model.states import State
@@ -35,6 +38,7 @@ class ForeignJob:
     comment: str = ""
     number: str = ""
     running_tasks: tuple[str, ...] = ()
+    error_output: str = ""  # path of the file for its standard error
 
     @property
     def state(self) -> State:
@@ -70,6 +74,7 @@ def read_shown(job_id: str, out: str) -> ForeignJob | None:
         value("Comment", ".*").strip(),
         number[1] if (number := _NUMBER.match(first.strip())) else "",
         tuple(tasks) if len(tasks) > 1 else (),
+        value("StdErr", ".*"),
     )
 
 
@@ -88,3 +93,49 @@ def read_accounting(job_id: str, out: str) -> ForeignJob | None:
             _, user, word, nodelist, name = cells
             return ForeignJob(job_id, name, user, word.partition(" ")[0], nodelist)
     return None
+
+
+def output_argvs(job_id: str) -> tuple[tuple[str, ...], ...]:
+    """Return the queries for the output files of an ended job: for Slurm 24.05 and later, and for older."""
+    plain = ("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job_id}")
+    return (*plain, "--format=WorkDir,StdOut,StdErr"), (*plain, "--format=WorkDir,SubmitLine")
+
+
+def read_outputs(job: ForeignJob, out: str) -> tuple[str, ...]:
+    """Return the output files in the first row of an answer to one of ``output_argvs``.
+
+    Parts of a name that the accounting does not hold become ``*``.
+    """
+    cells = out.splitlines()[0].split("|", 2) if out.strip() else []
+    if not cells or not cells[0]:
+        return ()
+    names = cells[1:] if len(cells) > 2 else _named_in(cells[-1])
+    names = [name for name in names if name and name != "/dev/null"]
+    array = job.job_id.partition("_")[2]
+    names = names or ["slurm-%A_%a.out" if array else "slurm-%j.out"]
+    return tuple(dict.fromkeys(os.path.join(cells[0], _filled(name, job)) for name in names))
+
+
+def _named_in(submit_line: str) -> list[str]:
+    """Return the values of ``--output`` and ``--error`` on a line that submitted a job."""
+    try:
+        words = shlex.split(submit_line)
+    except ValueError:
+        words = submit_line.split()
+    names = []
+    for word, following in zip(words, [*words[1:], ""]):
+        match = re.fullmatch(r"(?:--output|--error)(?:=(.+))?|-[oe](.+)?", word)
+        if match:
+            names.append(match[1] or match[2] or following)
+    return names
+
+
+def _filled(name: str, job: ForeignJob) -> str:
+    number, _, task = job.job_id.partition("_")
+    values = {"j": job.number or number, "A": number, "a": task, "x": job.name, "u": job.user, "%": "%"}
+
+    def value(match: re.Match[str]) -> str:
+        text = values.get(match[1], "")
+        return glob.escape(text) if text else "*"
+
+    return re.sub(r"%\d*(.)", value, name)

@@ -102,8 +102,8 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
     job_id = on_slurm.lab.exec(wrapped).out.strip()
     on_slurm.submit("stay.py")  # no start of its id may be meant by the number of the job
     until(lambda: "RUNNING" in on_slurm.lab.exec(["squeue", "-h", "-j", job_id, "-o", "%T"]).out)
-    for command in ("status", "logs", "diagnose", "top", "exec", "wait", "cancel", "report"):
-        refused = on_slurm.run(command, job_id, *(("--", "true") if command == "exec" else ()))
+    for command in ("status", "logs", "wait", "cancel", "report"):
+        refused = on_slurm.run(command, job_id)
         assert (refused.code, refused.out) == (5, ""), command
         assert (
             f"clusterrun did not start Slurm job {job_id} ('plain job' of root, RUNNING on n0" in refused.err
@@ -111,7 +111,18 @@ def test_a_job_that_clusterrun_did_not_start_is_described(on_slurm: Site) -> Non
         assert f"tail -f '{output}'\n" in refused.err and f"scontrol show job {job_id}\n" in refused.err
     on_slurm.lab.exec(["scancel", job_id])
     until(lambda: "CANCELLED" in on_slurm.run("status", job_id).err)
-    assert f"less '{output}'\n" in on_slurm.run("diagnose", job_id).err
+    assert "the job was cancelled" in on_slurm.run("diagnose", job_id).out
+    output = on_slurm.project / "failing.out"
+    failing = "echo start; python3 -c 'import nothing_like_this'"
+    wrapped = ("sbatch", "--parsable", f"--output={output}", "--wrap", failing)
+    failed = on_slurm.lab.exec(wrapped).out.strip()
+    until(lambda: "FAILED" in on_slurm.run("status", failed).err)
+    diagnosis = json.loads(on_slurm.run("diagnose", "--json", failed).out)
+    assert "ModuleNotFoundError: No module named 'nothing_like_this'" in diagnosis["said"]
+    assert any(str(output) in line for line in diagnosis["evidence"])
+    output.unlink()
+    gone = on_slurm.run("diagnose", failed)
+    assert gone.code == 5 and f"its output is not on this machine ({output})" in gone.err
     for word in (f"{job_id}.0", f"{job_id}.batch", f"{job_id}_[0-3%2]"):
         assert f"clusterrun did not start Slurm job {job_id} (" in on_slurm.run("status", word).err
     unknown = on_slurm.run("status", "99999.0")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clusterrun.model.states import State
-from clusterrun.slurm.foreign_job import ForeignJob, read_accounting, read_shown
+from clusterrun.slurm.foreign_job import ForeignJob, read_accounting, read_outputs, read_shown
 
 # Slurm 22.05, lines that are not read left out.
 SHOWN = """\
@@ -34,6 +36,7 @@ def test_a_job_is_read_as_scontrol_shows_it() -> None:
         "/home/alice/my jobs/slurm-38.out",
         "clusterrun:20261125-232745-ygnq-mine:c3222c49d8a95e6f",
         "38",
+        error_output="/home/alice/my jobs/slurm-38.out",
     )
     assert read_shown("38", "No jobs in the system\n") is None
 
@@ -67,3 +70,27 @@ def test_a_job_is_read_as_the_accounting_remembers_it() -> None:
     assert job == ForeignJob("38", "a|b", "alice", "CANCELLED", "n0001")
     assert job is not None and job.state is State.CANCELLED
     assert read_accounting("38", "") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "files"),
+    [
+        ("/w|logs/%x-%j.out|logs/%x-%j.err", ("/w/logs/my run-7.out", "/w/logs/my run-7.err")),
+        ("/w|/out/%N-%4j|/dev/null", ("/out/*-7",)),
+        ("/w|sbatch -o a.%j -N 2 job.sh", ("/w/a.7",)),
+        ("/w|sbatch --output=a.out --error b.err job.sh", ("/w/a.out", "/w/b.err")),
+        ("/w|sbatch job.sh", ("/w/slurm-7.out",)),
+        ("/w|sbatch 'unbalanced", ("/w/slurm-7.out",)),
+        ("", ()),
+        ("|", ()),
+    ],
+)
+def test_the_output_files_of_an_ended_job(answer: str, files: tuple[str, ...]) -> None:
+    job = ForeignJob("7", "my run", "ada", "FAILED")
+    assert read_outputs(job, answer) == files
+
+
+def test_the_output_files_of_a_task_of_an_array() -> None:
+    job = ForeignJob("41_3", "train", "ada", "FAILED", number="44")
+    assert read_outputs(job, "/w|sbatch job.sh") == ("/w/slurm-41_3.out",)
+    assert read_outputs(job, "/w|%j-%a|") == ("/w/44-3",)
