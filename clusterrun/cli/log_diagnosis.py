@@ -20,8 +20,8 @@ CULPRIT = View(
 )
 
 
-def _place(found: LogError) -> tuple[str, int]:
-    file, _, number = line_of(found.error.frame).rpartition(":")
+def _place(log_error: LogError) -> tuple[str, int]:
+    file, _, number = line_of(log_error.error.frame).rpartition(":")
     return file, int(number) if number.isdecimal() else 0
 
 
@@ -37,17 +37,22 @@ LOG_ERROR = View(
     "An error in the log.",
     ViewField("rank", "The rank that printed it; -1 if the log does not show it.", INTEGER),
     ViewField("node", "The node of the rank; empty if the log does not show it."),
-    ViewField("text", "The error as it was printed.", TEXT, lambda found: found.error.text),
+    ViewField("text", "The error as it was printed.", TEXT, lambda log_error: log_error.error.text),
     ViewField(
-        "file", "The file of the user's code; empty without one.", TEXT, lambda found: _place(found)[0]
+        "file",
+        "The file of the user's code; empty without one.",
+        TEXT,
+        lambda log_error: _place(log_error)[0],
     ),
-    ViewField("line", "The line in that file; 0 without one.", INTEGER, lambda found: _place(found)[1]),
-    ViewField("function", "The function.", TEXT, lambda found: function_of(found.error.frame)),
+    ViewField(
+        "line", "The line in that file; 0 without one.", INTEGER, lambda log_error: _place(log_error)[1]
+    ),
+    ViewField("function", "The function.", TEXT, lambda log_error: function_of(log_error.error.frame)),
     ViewField(
         "is_consequence",
         "Whether the rank only noticed the end of another one.",
         BOOLEAN,
-        lambda found: found.error.is_consequence,
+        lambda log_error: log_error.error.is_consequence,
     ),
 )
 LOG_DIAGNOSIS = View(

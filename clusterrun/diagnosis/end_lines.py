@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model.frozen import frozen
+from clusterrun.model.frozen import frozen, replace
 
 
 class EndKind(enum.Enum):
@@ -28,6 +28,7 @@ class EndLine:
 
     words: what happened, as a sentence without the ranks
     line: the line itself
+    order: its place among all lines
     """
 
     kind: EndKind
@@ -35,6 +36,7 @@ class EndLine:
     line: str
     ranks: tuple[int, ...] = ()
     node: str = ""
+    order: int = 0
 
 
 _TASKS = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): (.*)")
@@ -80,11 +82,11 @@ class EndLines:
         self._is_terminating = False
         self._container: list[str] = []
 
-    def hear(self, text: str) -> bool:
+    def hear(self, order: int, text: str) -> bool:
         """Read one line. Return whether it is about an end."""
         end = self._read(text)
         if end:
-            self.ends.append(end)
+            self.ends.append(replace(end, order=order))
         return end is not None
 
     def _read(self, text: str) -> EndLine | None:

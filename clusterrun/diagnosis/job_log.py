@@ -72,6 +72,9 @@ _STATE_WORDS = {
     EndKind.PREEMPTED: "the job was preempted: its nodes were given to another job",
     EndKind.CANCELLED: "the job was cancelled (scancel)",
 }
+_WHOLE_JOB = (EndKind.NODE, EndKind.TIME_LIMIT, EndKind.PREEMPTED, EndKind.CANCELLED)
+# Exceptions that a signal from outside raises.
+_ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SIGTERMException|SignalException)\b")
 _VERDICTS = {EndKind.MEMORY: Verdict.OUT_OF_MEMORY}
 _FOREIGN = (
     (re.compile(r"--env (\w+=)"), r"export \1"),
@@ -134,7 +137,7 @@ class JobLog:
         text = line.text
         if text.strip():
             self.last_lines = [*self.last_lines[1 - MOST_LAST_LINES :], text.strip()[:300]]
-        if self._ends.hear(text):
+        if self._ends.hear(self._order, text):
             return
         rank = line.rank if line.rank >= 0 else self._file_rank
         source = line.source
@@ -197,7 +200,7 @@ class JobLog:
                 own_rank = error.inner if error.inner >= 0 else rank
                 error = replace(error, rank=own_rank, inner=-1, survived=after >= STEPS_AFTER_SURVIVED)
                 errors.append(LogError(error, order, own_rank, node or self._nodes.get(own_rank, "")))
-        return sorted(errors, key=lambda found: found.order)
+        return sorted(errors, key=lambda log_error: log_error.order)
 
     def ends(self) -> list[EndLine]:
         """Return the lines about ends, in their order."""
@@ -206,11 +209,13 @@ class JobLog:
     def diagnose(self) -> Diagnosis:
         """Return the diagnosis of all lines that were read."""
         errors, ends = self.errors(), self.ends()
-        own = [found for found in errors if not found.error.is_consequence]
-        own = [found for found in own if not found.error.survived] or own
-        printed = [found for found in own if not _is_report(found.error)]
-        timeouts = [found for found in printed if is_timeout(found.error)]
-        others = [found for found in printed if not is_timeout(found.error)]
+        own = [log_error for log_error in errors if not log_error.error.is_consequence]
+        own = [log_error for log_error in own if not log_error.error.survived] or own
+        ends = [end for end in ends if end.kind is not EndKind.START or self._did_not_go_on(end, errors)]
+        own = _without_aftermath(own, ends)
+        printed = [log_error for log_error in own if not _is_report(log_error.error)]
+        timeouts = [log_error for log_error in printed if is_timeout(log_error.error)]
+        others = [log_error for log_error in printed if not is_timeout(log_error.error)]
         end = min(ends, key=lambda end: end.kind.value, default=None)
         if others and not (end and end.kind is EndKind.MEMORY and _was_killed(others)):
             return self._of_errors(others, errors, ends)
@@ -218,7 +223,7 @@ class JobLog:
             return self._of_end(end, errors)
         if timeouts:
             return self._of_timeouts(errors)
-        reports = [found for found in own if _is_report(found.error)]
+        reports = [log_error for log_error in own if _is_report(log_error.error)]
         if reports and not (end and end.kind is EndKind.SIGNAL):
             return self._of_report(reports[0])
         if end:
@@ -235,14 +240,16 @@ class JobLog:
         self, own: Sequence[LogError], errors: Sequence[LogError], ends: Sequence[EndLine]
     ) -> Diagnosis:
         """Return the diagnosis of the first own error of a rank."""
-        root = [found for found in own if found.rank == self._first_rank >= 0]
-        first = min(root or own, key=lambda found: (found.error.lost_peer, found.order))
+        root = [log_error for log_error in own if log_error.rank == self._first_rank >= 0]
+        first = min(root or own, key=lambda log_error: (log_error.error.lost_peer, log_error.order))
         first, hint = _exception_after(first, own)
         error = first.error
         same = {
-            found.rank: found
-            for found in reversed(own)
-            if found.error.text == error.text and found.error.frame == error.frame and found.rank >= 0
+            log_error.rank: log_error
+            for log_error in reversed(own)
+            if log_error.error.text == error.text
+            and log_error.error.frame == error.frame
+            and log_error.rank >= 0
         }
         ranks: tuple[int, ...] = tuple(sorted(same))
         node = first.node
@@ -271,13 +278,13 @@ class JobLog:
 
     def _of_timeouts(self, errors: Sequence[LogError]) -> Diagnosis:
         """Return the diagnosis of collectives that timed out, by the rules for runs that have ended."""
-        ranks = [found.rank for found in errors if found.rank >= 0]
+        ranks = [log_error.rank for log_error in errors if log_error.rank >= 0]
         nodes = tuple(self._nodes.get(rank, "") for rank in range(max(ranks, default=-1) + 1))
-        printed = tuple(found.error for found in errors if found.rank >= 0)
+        printed = tuple(log_error.error for log_error in errors if log_error.rank >= 0)
         if not printed:
-            printed = tuple(replace(found.error, rank=0) for found in errors)
+            printed = tuple(replace(log_error.error, rank=0) for log_error in errors)
         diagnosis = decide_end(Remains(State.FAILED, "", None, printed, nodes))
-        evidence = (*diagnosis.evidence, *(found.error.text for found in errors[:1]))
+        evidence = (*diagnosis.evidence, *(log_error.error.text for log_error in errors[:1]))
         remedy = diagnosis.remedy
         for pattern, replacement in _FOREIGN:
             remedy = pattern.sub(replacement, remedy)
@@ -317,7 +324,11 @@ class JobLog:
                 f"{ranks_in_words(ranks)} on {node}: {words}" if node else f"{ranks_in_words(ranks)} {words}"
             )
         evidence = [other.line for other in ends[:4]]
-        evidence += [f"rank {found.rank}: {found.error.message}" for found in errors[:2] if found.rank >= 0]
+        evidence += [
+            f"rank {log_error.rank}: {log_error.error.message}"
+            for log_error in errors[:2]
+            if log_error.rank >= 0
+        ]
         evidence += [f"last line: {line}" for line in self.last_lines[-2:] if line not in evidence]
         remedy = _REMEDIES[end.kind]
         if "signal 9" in words or "Killed" in words:
@@ -325,6 +336,11 @@ class JobLog:
         return Diagnosis(
             _VERDICTS.get(end.kind, Verdict.CRASHED), said, culprits, (), tuple(evidence), remedy
         )
+
+    def _did_not_go_on(self, end: EndLine, errors: Sequence[LogError]) -> bool:
+        """Return whether nothing ran after a command that could not be started."""
+        has_steps = any(step > end.order for steps in self._steps.values() for step in steps)
+        return not has_steps and not any(log_error.order > end.order for log_error in errors)
 
     def _ended_first(self, ends: Sequence[EndLine]) -> EndLine | None:
         """Return the first end of named ranks that another rank did not cause."""
@@ -360,23 +376,38 @@ def _exception_after(first: LogError, own: Sequence[LogError]) -> tuple[LogError
     """Return the exception that a library's message without a place led to, and that message."""
     if first.error.frame or first.error.row is None:
         return first, None
-    for found in own:
-        is_near = 0 < found.order - first.order <= LINES_TO_EXCEPTION
-        if is_near and found.error.frame and (found.rank == first.rank or first.rank < 0):
-            return found, first
+    for log_error in own:
+        is_near = 0 < log_error.order - first.order <= LINES_TO_EXCEPTION
+        if is_near and log_error.error.frame and (log_error.rank == first.rank or first.rank < 0):
+            return log_error, first
     return first, None
+
+
+def _without_aftermath(own: Sequence[LogError], ends: Sequence[EndLine]) -> list[LogError]:
+    """Leave out errors of processes that were ended with the whole job."""
+    job_ended = min((end.order for end in ends if end.kind in _WHOLE_JOB and end.order), default=0)
+    if not job_ended:
+        return list(own)
+    return [
+        log_error
+        for log_error in own
+        if log_error.order < job_ended and not _ASKED_TO_END.match(log_error.error.text)
+    ]
 
 
 def _was_killed(errors: Sequence[LogError]) -> bool:
     """Return whether all errors tell of a process that was killed."""
     return all(
-        re.search(r"is killed by signal: Killed|exited unexpectedly", found.error.text) for found in errors
+        re.search(r"is killed by signal: Killed|exited unexpectedly", log_error.error.text)
+        for log_error in errors
     )
 
 
 def _consequence(errors: Sequence[LogError]) -> list[str]:
     """Return one example of an error that followed from the first one."""
-    consequences = [found for found in errors if found.error.is_consequence and found.rank >= 0]
+    consequences = [
+        log_error for log_error in errors if log_error.error.is_consequence and log_error.rank >= 0
+    ]
     if not consequences:
         return []
     example = consequences[0]

@@ -111,15 +111,15 @@ def decisions(code: int, lines: list[str], per_node: bool, everywhere: bool) -> 
         0, "n0", code, 30.0, "", error=error, place=place, noticed=noticed(0, code, lines, per_node)
     )
     attempts: list[Attempt] = []
-    made = []
+    words = []
     for epoch in range(2):
         attempts.append(Attempt(epoch, "", ("n0",), 0.0, ranks_at=0.0, failure=failure))
         event = FailureEvent(FailureKind.RANK, failure, everywhere=everywhere)
         judgement = judge(FailureEvidence(event, tuple(attempts), tuple(attempts)))
-        made.append(judgement.word if judgement else "failure")
+        words.append(judgement.word if judgement else "failure")
         if judgement and judgement.consequence is FailureConsequence.END:
-            return [*made, "end"]
-    return made
+            return [*words, "end"]
+    return words
 
 
 def figures() -> tuple[Counter[str], list[str]]:
@@ -131,12 +131,12 @@ def figures() -> tuple[Counter[str], list[str]]:
         **{name: name in LOGS_THAT_RECUR for name in EXPECTED},
     }
     for name, case in {**recorded(), **logs()}.items():
-        made = decisions(*case)
-        ends = made[-1] == "end"
+        words = decisions(*case)
+        ends = words[-1] == "end"
         counts["failures"] += 1
         counts["that recur"] += truth[name]
         if ends:
-            counts[f"ended after attempt {len(made) - 1}"] += 1
+            counts[f"ended after attempt {len(words) - 1}"] += 1
             counts["ended rightly"] += truth[name]
             wrong += [] if truth[name] else [name]
     return counts, wrong
@@ -167,7 +167,7 @@ def test_a_mistake_of_the_script_ends_at_once(name: str, word: str) -> None:
 
 
 if __name__ == "__main__":
-    found, mistakes = figures()
-    print(dict(found), "wrong:", mistakes)
+    counted, mistakes = figures()
+    print(dict(counted), "wrong:", mistakes)
     for label, case in {**recorded(), **logs()}.items():
         print(f"{label:36} {decisions(*case)}")

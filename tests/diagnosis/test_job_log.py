@@ -327,12 +327,12 @@ def test_the_first_failure_of_a_log_is_named(name: str) -> None:
     answer = EXPECTED[name]
     diagnosis = diagnosed((LOGS / f"{name}.txt").read_bytes().decode("utf-8", "replace"))
     whys = [culprit.why for culprit in diagnosis.culprits]
-    told = "\n".join((diagnosis.said, *whys, *diagnosis.evidence, diagnosis.remedy))
+    text = "\n".join((diagnosis.said, *whys, *diagnosis.evidence, diagnosis.remedy))
     assert tuple(culprit.rank for culprit in diagnosis.culprits if culprit.rank >= 0) == answer.ranks
     missing = [
         words
         for words in answer.words
-        if not re.search("|".join(map(re.escape, words.split("|"))), told, re.IGNORECASE)
+        if not re.search("|".join(map(re.escape, words.split("|"))), text, re.IGNORECASE)
     ]
     assert missing == []
     assert answer.place in diagnosis.said
@@ -375,6 +375,28 @@ def test_ranks_whose_lines_are_mixed_are_read_apart() -> None:
     diagnosis = diagnosed("\n".join(mixed))
     assert [culprit.rank for culprit in diagnosis.culprits] == [1]
     assert any(line.startswith("a consequence: rank 2") for line in diagnosis.evidence)
+
+
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***"
+INTERRUPTED = [
+    "Traceback (most recent call last):",
+    '  File "/a.py", line 9, in <module>',
+    "KeyboardInterrupt",
+]
+
+
+@pytest.mark.parametrize(
+    "lines", [[*INTERRUPTED, TIME_LIMIT], [TIME_LIMIT, *INTERRUPTED[:2], "OSError: gone"]]
+)
+def test_errors_of_ranks_that_were_ended_with_the_job_are_not_its_cause(lines: list[str]) -> None:
+    diagnosis = diagnosed("\n".join(lines))
+    assert (diagnosis.said, diagnosis.culprits) == ("Slurm ended the job at its time limit", ())
+
+
+def test_a_missing_command_is_not_the_cause_if_the_script_went_on() -> None:
+    missing = "/var/spool/slurmd/job7/slurm_script: line 3: nvidia-smi: command not found"
+    assert "nvidia-smi" in diagnosed(missing).said
+    assert "time limit" in diagnosed("\n".join([missing, "step 1 loss 2.0", TIME_LIMIT])).said
 
 
 def test_a_log_of_consequences_blames_nobody() -> None:
