@@ -356,6 +356,21 @@ def _different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     return _blame(table, Verdict.MISMATCH, sentence, whys, remedy)
 
 
+def _different_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+    lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
+    sentence = f"the run goes on with wrong results: {', '.join(lines)} in one collective, and none waits"
+    whys = {}
+    for rank in hypothesis.culprits:
+        mine = next(call for call, ranks in sides if rank in ranks)
+        other, others = next((call, ranks) for call, ranks in sides if rank not in ranks)
+        whys[rank] = f"it called {mine.arguments} where {ranks_in_words(others)} called {other.arguments}"
+    remedy = "let every rank bring the same number of elements: NCCL does not compare them"
+    return _blame(
+        table, Verdict.MISMATCH, sentence, whys, remedy, [f"{sides[0][0].title}: {line}" for line in lines]
+    )
+
+
 def _different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sides: list[tuple[int, list[int]]] = hypothesis.facts["sides"]
     call = table.wait_by_rank[sides[0][1][0]]
@@ -911,6 +926,7 @@ EXPLANATIONS = {
     "not in new_group": _not_in_new_group,
     "different collectives": _different_collectives,
     "different places": _different_places,
+    "different sizes passed": _different_sizes_passed,
     "different roots": _different_roots,
     "different tags": _different_tags,
     "different splits": _different_splits,

@@ -261,6 +261,35 @@ def test_ranks_that_move_are_well() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sizes", "culprits"),
+    [
+        (["[4]", "[4]", "[5]", "[4]"], [2]),
+        (["[4]", "[5]"], [0, 1]),
+        (["[2, 2]", "[4]", "[4]"], []),  # the same number of elements
+    ],
+)
+def test_ranks_that_move_with_results_of_different_sizes_are_told(
+    sizes: list[str], culprits: list[int]
+) -> None:
+    size = len(sizes)
+    seen = []
+    for number, own in enumerate(sizes):
+        calls = (*history(7), record(8, sizes=own), *history(10)[8:])
+        seen.append(rank(number, size, records=calls, moved=True))
+    diagnosis = verdict(*seen)
+    assert [culprit.rank for culprit in diagnosis.culprits] == culprits
+    assert diagnosis.verdict is (Verdict.MISMATCH if culprits else Verdict.NOTHING)
+    assert ("goes on with wrong results" in diagnosis.said) == bool(culprits)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "all_to_all"])
+def test_ranks_that_move_may_gather_different_sizes(operation: str) -> None:
+    calls = [(*history(7), record(8, operation=operation, sizes=f"[{number}]")) for number in range(3)]
+    diagnosis = verdict(*(rank(number, 3, 8, records=of, moved=True) for number, of in enumerate(calls)))
+    assert diagnosis.verdict is Verdict.NOTHING
+
+
 def test_a_pause_that_is_no_longer_than_usual_blames_nobody_but_asks_for_a_longer_look() -> None:
     """Steps of 30 s, the last begun 20 s ago: one rank computes, the others wait."""
     slow = tuple(record(n, at=NOW - 50 + 30 * n) for n in (0, 1))
