@@ -19,7 +19,7 @@ UNIT := $(addprefix tests/,model diagnosis slurm slurm_text script config report
 # Debian suites with another Slurm: 20.11, 24.11 and 26.05.
 SLURM_SUITES ?= bullseye trixie sid
 
-.PHONY: help demo test test-hydra test-submitit unit lint bench test-slurm-versions slurm recordings schemas stub docs dist bundle clean
+.PHONY: help demo test test-hydra test-submitit test-cuda-standin unit lint bench test-slurm-versions slurm recordings schemas stub docs dist bundle clean
 
 help:
 	@echo 'make demo                 install into $(VENV) and train on 2 simulated nodes x 2 ranks'
@@ -27,6 +27,7 @@ help:
 	@echo 'make unit                 the tests that need neither Slurm nor processes that run for long'
 	@echo 'make test-hydra           all of hydra'"'"'s own tests of launchers, on our launcher'
 	@echo 'make test-submitit        all of submitit'"'"'s own tests of executors and plug-ins, on our executor'
+	@echo 'make test-cuda-standin    the GPU path on the CUDA build of torch, without a GPU: a download of 0.5 GB'
 	@echo 'make lint                 ruff and mypy'
 	@echo 'make bench                measure against submitit, squeue, srun and torchrun, side by side'
 	@echo 'make test-slurm-versions  the tests that need Slurm, on every Slurm version that can be had here'
@@ -49,6 +50,10 @@ test-hydra: $(VENV)/.installed-dev
 
 test-submitit: $(VENV)/.installed-dev
 	CLUSTERRUN_TEST_SUBMITIT=all $(BIN)/python -m pytest tests/test_submitit_suite.py $(PYTEST_ARGS)
+
+# TORCH=2.6.0 picks another version of torch. In a virtual environment of its own, below build/.
+test-cuda-standin:
+	$(MAKE) -C tests/cuda_standin test PYTHON='$(PYTHON)' PYTEST_ARGS='$(PYTEST_ARGS)'
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m 'not lab and not slow' $(UNIT) $(PYTEST_ARGS)
