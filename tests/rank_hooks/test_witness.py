@@ -631,3 +631,13 @@ def test_a_dump_relaxes_the_capture_mode_of_its_thread_alone_with_a_fake_libcuda
     thread.join(60)
     assert mode_in_dumping_thread == [space["RELAXED"]]
     assert driver.mode_of_this_thread() == -1
+
+
+def test_a_driver_without_capture_modes_hides_no_records(
+    witness: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    space = witness({"0": "nccl"}, _dump_nccl_trace_json=dump(entry("0", "nccl:all_reduce", 1)))
+    loaded = Path("/proc/self/maps").read_text()
+    name = next(name for name in ("/libc.so", "/libm.so", "/ld-linux") if name in loaded)
+    space["CAPTURE_MODES"] = {name: "no_such_function"}
+    assert [record["collective_seq_id"] for record in space["flight"](1)] == [1]
