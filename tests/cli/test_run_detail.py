@@ -101,6 +101,7 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: C
         "started_at": "2027-01-15T08:01:00.000+00:00",
         "ended_at": "2027-01-15T08:03:20.000+00:00",
         "outcome": "NODE_FAIL",
+        "decision": "",
         "step": None,
         "checkpoint": None,
         "failure": {
@@ -109,6 +110,8 @@ def test_a_document_has_what_every_attempt_left_where_a_run_was_named(context: C
             "code": 0,
             "why": "node n1 was lost",
             "at": "2027-01-15T08:03:10.000+00:00",
+            "error": "",
+            "place": "",
         },
         "ranks_at": None,
     }
