@@ -15,6 +15,7 @@ from clusterrun.cli.config import CONFIGURATION
 from clusterrun.cli.convert import CONVERSION
 from clusterrun.cli.diagnose import DIAGNOSIS
 from clusterrun.cli.forward import FORWARD
+from clusterrun.cli.gpus import FREE_GPUS
 from clusterrun.cli.lab import LAB_STATUS
 from clusterrun.cli.log_diagnosis import LOG_DIAGNOSIS
 from clusterrun.cli.nodes import NODES
@@ -71,6 +72,7 @@ SCHEMAS = {
     "event": ("an event of --on-event", EVENT),
     "forward": ("clusterrun forward --json", FORWARD),
     "jobs": ("clusterrun status --all-jobs --json", ALL_JOBS),
+    "gpus": ("clusterrun gpus --json", FREE_GPUS),
     "lab-status": ("clusterrun lab status --json", LAB_STATUS),
     "nodes": ("clusterrun nodes --json", NODES),
     "plan": ("clusterrun plan --json", PLAN),

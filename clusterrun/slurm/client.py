@@ -16,7 +16,7 @@ from clusterrun.model.errors import SchedulerError, SchedulerUnreachable
 from clusterrun.model.frozen import frozen
 from clusterrun.model.hostlist import fold
 from clusterrun.slurm import queries, sbatch_errors
-from clusterrun.slurm.queries import JobRow, NodeRow, PartitionOffer, QueueRow
+from clusterrun.slurm.queries import GpuRow, JobRow, NodeRow, PartitionOffer, QueueRow
 from clusterrun.slurm.sbatch_errors import SbatchAnswer
 
 if TYPE_CHECKING:
@@ -201,6 +201,10 @@ class SlurmClient:
         """Return one row per node and partition. Raises as ``jobs`` does."""
         mark = _mark()
         return queries.read_nodes(self._ask(queries.nodes_argv(mark)), mark)
+
+    def gpus(self) -> tuple[GpuRow, ...]:
+        """Return a row per node, partition and type of GPU. Raises as ``jobs`` does."""
+        return queries.read_gpus(self._ask(queries.gpus_argv()))
 
     def cluster_name(self) -> str:
         """Return the cluster's name; ``slurm`` if it cannot be read in time."""

@@ -92,8 +92,13 @@ def away(nodes: Sequence[NodeRow], partition: str, least: int, required: str = "
     return out if required or len(candidates) - len(out) < least <= len(candidates) else ()
 
 
+def is_usable(state: str) -> bool:
+    """Return whether Slurm starts jobs on a node in ``state``."""
+    return state.startswith(USABLE) and NOT_RESPONDING not in state
+
+
 def _usable(node: NodeRow, gpus: int) -> bool:
-    return node.state.startswith(USABLE) and NOT_RESPONDING not in node.state and node.gpus >= gpus
+    return is_usable(node.state) and node.gpus >= gpus
 
 
 @cache

@@ -103,6 +103,18 @@ class NodeRow:
     gpus: int
 
 
+@frozen
+class GpuRow:
+    """The GPUs of one type on a node, in one of its partitions."""
+
+    node: str
+    partition: str
+    state: str  # in Slurm's long form
+    gpu_type: str  # '': the site names none
+    total: int
+    used: int
+
+
 def text(cell: str) -> str:
     """Return the cell unchanged, or '' if it holds one of Slurm's words for no value."""
     return "" if cell in ("(null)", "N/A", "None assigned", "Unknown") else cell
@@ -139,6 +151,19 @@ def gpus(cell: str) -> int:
     plain = re.sub(r"\([^)]*\)", "", cell)
     gpu_fields = [item.split(":") for item in plain.split(",") if item == "gpu" or item.startswith("gpu:")]
     return sum(number(item[-1]) if len(item) > 1 else 1 for item in gpu_fields)
+
+
+def gpus_by_type(cell: str) -> dict[str, int]:
+    """Return the GPUs of a resource list by their type: ``gpu:a100:4(S:0-1),gpu:2`` has 4 and, without a
+    type, 2.
+    """
+    counts: dict[str, int] = {}
+    for item in re.sub(r"\([^)]*\)", "", cell).split(","):
+        name, *rest = item.strip().split(":")
+        if name == "gpu":
+            kind = rest[0] if len(rest) > 1 else ""
+            counts[kind] = counts.get(kind, 0) + (number(rest[-1]) if rest else 1)
+    return counts
 
 
 JOBS = (
@@ -191,6 +216,30 @@ NODES = (
     Field("state", "%T", text),
     Field("gpus", "%G", gpus),
 )
+
+
+# sinfo pads each column to its width, and knows the used GPUs only by this long format.
+_GPU_COLUMNS = ("NodeHost", "Partition", "StateLong", "Gres", "GresUsed")
+_GPU_WIDTH = 200
+
+
+def gpus_argv() -> tuple[str, ...]:
+    columns = ",".join(f"{column}:{_GPU_WIDTH}" for column in _GPU_COLUMNS)
+    return ("sinfo", "--noheader", "--Node", f"--Format={columns}")
+
+
+def read_gpus(out: str) -> tuple[GpuRow, ...]:
+    """Return a row for each node, partition and type of GPU. A node without GPUs has none."""
+    rows = []
+    for line in out.splitlines():
+        cells = [line[start : start + _GPU_WIDTH].strip() for start in range(0, 5 * _GPU_WIDTH, _GPU_WIDTH)]
+        node, partition, state, gres, used = cells
+        used_by_type = gpus_by_type(used)
+        for kind, total in gpus_by_type(gres).items():
+            # Slurm may count the used GPUs without their type.
+            count = used_by_type.get(kind, used_by_type.get("", 0) if len(gpus_by_type(gres)) == 1 else 0)
+            rows.append(GpuRow(node, partition.rstrip("*"), state, kind, total, count))
+    return tuple(rows)
 
 
 def queue_argv(mark: str) -> tuple[str, ...]:

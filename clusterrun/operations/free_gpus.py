@@ -1,0 +1,78 @@
+"""Find the free GPUs of each partition and type, and when the next ones become free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterrun.model.errors import SchedulerError
+from clusterrun.model.frozen import frozen
+from clusterrun.model.hostlist import expand
+from clusterrun.operations.context import Context
+from clusterrun.slurm.node_calendar import is_usable
+from clusterrun.slurm.queries import GpuRow, QueueRow
+
+
+@frozen
+class FreeGpus:
+    """The GPUs of one type in one partition."""
+
+    partition: str
+    gpu_type: str  # '': the site names none
+    total: int
+    free: int
+    # GPUs of nodes on which Slurm starts no job: drained, down, reserved.
+    unusable: int
+    # Nodes whose GPUs are all free.
+    free_nodes: int
+    # Most free GPUs on one node.
+    most_on_node: int
+    # When a job with GPUs ends next at its time limit, in seconds since the epoch; None: no end is known.
+    next_at: float | None
+    # GPUs of the node where that job ends.
+    next_gpus: int
+
+
+def free_gpus(context: Context) -> tuple[FreeGpus, ...]:
+    """Return a row for each partition and type of GPU. Raises ``SchedulerError``."""
+    client = context.client()
+    if why := client.why_not():
+        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    return summed(client.gpus(), client.queue(), context.clock.now())
+
+
+def summed(gpus: Iterable[GpuRow], queue: Iterable[QueueRow], now: float) -> tuple[FreeGpus, ...]:
+    """Return the rows, sorted by partition and type. ``now``: seconds since the epoch."""
+    rows: dict[tuple[str, str], list[GpuRow]] = {}
+    for row in gpus:
+        rows.setdefault((row.partition, row.gpu_type), []).append(row)
+    ends = _ends(queue, now)
+    return tuple(_sum(partition, kind, nodes, ends) for (partition, kind), nodes in sorted(rows.items()))
+
+
+def _sum(partition: str, kind: str, nodes: list[GpuRow], ends: dict[str, float]) -> FreeGpus:
+    usable = [node for node in nodes if is_usable(node.state)]
+    free = {node.node: max(0, node.total - node.used) for node in usable}
+    busy = [node for node in usable if node.used and node.node in ends]
+    following = min(busy, key=lambda node: ends[node.node], default=None)
+    return FreeGpus(
+        partition,
+        kind,
+        total=sum(node.total for node in nodes),
+        free=sum(free.values()),
+        unusable=sum(node.total for node in nodes if node not in usable),
+        free_nodes=sum(not node.used for node in usable),
+        most_on_node=max(free.values(), default=0),
+        next_at=ends[following.node] if following else None,
+        next_gpus=following.used if following else 0,
+    )
+
+
+def _ends(queue: Iterable[QueueRow], now: float) -> dict[str, float]:
+    """Return the first end of a running job by node."""
+    ends: dict[str, float] = {}
+    for job in queue:
+        if job.word == "PENDING" or job.end is None or job.end <= now:
+            continue
+        for node in expand(job.nodelist) if job.nodelist else ():
+            ends[node] = min(ends.get(node, job.end), job.end)
+    return ends
