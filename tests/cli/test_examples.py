@@ -84,7 +84,7 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
     elif words == ["diagnose", "4711"]:
         assert (done.code, "there is no run '4711'" in done.err) == (5, True), done
-    elif words[0] in ("alloc", "plan") or "--all-jobs" in words:
+    elif words[0] in ("alloc", "plan", "gpus", "init") or "--all-jobs" in words:
         assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done
     elif words[0] in IN_AN_ALLOCATION:
         assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done

@@ -82,6 +82,8 @@ eval "$({PROGRAM} check --export --level quick 2>check.err)"; echo "checked $?"
 echo "fit $CLUSTERRUN_FIT_NODELIST unfit '$CLUSTERRUN_UNFIT_NODELIST'"
 srun --nodelist=$CLUSTERRUN_FIT_NODELIST --ntasks-per-node=1 hostname | sort
 {PROGRAM} gpus --json >gpus.json; echo "gpus $?"
+mkdir new; cd new; {PROGRAM} init --yes 2>/dev/null
+{PROGRAM} config show 2>/dev/null | grep -c 'partition .*new/clusterrun.toml'; cd ..
 eval "$({PROGRAM} check --export --nodes 1 --check-command 'echo bad disk; false' 2>>check.err)"
 echo "checked $?, unfit $CLUSTERRUN_UNFIT_NODELIST"
 {PROGRAM} check --time 5 2>/dev/null; echo "for sbatch $?"
@@ -95,7 +97,7 @@ def test_a_check_in_any_batch_script_looks_at_the_nodes_of_that_job(on_slurm: Si
     done = on_slurm.lab.exec(["sbatch", "job.sbatch"], env=home, cwd=str(on_slurm.project), timeout=240)
     printed = (on_slurm.project / "job.out").read_text().splitlines()
     assert printed == [
-        *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0"),
+        *("checked 0", "fit n[0001-0002] unfit ''", "n0001", "n0002", "gpus 0", "1"),
         *("checked 3, unfit n0001", "for sbatch 2", "1"),
     ], done.err + (on_slurm.project / "check.err").read_text()
     (row,) = json.loads((on_slurm.project / "gpus.json").read_text())["gpus"]

@@ -1,0 +1,116 @@
+"""Write a first ``clusterrun.toml`` from what the site offers: partitions, accounts, modules."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from clusterrun import system
+from clusterrun.model.errors import ClusterrunError, SchedulerError
+from clusterrun.model.frozen import frozen
+from clusterrun.operations.context import Context
+from clusterrun.slurm.queries import GpuRow, PartitionOffer
+
+# Limits in seconds. A login shell may read slow files.
+_ACCOUNTS_SECONDS = 10.0
+_MODULES_SECONDS = 20.0
+_USEFUL = re.compile(
+    r"(?:py)?(?:torch|cuda|python|conda|anaconda|miniconda|miniforge|mamba|nccl|rocm)\b", re.I
+)
+_MOST_MODULES = 12
+
+
+@frozen
+class SiteOffer:
+    """What a user can choose from on a site."""
+
+    partitions: tuple[PartitionOffer, ...]
+    gpus: tuple[GpuRow, ...]
+    # The default account first; () if the site has no accounting.
+    accounts: tuple[str, ...]
+    # Modules with an environment for PyTorch; () if there is no module command.
+    modules: tuple[str, ...]
+
+    @property
+    def default_partition(self) -> str:
+        """Return the partition with GPUs, if the default one has none and only one other has."""
+        default = next((offer for offer in self.partitions if offer.default), None)
+        with_gpus = [offer for offer in self.partitions if offer.gpus]
+        if len(with_gpus) == 1 and not (default and default.gpus):
+            return with_gpus[0].name
+        return default.name if default else self.partitions[0].name
+
+
+def site_offer(context: Context, user: str) -> SiteOffer:
+    """Ask Slurm and the module command. Raises ``SchedulerError`` without Slurm or partitions."""
+    client = context.client()
+    if why := client.why_not():
+        raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
+    partitions = tuple(offer for offer in client.partitions() if offer.available == "up")
+    if not partitions:
+        raise SchedulerError("no partition is up for you", "see sinfo")
+    try:
+        gpus = client.gpus()
+    except ClusterrunError:
+        gpus = ()
+    return SiteOffer(partitions, gpus, _accounts(user), _modules())
+
+
+def _accounts(user: str) -> tuple[str, ...]:
+    query = ("sacctmgr", "--noheader", "--parsable2", "show")
+    default = _lines((*query, "user", user, "format=DefaultAccount"), _ACCOUNTS_SECONDS)
+    all_accounts = _lines((*query, "associations", f"user={user}", "format=Account"), _ACCOUNTS_SECONDS)
+    return tuple(dict.fromkeys((*default, *all_accounts)))
+
+
+def _modules() -> tuple[str, ...]:
+    script = "type module >/dev/null 2>&1 && module --terse avail 2>&1"
+    names = _lines(("bash", "-lc", script), _MODULES_SECONDS)
+    return tuple(name for name in names if _USEFUL.match(name))[:_MOST_MODULES]
+
+
+def _lines(argv: tuple[str, ...], seconds: float) -> list[str]:
+    """Return the lines that a program prints; none if it is absent, fails or takes too long."""
+    try:
+        completed = system.run(argv, seconds)
+    except (system.ProgramMissing, system.ProgramTimeout):
+        return []
+    return (
+        [line.strip() for line in completed.out.splitlines() if line.strip()] if completed.code == 0 else []
+    )
+
+
+def configuration_text(offer: SiteOffer, partition: str, account: str, setup: str) -> str:
+    """Return a commented ``clusterrun.toml`` with a profile for each partition."""
+    lines = [
+        "# Options that every clusterrun command in this folder has: clusterrun config show",
+        "[defaults]",
+        f"partition = {json.dumps(partition)}",
+        f"account = {json.dumps(account)}" if account else '# account = "NAME"',
+        "# Shell lines that prepare the nodes, in this order.",
+        f"setup = [{json.dumps(setup)}]" if setup else '# setup = ["module load cuda"]',
+        '# time = "2h"',
+        "",
+        "# clusterrun submit --profile NAME takes the options of [profile.NAME].",
+    ]
+    for row in offer.partitions:
+        name = json.dumps(row.name)
+        lines += ["", f"# {_about(row)}", f"[profile.{name}]", f"partition = {name}"]
+        if row.gpus:
+            lines.append(f"gpus = {json.dumps(_gpus(row, offer.gpus))}")
+    return "\n".join(lines) + "\n"
+
+
+def _about(offer: PartitionOffer) -> str:
+    nodes = "1 node" if offer.nodes == 1 else f"{offer.nodes} nodes"
+    gpus = f", {offer.gpus} GPUs" if offer.gpus else ""
+    size = f"{offer.cpus} CPUs, {offer.memory // 1024} GiB{gpus}"
+    return f"{nodes} of up to {size}; time limit {offer.time_limit}".replace("\n", " ")
+
+
+def _gpus(offer: PartitionOffer, rows: Iterable[GpuRow]) -> str:
+    """Return the GPUs of the partition's largest node, with their type if there is only one."""
+    kinds = {row.gpu_type for row in rows if row.partition == offer.name}
+    kind = next(iter(kinds)) if len(kinds) == 1 else ""
+    return f"{kind}:{offer.gpus}" if kind else str(offer.gpus)
