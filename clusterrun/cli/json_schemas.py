@@ -15,7 +15,7 @@ from clusterrun.cli.config import CONFIGURATION
 from clusterrun.cli.convert import CONVERSION
 from clusterrun.cli.diagnose import DIAGNOSIS
 from clusterrun.cli.forward import FORWARD
-from clusterrun.cli.gpus import FREE_GPUS
+from clusterrun.cli.free_gpus import FREE_GPUS
 from clusterrun.cli.lab import LAB_STATUS
 from clusterrun.cli.log_diagnosis import LOG_DIAGNOSIS
 from clusterrun.cli.nodes import NODES

@@ -38,7 +38,7 @@ COMMANDS = {
     "nodes": CommandEntry("nodes", "nodes", "Show the nodes that were found unfit before: check nodes."),
     "convert": CommandEntry("convert", "convert", "Print the submit line of a batch script."),
     "init": CommandEntry("init", "init", "Write a first clusterrun.toml from what the site offers."),
-    "gpus": CommandEntry("gpus", "gpus", "Show the free GPUs, and the next that become free."),
+    "gpus": CommandEntry("free_gpus", "gpus", "Show the free GPUs, and the next that become free."),
     "rehearse": CommandEntry(
         "rehearse", "rehearse", "Prove on this machine that a script resumes after each fault."
     ),

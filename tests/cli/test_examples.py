@@ -17,6 +17,7 @@ NOT_HERE = ("lab",)
 
 IN_AN_ALLOCATION = ("run",)
 """They need an allocation: here it shows that the line is understood, and what is said without one."""
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: x\n'
 OF_A_SWEEP = ("list", "results", "retry", "continue")
 """Without a sweep it shows that the line is understood."""
 BESIDE = ("exec", "shell", "top", "forward")
@@ -75,6 +76,8 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         words[1:1] = ["start", "--dry-run"]
     elif words[0] == "convert":
         (ended.folder / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\nsrun python train.py\n")
+    elif "--log" in words:
+        (ended.folder / "slurm-4711.out").write_text(TRACEBACK)
     elif words[:2] == ["bench", "scaling"]:
         words.insert(2, "--dry-run")
     done = ended(*words)
@@ -84,8 +87,11 @@ def test_an_example_does_what_it_says(line: str, ended: CommandLine) -> None:
         assert (done.code, "has ended (COMPLETED)" in done.err) == (2, True), done
     elif words == ["diagnose", "4711"]:
         assert (done.code, "there is no run '4711'" in done.err) == (5, True), done
-    elif words[0] in ("alloc", "plan", "gpus", "init") or "--all-jobs" in words:
+    elif words[0] in ("alloc", "plan", "gpus") or "--all-jobs" in words:
         assert (done.code, "Slurm cannot be used here" in done.err) == (4, True), done
+    elif words[0] == "init":
+        exists = "exists and is not replaced" in done.err  # another example writes one
+        assert (done.code, exists) in ((2, True), (4, False)), done
     elif words[0] in IN_AN_ALLOCATION:
         assert (done.code, "this shell is in no allocation" in done.err) == (2, True), done
     else:
