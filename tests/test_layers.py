@@ -96,7 +96,6 @@ ONE_IMPORTER = {
     "matplotlib": ("bench/plot.py", "bench/sweep_plot.py"),
     "mcp": ("cli/mcp.py",),
     "pydantic": ("cli/mcp.py",),
-    "optuna": ("operations/sweep_search.py",),
     "tomli": ("config/profiles.py",),
     "subprocess": (
         "system.py",

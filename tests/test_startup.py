@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {
     *("torch", "numpy", "jinja2", "submitit", "rich", "psutil", "asyncio", "cloudpickle"),
-    *("mcp", "pydantic", "hydra", "omegaconf", "optuna", "matplotlib"),
+    *("mcp", "pydantic", "hydra", "omegaconf", "matplotlib"),
 }
 HEAVY_ON_NODES = HEAVY | {
     *("subprocess", "threading", "multiprocessing", "concurrent.futures", "ssl", "logging", "tempfile"),

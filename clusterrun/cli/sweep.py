@@ -20,17 +20,14 @@ from clusterrun.cli.submit_options import dry_run_option, options, profile_optio
 from clusterrun.cli.sweep_view import RESULTS, STARTED, SWEEP, SWEEPS
 from clusterrun.cli.terminal import show, table
 from clusterrun.config import settings
-from clusterrun.config.sweep_points import MOST_POINTS
 from clusterrun.model import option_table
 from clusterrun.model.contract import ExitCode
 from clusterrun.model.errors import NoSuchRun
-from clusterrun.model.frozen import replace
 from clusterrun.operations.context import Context
-from clusterrun.runs.sweep_records import SweepRecord, Sweeps, SweepSearch
+from clusterrun.runs.sweep_records import SweepRecord, Sweeps
 
 _WITHOUT = ("follow", "wait")
-_more = partial(grouped, group="resources")
-_common = partial(_more, common=True)
+_common = partial(grouped, group="resources", common=True)
 
 
 class SweepGroup(click.Group):
@@ -70,15 +67,6 @@ def sweep() -> None:
     "--points", "file", **FILE, default="", help="A .csv or .toml file with a point in each row or [[point]]."
 )
 @_common("--at-most", type=click.IntRange(min=1), metavar="K", help="So many runs at once.")
-@_more(
-    "--optuna",
-    "trials",
-    type=click.IntRange(1, MOST_POINTS),
-    metavar="N",
-    help="Let Optuna ask for N points; spans: --set 'lr=log(1e-5,0.1)', uniform, int.",
-)
-@_more("--by", metavar="NAME", default="", help="Optuna learns from this result.")
-@_more("--max", "largest", is_flag=True, help="The largest is the best.")
 @options(option_table.RESOURCES)
 @profile_option
 @options(option_table.PREFLIGHT)
@@ -92,9 +80,6 @@ def begin(
     sets: tuple[str, ...],
     file: str,
     at_most: int | None,
-    trials: int | None,
-    by: str,
-    largest: bool,
     after: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
@@ -116,10 +101,6 @@ def begin(
     from clusterrun.config.sweep_points import points
     from clusterrun.operations.sweep import new_sweep, start
 
-    if not trials and (by or largest):
-        raise click.UsageError(
-            "--by and --max are for --optuna; without it: clusterrun sweep results --by NAME"
-        )
     if not sets and not file:
         raise click.UsageError(
             "a sweep needs --set NAME=VALUES or --points FILE; for one run: clusterrun submit"
@@ -127,27 +108,8 @@ def begin(
     values = settled(submission, profile)
     say(*settings.misspelt(os.environ))
     context, spec = Context(tell=say), to_spec(command, values, after)
-    if trials:
-        if file:
-            raise click.UsageError("--optuna asks for the points itself: give --set, not --points")
-        from clusterrun.operations.sweep_search import foreseen, new_search
-
-        record = new_search(spec, SweepSearch(sets, trials, by, largest, at_most or 0), context)
-        if not dry_run:
-            return _go_on(record, context, as_json)
-        say(f"Optuna would ask for {trials} points; the first might be these")
-        return _dry(foreseen(record), context, as_json)
     record = new_sweep(spec, points(sets, file), at_most or 0, context)
     return _dry(record, context, as_json) if dry_run else _announce(start(record, context, say), as_json)
-
-
-def _go_on(record: SweepRecord, context: Context, as_json: bool) -> int:
-    from clusterrun.operations.sweep_search import searched
-
-    assert record.search is not None
-    say(f"sweep {record.name}: Optuna asks for {record.unasked} points, {record.search.at_once} at once")
-    say(f"Ctrl-C stops the asking; to continue later: clusterrun sweep continue {record.name}")
-    return _announce(searched(record, context, say), as_json)
 
 
 def _dry(record: SweepRecord, context: Context, as_json: bool) -> int:
@@ -169,7 +131,7 @@ def _dry(record: SweepRecord, context: Context, as_json: bool) -> int:
 
 
 def _announce(record: SweepRecord, as_json: bool) -> int:
-    missing = len(record.waiting) + record.unasked
+    missing = len(record.waiting)
     queued = len(record.run_ids)
     say(f"sweep {record.name}: {queued} of {queued + missing} runs queued")
     if as_json:
@@ -250,29 +212,20 @@ def retry(word: str, failed: bool) -> int:
 
 
 @sweep.command("continue")
-@click.option(
-    "--trials", type=click.IntRange(1, MOST_POINTS), metavar="N", help="With --optuna: N points in all."
-)
 @click.argument("word", metavar="[SWEEP]", default="last", shell_complete=sweeps)
-def go_on(word: str, trials: int | None) -> int:
-    """Queue the points of SWEEP that are not queued yet; where Optuna asks for them, continue the search.
+def go_on(word: str) -> int:
+    """Queue the points of SWEEP that are not queued yet.
 
     Points that Slurm never got are queued too, if the command that queued them was killed.
 
     \b
     Examples:
       clusterrun sweep continue last
-      clusterrun sweep continue --trials 100 last
     """
     from clusterrun.operations.sweep import unqueued
 
     context = Context(tell=say)
     record = unqueued(_named(context, word), context, say)
-    if record.search:
-        search = replace(record.search, trials=trials or record.search.trials)
-        return _go_on(replace(record, search=search), context, False)
-    if trials:
-        raise click.UsageError("--trials is for a sweep with --optuna: this one has all its points")
     return _queue_rest(context, record, "all its points are queued")
 
 

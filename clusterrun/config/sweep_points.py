@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import replace
 from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 
@@ -24,7 +24,8 @@ EACH = "each point is a run with files of its own: sweep over parts of them in t
 Point = tuple[tuple[str, str], ...]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}", re.ASCII)
-_SPAN = re.compile(r"(uniform|log|int)\(([^,()]*),([^,()]*)\)", re.ASCII)
+# Searches write a span of numbers in this way. Its comma would make two meaningless values of it.
+_SPAN = re.compile(r"(uniform|log|int)\([^()]*\)", re.ASCII)
 _NUMBER = r"\s*(-?\d{1,9})\s*"
 _RANGE = re.compile(rf"range\({_NUMBER}(?:,{_NUMBER})?(?:,{_NUMBER})?\)", re.ASCII)
 
@@ -73,44 +74,6 @@ def combined(
     return tuple(points)
 
 
-@frozen
-class Axis:
-    """A name to search over: between two numbers (``uniform``, ``log``, ``int``), or ``any`` of
-    several values.
-    """
-
-    name: str
-    kind: str
-    values: tuple[str, ...]
-
-
-def search_space(sets: Sequence[str]) -> tuple[Axis, ...]:
-    """Return the axes of `--set` for a search: `lr=log(1e-5,0.1)`, or values. Raises ``BadInput``."""
-    axes = []
-    for text in sets:
-        name, _, listed = text.partition("=")
-        if match := _SPAN.fullmatch(listed.strip()):
-            kind, *ends = match.groups()
-            axes.append(Axis(name, kind, _ends(text, kind, ends)))
-        else:
-            name, values = _axis(text)
-            axes.append(Axis(name, "any", tuple(values)))
-    combined([{}], [(axis.name, ("",)) for axis in axes], "--set")
-    return tuple(axes)
-
-
-def _ends(text: str, kind: str, ends: Sequence[str]) -> tuple[str, ...]:
-    try:
-        low, high = map(int if kind == "int" else float, ends)
-    except ValueError:
-        low = high = math.nan
-    if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or kind != "log")):
-        above, example = ", above 0" if kind == "log" else "", "2,8" if kind == "int" else "1e-5,0.1"
-        problem = f"--set {text!r}: {kind} is from a number to a larger one{above}"
-        raise BadInput(problem, f"--set '{text.partition('=')[0]}={kind}({example})'")
-    return str(low), str(high)
-
-
 def point_text(point: Iterable[tuple[str, str]]) -> str:
     """Return a point as text: ``lr=0.1 seed=3``."""
     return " ".join(f"{name}={value}" for name, value in point)
@@ -130,8 +93,7 @@ def _axis(text: str) -> tuple[str, list[str]]:
     if not equals or not _NAME.fullmatch(name):
         raise BadInput(f"--set {text!r} is not NAME=VALUES", "--set lr=0.1,0.01 or --set seed='range(5)'")
     if _SPAN.fullmatch(listed.strip()):
-        remedy = "add --optuna 20 --by loss"
-        raise BadInput(f"--set {text!r} is a span without a number of points", remedy)
+        raise BadInput(f"--set {text!r}: a sweep needs each value", f"--set {name}=0.1,0.01")
     if match := _RANGE.fullmatch(listed.strip()):
         first, second, step = (int(part) if part else None for part in match.groups())
         if step == 0 or not (values := range(*(n for n in (first, second, step) if n is not None))):

@@ -102,8 +102,7 @@ def start(
     facts, first, notices = checked(sweep, context)
     for notice in dict.fromkeys(notices):
         tell(notice)
-    if not sweep.search:  # a search does this itself at its start
-        sweep = replace(sweep, cancelled=False)
+    sweep = replace(sweep, cancelled=False)
     if sweep.spec.snapshot:
         sweep, facts = _copied(sweep, facts, context, tell)
     Sweeps(context.store).save(sweep)
@@ -380,10 +379,6 @@ def _without_lost(sweep: SweepRecord, context: Context, tell: Tell) -> tuple[Swe
 
 def retried(sweep: SweepRecord, context: Context, tell: Tell) -> SweepRecord:
     """Return ``sweep`` with each point waiting again whose run has ended without success."""
-    if sweep.search:
-        message = f"Optuna chose the points of {sweep.name} and knows which of them failed"
-        more = f"clusterrun sweep continue --trials {len(sweep.points) + 10} {sweep.name}"
-        raise BadInput(message, f"let it choose others: {more}")
     statuses = {row.run_id: row for row in context.inquiry(tell).statuses(sweep.run_ids, skip_missing=True)}
     listed = []
     for point in sweep.points:

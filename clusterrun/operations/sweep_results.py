@@ -104,8 +104,6 @@ def gathered(sweep: SweepRecord, context: Context, by: str, largest: bool, tell:
     names = list(
         dict.fromkeys(name for result in results for name, value in result.reported if is_number(value))
     )
-    if sweep.search and not by and sweep.search.by in names:
-        by, largest = sweep.search.by, largest or sweep.search.largest
     if by and by not in names:
         remedy = "report numbers: clusterrun.training.report(loss=…)"
         remedy = f"there are {', '.join(names)}" if names else remedy

@@ -30,17 +30,6 @@ class SweepPoint:
 
 
 @frozen
-class SweepSearch:
-    """The settings of a search by Optuna."""
-
-    sets: tuple[str, ...]  # the values of `--set`
-    trials: int  # number of points
-    by: str  # name of the result to optimize
-    largest: bool = False  # whether the largest result is the best
-    at_once: int = 0  # number of runs at once
-
-
-@frozen
 class SweepRecord:
     """``sweep.json``. Its mode is 0600, since it holds the environment."""
 
@@ -52,7 +41,6 @@ class SweepRecord:
     at_most: int = 0  # number of runs that may live at once; 0: no limit
     job_id: str = ""  # the newest array
     cancelled: bool = False  # no further point is queued until the sweep is continued
-    search: SweepSearch | None = None  # a search that adds points
     format: int = contract.FORMAT
 
     @property
@@ -62,10 +50,6 @@ class SweepRecord:
     @property
     def waiting(self) -> list[int]:
         return [place for place, point in enumerate(self.points) if not point.run_id]
-
-    @property
-    def unasked(self) -> int:
-        return max(0, self.search.trials - len(self.points)) if self.search else 0
 
 
 class Sweeps:
@@ -134,7 +118,7 @@ class Sweeps:
     def called_off(self, word: str) -> list[str]:
         """Return the runs to end for ``word``. No further points of a sweep are queued from now on."""
         ids, sweep = self.runs_of(word), self.find(word)
-        if sweep and ids == sweep.run_ids and (sweep.waiting or sweep.unasked):
+        if sweep and ids == sweep.run_ids and sweep.waiting:
             self.save(replace(sweep, cancelled=True))
         return ids
 

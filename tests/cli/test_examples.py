@@ -23,10 +23,7 @@ OF_A_SWEEP = ("list", "results", "retry", "continue")
 BESIDE = ("exec", "shell", "top", "forward")
 """They need a live run, and programs that are not everywhere: here it shows that the line is understood."""
 
-EXTRAS = (
-    ("mcp", "mcp.server.mcpserver", "mcp 2", "mcp"),
-    ("--optuna", "optuna", "optuna", "optuna"),
-)
+EXTRAS = (("mcp", "mcp.server.mcpserver", "mcp 2", "mcp"),)
 """A word of an example, and what that imports which may not be installed."""
 
 

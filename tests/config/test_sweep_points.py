@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.config.sweep_points import MOST_POINTS, at, check_places, points, search_space
+from clusterrun.config.sweep_points import MOST_POINTS, at, check_places, points
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 
@@ -142,28 +142,6 @@ def test_whatever_is_written_is_points_or_words(name: str, values: str) -> None:
         assert 0 < len(found) <= MOST_POINTS and all(value for point in found for _, value in point)
 
 
-def test_a_space_is_spans_and_values() -> None:
-    found = search_space(["lr=log(1e-5, 0.1)", "x=uniform(-1,1)", "n=int(2,8)", "o=adam,sgd", "s=range(2)"])
-    assert [(axis.name, axis.kind, axis.values) for axis in found] == [
-        ("lr", "log", ("1e-05", "0.1")),
-        ("x", "uniform", ("-1.0", "1.0")),
-        ("n", "int", ("2", "8")),
-        ("o", "any", ("adam", "sgd")),
-        ("s", "any", ("0", "1")),
-    ]
-
-
-@pytest.mark.parametrize(
-    "text", ["lr=log(0,1)", "x=uniform(2,1)", "n=int(1.5,2)", "x=uniform(a,b)", "x=uniform(0,inf)", "x"]
-)
-def test_a_span_that_is_none_is_refused_with_one_that_is(text: str) -> None:
-    with pytest.raises(BadInput) as refused:
-        search_space([text])
-    assert "--set" in refused.value.seen and "--set" in (refused.value.remedy or "")
-
-
-def test_a_span_without_anybody_who_asks_is_refused() -> None:
-    with pytest.raises(BadInput, match="is a span without a number of points"):
+def test_a_span_of_numbers_is_refused() -> None:
+    with pytest.raises(BadInput, match="a sweep needs each value"):
         points(["lr=log(1e-5,0.1)"])
-    with pytest.raises(BadInput, match="given twice"):
-        search_space(["a=1,2", "a=int(1,2)"])
