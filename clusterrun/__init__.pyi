@@ -56,7 +56,6 @@ def submit(
     check_command: str | Iterable[str] | None = None,
     avoid_bad: bool | None = None,
     bad_since: float | str | timedelta | None = None,
-    shapes: str | None = None,
     per_node: bool | None = None,
     numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None = None,
     elastic: bool | None = None,
@@ -124,7 +123,6 @@ def submit(
             line says why.
         avoid_bad: Exclude nodes that were lately found unfit.
         bad_since: How old a finding may be to count for --avoid-bad. (default: 7d)
-        shapes: Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).
         per_node: Start COMMAND once per node, not once per rank.
         numa_binding: Bind each rank to processors near its GPU, as torchrun --numa-binding does. One
             of "node", "socket", "exclusive", "core-complex". (default: no binding)

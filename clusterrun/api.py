@@ -314,10 +314,7 @@ def launch(
 
     After ``SchedulerUnreachable`` the run may be queued.
     """
-    if spec.shapes:
-        from clusterrun.operations.submit_shapes import send
-    else:
-        from clusterrun.operations.submit import send
+    from clusterrun.operations.submit import send
 
     record, dropped = send(spec, context, tell, files)
     return Run(record, context, dropped)

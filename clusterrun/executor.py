@@ -215,9 +215,8 @@ class ClusterrunExecutor(core.Executor):
         name = options.pop("name", None) or _name(calls[0])
         command = (*ENTRY, *_beside_script())
         spec = api.spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
-        if spec.min_nodes or spec.shapes:
-            option = f"shapes={spec.shapes!r}" if spec.shapes else f"nodes={spec.nodes_asked!r}"
-            raise BadInput(f"{option}: a job has one result for each rank", "give nodes=4")
+        if spec.min_nodes:
+            raise BadInput(f"nodes={spec.nodes_asked!r}: a job has one result for each rank", "give nodes=4")
         files = [[(CALL, content)] for content in self._pickled(calls, spec)]
         if len(files) == 1:
             ids = [api.launch(spec, self._context, self._tell, files[0]).run_id]

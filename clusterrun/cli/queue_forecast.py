@@ -1,4 +1,4 @@
-"""`clusterrun plan`: prints when each shape of a run is expected to start."""
+"""`clusterrun plan`: prints when each size of a run is expected to start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clusterrun.model.duration import clock_time, spoken
 from clusterrun.reports.view import INTEGER, NUMBER, TIME, View, ViewField, many, optional
 
 if TYPE_CHECKING:
-    from clusterrun.operations.queue_forecast import ShapeForecast, Waits
+    from clusterrun.operations.queue_forecast import SizeForecast, Waits
 
 
 @click.command(cls=Submit, context_settings={"allow_interspersed_args": False})
@@ -49,7 +49,7 @@ def plan(command: tuple[str, ...], as_json: bool, profile: str | None, **submiss
     say(*dict.fromkeys(sentence for forecast in shapes for sentence in _doubts(forecast)))
 
 
-def _wait(forecast: ShapeForecast, now: float) -> str:
+def _wait(forecast: SizeForecast, now: float) -> str:
     if forecast.starts_at is None:
         return ""
     wait = max(0.0, forecast.starts_at - now)
@@ -76,7 +76,7 @@ def _late(seconds: float) -> str:
     return f"{spoken(abs(seconds))} {direction}"
 
 
-def _doubts(forecast: ShapeForecast) -> list[str]:
+def _doubts(forecast: SizeForecast) -> list[str]:
     sentences = []
     if forecast.hidden:
         sentences.append(
@@ -101,8 +101,8 @@ WAITS = View(
     ViewField("most", "The largest; early is negative.", NUMBER),
 )
 SHAPE = View(
-    "One shape.",
-    ViewField("shape", "As it was written, or its nodes and GPUs.", header="SHAPE"),
+    "One size.",
+    ViewField("shape", "Its nodes and GPUs.", header="SHAPE"),
     ViewField("nodes", "The most nodes that train.", INTEGER),
     ViewField("least", "The fewest nodes that are enough.", INTEGER),
     ViewField("gpus", "GPUs of each node.", INTEGER),
@@ -153,5 +153,5 @@ SHAPE = View(
 PLAN = View(
     "The output of `plan --json`.",
     ViewField("asked_at", "When Slurm was asked.", TIME),
-    ViewField("shapes", "Each shape, in the order in which it was asked for.", many(SHAPE)),
+    ViewField("shapes", "The requested size, then smaller ones.", many(SHAPE)),
 )

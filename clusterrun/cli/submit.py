@@ -143,26 +143,16 @@ def warn_misplaced(spec: JobSpec, verb: str) -> None:
 def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     """Print the submission without submitting it."""
     from clusterrun.operations.submit import draft
-    from clusterrun.operations.submit_shapes import drafts
 
-    previews = drafts(spec, context) if spec.shapes else [draft(spec, context)]
-    plans, shape_names = [plan.plan for plan in previews], spec.shape_words
-    first = plans[0]
-    say(*dict.fromkeys(notice for plan in previews for notice in plan.notices))
+    preview = draft(spec, context)
+    plan = preview.plan
+    say(*dict.fromkeys(preview.notices))
     if as_json:
-        rows = [
-            {"shape": word, "script": plan.script, "argv": plan.argv}
-            for word, plan in zip(shape_names, plans)
-        ]
-        shapes = {"shapes": rows} if shape_names else {}
-        print(json.dumps(SUBMISSION.document({**_document(first, ""), **_planned(first), **shapes})))
+        print(json.dumps(SUBMISSION.document({**_document(plan, ""), **_planned(plan)})))
         return ExitCode.DONE
-    say(f"would submit {_what(first.spec)}\nrun directory {first.run_dir}")
-    say(*(() if shape_names else _details(first)))
-    for word, plan in zip(shape_names or ("",), plans):
-        prefix = f"{word}: " if word else ""
-        say(f"{prefix}would run {shlex.join(plan.argv)}\nwith this script:")
-        print(plan.script, end="")
+    say(f"would submit {_what(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
+    say(f"would run {shlex.join(plan.argv)}\nwith this script:")
+    print(plan.script, end="")
     return ExitCode.DONE
 
 
@@ -195,11 +185,10 @@ def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: 
 
 
 def _announce(run: Run, as_json: bool, follow: bool) -> None:
-    job = ", ".join(f"job {job_id}" for job_id in (run.job_id, *run.record.others))
-    job = job if run.record.cluster == Cluster.SLURM.value else f"process {run.job_id}"
+    kind = "job" if run.record.cluster == Cluster.SLURM.value else "process"
     if follow:
         say(f"run {run.run_id}")  # stdout is for what the ranks print
-    say(f"submitted {_what(run.record.spec)}: {job}")
+    say(f"submitted {_what(run.record.spec)}: {kind} {run.job_id}")
     if as_json:
         put(json.dumps(SUBMISSION.document(_document(run, run.job_id))))
     elif not follow:
@@ -213,9 +202,7 @@ def _announce(run: Run, as_json: bool, follow: bool) -> None:
 
 def _what(spec: JobSpec) -> str:
     where = "Slurm" if spec.cluster is Cluster.SLURM else "this machine"
-    if spec.shapes:
-        size = f"{' or '.join(spec.shape_words)}, whichever starts first"
-    elif spec.per_node:
+    if spec.per_node:
         nodes = "nodes" if spec.nodes > 1 else "node"
         size = f"{spec.nodes_asked} {nodes}, one process each"
     else:

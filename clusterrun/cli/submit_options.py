@@ -125,7 +125,7 @@ def to_spec(
             raise BadInput(message, f"give --{name} {value + 1} or more, or leave it out")
     values: dict[str, Any] = {name.replace("-", "_"): setting.value for name, setting in settled.items()}
     is_without_gpus = settled["gpus"].origin != settings.DEFAULT and str(settled["gpus"].value) == "0"
-    if is_without_gpus and not (values["ranks_per_node"] or values.get("shapes")):
+    if is_without_gpus and not values["ranks_per_node"]:
         values["ranks_per_node"] = 1  # --gpus 0 asks for CPU ranks
     if values["template"]:
         values["template"] = os.path.abspath(os.path.expanduser(values["template"]))

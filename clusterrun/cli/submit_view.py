@@ -30,12 +30,6 @@ CONTAINER = View(
         ),
     ),
 )
-SHAPE = View(
-    "One of them.",
-    ViewField("shape", "As it was written."),
-    ViewField("script", "Its batch script."),
-    ViewField("argv", "The command that queues it.", many(TEXT, "One word.")),
-)
 SUBMISSION = View(
     "The output of `submit --json`, also with `--dry-run`.",
     ViewField("run_id", "The run, as every other command takes it."),
@@ -59,12 +53,6 @@ SUBMISSION = View(
         "container",
         "`--dry-run` with `--container` only. The container of the ranks.",
         CONTAINER,
-        is_required=False,
-    ),
-    ViewField(
-        "shapes",
-        "`--dry-run` with `--shapes` only. A job of each is queued, and the first that starts is kept.",
-        many(SHAPE),
         is_required=False,
     ),
 )

@@ -128,8 +128,6 @@ JOIN_SECONDS = 120.0
 OVERLOAD_FACTOR = 5.0
 # Placeholders in the arguments that requeue a run: the bad nodes, and the job to wait for.
 EXCLUDED_PLACE, DEPENDENCY_PLACE = "{excluded}", "{dependency}"
-# Precedes the index of the shape in the comment of a job of a run with several shapes.
-SHAPE_MARK = "shape="
 # Part of the reason of an end. The number of seconds follows.
 KILLED_WHILE_SAVING = "killed while saving: the handler of SIGTERM was still running after"
 # Limit on how often a run requeues itself without its unfit nodes.

@@ -52,7 +52,6 @@ class Option:
     least: int = 0  # the least value of a number
     sbatch: bool = False  # passed to sbatch, which knows it by the same name
     queued: bool = False  # only a job that is not queued yet can have it, so ``run`` refuses it
-    shaped: bool = False  # the shapes of a run may differ in it
     here: str = ""  # its effect without Slurm: '' (unchanged), ``IGNORED`` or ``REFUSED``
 
     @property
@@ -94,7 +93,7 @@ def _choice(name: str, help_: str, choices: tuple[str, ...], default: str = "", 
 
 def _sbatch(name: str, help_: str, metavar: str, kind: str = "text", **more: Any) -> Option:
     """Return an option that is passed to sbatch for a job that is not queued yet."""
-    fields = {"sbatch": True, "queued": True, "shaped": True, "here": IGNORED, **more}
+    fields = {"sbatch": True, "queued": True, "here": IGNORED, **more}
     return _option(name, kind, help_, metavar, **fields)
 
 
@@ -131,14 +130,13 @@ _SIZE = (
         "slurm",
         here=IGNORED,
     ),
-    _number("ranks-per-node", "Ranks per node without GPUs.", "R", common=True, otherwise="1", shaped=True),
+    _number("ranks-per-node", "Ranks per node without GPUs.", "R", common=True, otherwise="1"),
     _number(
         "cpus-per-rank",
         "CPU cores per rank.",
         "C",
         common=True,
         otherwise="the GPU's share, else 1",
-        shaped=True,
     ),
     _sbatch("mem", "Memory per node: 64G.", "SIZE", common=True, otherwise="the partition's"),
     _sbatch(
@@ -166,10 +164,8 @@ _SLURM = _of(
     _sbatch("qos -q", "Slurm quality of service.", "NAME", otherwise="the account's", here=REFUSED),
     _sbatch("reservation", "Slurm reservation.", "NAME", here=REFUSED),
     _sbatch("constraint -C", "Features that nodes must have.", "LIST", here=REFUSED),
-    _sbatch("exclude -x", "Nodes to exclude.", "NODES", queued=False, shaped=False),
-    _sbatch(
-        "nodelist -w", "Nodes that the job must have.", "NODES", queued=False, shaped=False, here=REFUSED
-    ),
+    _sbatch("exclude -x", "Nodes to exclude.", "NODES", queued=False),
+    _sbatch("nodelist -w", "Nodes that the job must have.", "NODES", queued=False, here=REFUSED),
     _text("name -J --job-name", "Name of the run.", "NAME", common=True, otherwise="the script's"),
     _list(
         "sbatch", "Any other sbatch option: nice=10.", "KEY[=VALUE]", common=True, queued=True, here=REFUSED
@@ -232,12 +228,6 @@ PREFLIGHT = _of(
 )
 
 _FORM = (
-    _text(
-        "shapes",
-        "Queue several sizes, keep the first that starts: '4x8 2x8,time=8h' (nodes x GPUs).",
-        "LIST",
-        queued=True,
-    ),
     _switch("per-node", "Start COMMAND once per node, not once per rank."),
     _choice(
         "numa-binding",

@@ -121,7 +121,6 @@ class Orders:
     container: Container = Container()
     # The job is the user's own, and outlives the run; clusterrun never releases it
     in_allocation: bool = False
-    shape: int = -1  # index of the shape; -1 if the run has only one
     format: int = contract.FORMAT
 
     @property

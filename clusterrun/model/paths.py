@@ -7,8 +7,6 @@ Scripts of users rely on the layout. Each file has one writer:
     script.sh        the batch script as submitted   (the client)
     stdin            the standard input of each rank, if it is a copy   (the client)
     agent.pyz        the node-side program, one file   (the client)
-    shapes/0/        orders.json and script.sh of one of several shapes   (the client); the first that starts
-                     makes orders.json above a link to its own
     snapshot/        a copy of the code, if requested   (the client)
     snapshot.txt     its commit, and the differences from it   (the client)
     checked.json     the facts that its pre-flight depends on   (the client)
@@ -50,15 +48,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SHAPES = "shapes"
-
-
-def of_shape(path: str) -> tuple[str, int]:
-    """Return the run directory and index of a shape's folder; ``path`` and -1 for any other folder."""
-    above, number = os.path.split(path)
-    run_dir, name = os.path.split(above)
-    return (run_dir, int(number)) if name == _SHAPES and number.isdecimal() else (path, -1)
-
 
 class _Below:
     """A file or folder of this name, in the folder that the owner's only field holds."""
@@ -97,10 +86,6 @@ class RunPaths:
     ended = _Below("ended.json")
     job_output = _Below("job.out")
     attempts = _Below("attempts")
-
-    def shape(self, number: int) -> RunPaths:
-        """Return the paths of one of several shapes of the run: its orders and its script."""
-        return RunPaths(os.path.join(self.run_dir, _SHAPES, str(number)))
 
     def attempt(self, epoch: int) -> AttemptPaths:
         return AttemptPaths(os.path.join(self.attempts, f"{epoch:03d}"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import re
 
-from clusterrun.model import container, gpu_request, limits, node_range, shapes
+from clusterrun.model import container, gpu_request, limits, node_range
 from clusterrun.model.errors import BadInput
-from clusterrun.model.frozen import frozen, replace
+from clusterrun.model.frozen import frozen
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.orders import Level
 
@@ -47,7 +47,6 @@ class JobSpec:
     nodes: int = 1  # the most nodes that train
     min_nodes: int = 0  # the least; 0: exactly ``nodes``
     elastic: bool = False  # attempts may differ in the number of nodes
-    shapes: str = ""  # several sizes, of which the first that starts is kept
     gpus: int = 0  # per node
     gpu_type: str = ""  # '': any
     gpus_from: str = "slurm"  # ``slurm``: requested from Slurm; ``node``: those of whole nodes
@@ -134,7 +133,6 @@ class JobSpec:
         if self.min_nodes > self.nodes:
             problem = f"--nodes {self.min_nodes}-{self.nodes}: the least comes first"
             raise BadInput(problem, "give --nodes 1-4")
-        shapes.read(self.shapes)
         if 0 < self.time < self.time_min:
             raise BadInput("--time-min is longer than --time", "give a --time-min below --time")
         if not self.container and (self.mount or self.container_runtime):
@@ -186,18 +184,6 @@ class JobSpec:
     @property
     def level(self) -> Level:
         return Level(self.preflight or ("full" if self.nodes > 1 or self.alone else "quick"))
-
-    @property
-    def shape_words(self) -> tuple[str, ...]:
-        """The shapes as they were written; none if the user gave no choice."""
-        return tuple(word for word, _ in shapes.read(self.shapes))
-
-    @property
-    def shape_fields(self) -> tuple[str, ...]:
-        return tuple({name: "" for _, fields in shapes.read(self.shapes) for name, _ in fields})
-
-    def shaped(self, shape: int) -> JobSpec:
-        return replace(self, **dict(shapes.read(self.shapes)[shape][1]))
 
     @property
     def fits_holes(self) -> bool:

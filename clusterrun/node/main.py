@@ -6,7 +6,7 @@ import os
 
 from clusterrun.model import contract
 from clusterrun.model.errors import ClusterrunError
-from clusterrun.model.paths import RunPaths, of_shape
+from clusterrun.model.paths import RunPaths
 from clusterrun.runtime.stderr import say
 from clusterrun.slurm_text.job_row import own_id
 
@@ -70,12 +70,9 @@ def coordinate(
     from clusterrun.protocol.bootstrap import timeouts_for
     from clusterrun.runtime import run_files
 
-    run_dir, shape = of_shape(os.path.abspath(run_dir))
+    run_dir = os.path.abspath(run_dir)
     paths = RunPaths(run_dir)
     run_files.patiently(lambda: run_files.check_run_directory(run_dir))
-    if shape >= 0 and not run_files.patiently(lambda: run_files.claim_shape(paths, shape)):
-        say("clusterrun: the run began in another of its shapes; this job ends, and started no rank")
-        return contract.ExitCode.DONE
     orders = run_files.patiently(lambda: run_files.read_orders(paths))
     follows = orders.survival.requeue or orders.min_nodes
     earlier = run_files.patiently(lambda: run_files.read_state(paths)) if follows else None

@@ -97,7 +97,7 @@ def _on_another_cluster(runs: Sequence[tuple[str, str]]) -> SchedulerError:
 
 def _may_queue_jobs(record: RunRecord) -> bool:
     """Return whether jobs may be queued for the run while it lives."""
-    return bool(record.spec.goes_on or record.spec.shapes) or record.spec.on_unfit is OnUnfit.RESUBMIT
+    return bool(record.spec.goes_on) or record.spec.on_unfit is OnUnfit.RESUBMIT
 
 
 class Queue:

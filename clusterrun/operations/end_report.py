@@ -30,7 +30,7 @@ def end_report(context: Context, status: RunStatus) -> EndReport | None:
         return None
     if state is None or not state.attempts:
         return None
-    record = replace(record, spec=formed(record.spec, state, context.store.shape(status.run_id)))
+    record = replace(record, spec=formed(record.spec, state))
     until, ended_at = context.clock.monotonic() + READ_SECONDS, status.ended_at or state.updated_at
     nodes = record.spec.nodes + record.spec.spares
     measured = [_measured(context, status.run_id, attempt, nodes, until) for attempt in state.attempts]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.hostlist import expand
@@ -87,9 +86,6 @@ class Jobs:
         """
         # Slurm keeps the row of a refused job for a while, as FAILED and without nodes.
         rows = [row for row in self.of(files.record, files.waiting) if row.word != "FAILED" or row.nodelist]
-        if files.shape is not None:
-            mark = f"{SHAPE_MARK}{files.shape}"
-            rows = [row for row in rows if mark in row.comment.split()]
         own = next((row for row in rows if row.job_id == files.record.job_id), None)
         if own is None:
             own = next((row for row in rows if not row.state.ended), rows[-1] if rows else None)

@@ -1,4 +1,4 @@
-"""Forecast when each shape of a run starts, from the queue and from earlier runs.
+"""Forecast when a run of each size starts, from the queue and from earlier runs.
 
 A forecast has three parts: the calendar of the nodes (``slurm.node_calendar``), the waits of this user's runs
 of similar size, and the errors of earlier forecasts that a run followed.
@@ -54,10 +54,10 @@ class Waits:
 
 
 @frozen
-class ShapeForecast:
-    """The forecast for one shape."""
+class SizeForecast:
+    """The forecast for one size."""
 
-    shape: str
+    shape: str  # the size as text: ``4x8``
     nodes: int
     least: int  # the fewest nodes that the run accepts
     gpus: int  # per node
@@ -71,8 +71,8 @@ class ShapeForecast:
     off: Waits | None  # errors of earlier forecasts
 
 
-def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
-    """Return a forecast for each shape of ``spec``, or for its size and smaller sizes."""
+def forecasts(spec: JobSpec, context: Context) -> list[SizeForecast]:
+    """Return a forecast for the size of ``spec`` and for smaller sizes."""
     if why := context.client().why_not():
         raise SchedulerError(f"Slurm cannot be used here: {why}", "run this where Slurm is")
     if spec.cluster is Cluster.LOCAL:
@@ -81,13 +81,13 @@ def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
     offers, nodes, queue = client.partitions(), client.nodes(), client.queue()
     runs, earlier = list(_runs(context)), _remembered(context)
     results, fresh = [], []
-    for word, shape in _shapes(spec):
-        offer = partition_limits.target_partition(shape, offers)
+    for word, sized in _sizes(spec):
+        offer = partition_limits.target_partition(sized, offers)
         if offer is None:
             names = ", ".join(sorted({each.name for each in offers}))
             raise BadInput(f"{word}: its partition is not known", f"name it with --partition: {names}")
-        node_calendar = calendar(nodes, queue, offer.name, shape.gpus, shape.exclude)
-        result = _forecast(word, shape, offer, node_calendar, now, runs, earlier)
+        node_calendar = calendar(nodes, queue, offer.name, sized.gpus, sized.exclude)
+        result = _forecast(word, sized, offer, node_calendar, now, runs, earlier)
         results.append(result)
         if result.starts_at is not None:
             fresh.append(Forecast(now, result.partition, result.nodes, result.seconds, result.starts_at))
@@ -95,16 +95,14 @@ def forecasts(spec: JobSpec, context: Context) -> list[ShapeForecast]:
     return results
 
 
-def _shapes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
-    """Return each shape with its text: the requested shapes, or the size and its halves down to one node."""
-    if spec.shapes:
-        return [(word, spec.shaped(place)) for place, word in enumerate(spec.shape_words)]
+def _sizes(spec: JobSpec) -> list[tuple[str, JobSpec]]:
+    """Return the size and its halves down to one node, each with its text."""
     sizes = [(spec.nodes_asked, spec)]
     fewer = spec.nodes // 2
     while fewer >= 1 and not spec.min_nodes:
         sizes.append((str(fewer), replace(spec, nodes=fewer)))
         fewer //= 2
-    return [(f"{word}x{shape.gpus_asked}" if shape.gpus else word, shape) for word, shape in sizes]
+    return [(f"{word}x{sized.gpus_asked}" if sized.gpus else word, sized) for word, sized in sizes]
 
 
 def _forecast(
@@ -115,7 +113,7 @@ def _forecast(
     now: float,
     runs: Sequence[tuple[RunRecord, float]],
     earlier: Sequence[Forecast],
-) -> ShapeForecast:
+) -> SizeForecast:
     usual = seconds_of(offer.time_limit) or DAY
     seconds = spec.time_min or spec.time or usual
     place = node_calendar.earliest(spec.least_allocated, seconds, now)
@@ -124,7 +122,7 @@ def _forecast(
     ]
     size = max(spec.nodes, 1)
     alike = [run for run in in_partition if 1 / ALIKE <= max(run[0].spec.nodes, 1) / size <= ALIKE]
-    return ShapeForecast(
+    return SizeForecast(
         shape=word,
         nodes=spec.nodes,
         least=spec.min_nodes or spec.nodes,

@@ -27,7 +27,6 @@ class RunFiles:
     damage: str = ""  # why its state cannot be read
     waiting: str = ""  # the job that waits for the end of the run's own
     doubt: str = ""  # why its jobs are not known
-    shape: int | None = None  # the shape that it began in
 
     def open(self, now: float) -> bool:
         """Return whether the scheduler may know more of this run.
@@ -71,26 +70,21 @@ def read(store: Store, run_id: str) -> RunFiles | RunStatus:
     except BadDocument:  # the end is determined again
         ended = None
     further = store.further_jobs(run_id) if record.cluster == Cluster.SLURM.value else SuccessorJobs()
-    shape = store.shape(run_id) if record.spec.shapes else None
-    return RunFiles(record, state, ended, damage, further.waiting, further.damage, shape)
+    return RunFiles(record, state, ended, damage, further.waiting, further.damage)
 
 
-def formed(spec: JobSpec, state: RunState | None, shape: int | None = None) -> JobSpec:
-    """Return ``spec`` in the shape that the run began in (default:
-
-    the first), with its newest number of nodes.
-    """
-    spec = spec.shaped(shape or 0) if spec.shapes else spec
+def formed(spec: JobSpec, state: RunState | None) -> JobSpec:
+    """Return ``spec`` with the newest number of nodes of a run whose size may vary."""
     worlds = [attempt.nodes for attempt in state.attempts if attempt.nodes] if state else []
     return replace(spec, nodes=len(worlds[-1]), min_nodes=0) if spec.min_nodes and worlds else spec
 
 
 def spec_of(record: RunRecord, store: Store) -> JobSpec:
     """Return the spec as ``formed``. An unreadable state leaves it unchanged."""
-    if not (record.spec.min_nodes or record.spec.shapes):
+    if not record.spec.min_nodes:
         return record.spec
     try:
-        return formed(record.spec, store.state(record.run_id), store.shape(record.run_id))
+        return formed(record.spec, store.state(record.run_id))
     except ClusterrunError:
         return record.spec
 

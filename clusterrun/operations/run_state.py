@@ -60,7 +60,6 @@ class RunEvidence:
     script_error: str = ""  # the reason that the batch script printed for its own end
     before: str = ""  # how the run ended that this run waits for in vain
     left: LeftBehind | None = None  # the newest message of agents whose coordinator is dead
-    shape: int | None = None  # the shape that the run began in
     damaged: bool = False  # whether a state exists that cannot be read
 
     @property
@@ -86,7 +85,7 @@ def judge(evidence: RunEvidence) -> RunStatus:
     else:
         verdict = _local(evidence) if evidence.record.cluster == Cluster.LOCAL.value else _slurm(evidence)
     record, state, row = evidence.record, evidence.state, evidence.row
-    spec = formed(record.spec, state, evidence.shape)
+    spec = formed(record.spec, state)
     ended = verdict.state.ended
     ended_at = verdict.ended_at
     if ended and not ended_at and row and row.end:

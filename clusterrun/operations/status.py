@@ -125,7 +125,7 @@ class StatusQuery:
         """Return whether an answer is too old: it lacks the run's job, or is from before the run's end."""
         if files.state and files.state.state.ended:
             return files.state.state is not State.COMPLETED and answered_at < files.state.updated_at
-        if files.damage or (job and (files.record.spec.shapes or files.record.job_id in ("", job.own))):
+        if files.damage or (job and files.record.job_id in ("", job.own)):
             return False
         return bool(files.record.job_id) or self._clock.now() - files.record.submitted_at > QUEUEING_SECONDS
 
@@ -188,7 +188,6 @@ class StatusQuery:
                 elsewhere=reply.elsewhere.get(record.run_id, ""),
                 script_error="" if files.state else self._store.script_error(record.run_id),
                 before=self._before(record) if row and row.reason == NEVER else "",
-                shape=files.shape,
                 damaged=bool(files.damage),
                 left=self._store.left_behind(record.run_id) if row and silent else None,
             )

@@ -38,7 +38,6 @@ from clusterrun.script.plan import (
     MachineFacts,
     Plan,
     about_python,
-    marked,
     plan,
     sbatch_arguments,
 )
@@ -94,27 +93,14 @@ class Draft:
     snapshot: Snapshot | None = None
 
 
-@frozen
-class ShapeOfRun:
-    """The shape of a run to draft, and the facts that all its shapes share."""
-
-    run_id: str
-    token: str
-    shape: int
-    offered: Offered
-    snapshot: Snapshot | None
-
-
-def submit_facts(
-    spec: JobSpec, context: Context, allocation: str = "", offered_before: Offered | None = None
-) -> SubmitFacts:
+def submit_facts(spec: JobSpec, context: Context, allocation: str = "") -> SubmitFacts:
     """Return the facts of this machine and of Slurm for ``spec``.
 
     ``allocation`` is the job that it starts in.
     """
     site = replace(_site(spec, context), allocation=allocation)
     spec = replace(spec, after=tuple(_job_ids(spec.after, context)))
-    offered = (offered_before or Offered(context)) if site.slurm and not allocation else None
+    offered = Offered(context) if site.slurm and not allocation else None
     spec, whole = _whole_nodes(spec, context) if offered else (spec, ())
     spec, avoided = _without_unfit_nodes(spec, context, site, offered)
     site, shared = _sharing_cpus(spec, context, site, offered)
@@ -122,25 +108,20 @@ def submit_facts(
     return SubmitFacts(spec, site, (*whole, *avoided, *shared), few, offered)
 
 
-def named(spec: JobSpec, context: Context) -> tuple[str, str]:
-    """Return a new run id and a token for its jobs."""
-    name = spec.name or default_name(spec.command)
-    return run_id(name, context.clock.now(), os.urandom(2)), os.urandom(8).hex()
-
-
-def draft(spec: JobSpec, context: Context, allocation: str = "", of: ShapeOfRun | None = None) -> Draft:
-    """Return the checked submission of ``spec``, alone or as a shape ``of`` a run. No file is made."""
-    facts = submit_facts(spec, context, allocation, of.offered if of else None)
+def draft(spec: JobSpec, context: Context, allocation: str = "") -> Draft:
+    """Return the checked submission of ``spec``. No file is made."""
+    facts = submit_facts(spec, context, allocation)
     spec, site = facts.spec, facts.site
-    chosen, token, shape = (of.run_id, of.token, of.shape) if of else (*named(spec, context), -1)
+    chosen = run_id(spec.name or default_name(spec.command), context.clock.now(), os.urandom(2))
+    token = os.urandom(8).hex()
     paths = context.store.paths(chosen)
-    as_asked = plan(spec, chosen, token, paths.run_dir, site, shape)
+    as_asked = plan(spec, chosen, token, paths.run_dir, site)
     notices = facts.check(as_asked, context.environ)
     if not spec.snapshot:
         idle = ("--snapshot-include has no effect without --snapshot",) if spec.snapshot_include else ()
         return Draft(as_asked, as_asked.notices + notices + idle)
-    snapshot = (of and of.snapshot) or look(spec.cwd, spec.snapshot_include)
-    planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site, shape)
+    snapshot = look(spec.cwd, spec.snapshot_include)
+    planned = plan(moved(spec, snapshot, paths.snapshot), chosen, token, paths.run_dir, site)
     where = f"ranks run in the copy: files that they write by a relative path are below {planned.spec.cwd}"
     lost = missing(spec, snapshot, context.environ.get("PWD", ""))
     notices = (*planned.notices, *notices, *snapshot.lines(), *lost, where)
@@ -319,7 +300,7 @@ def _job_ids(selectors: Iterable[str], context: Context) -> Iterable[str]:
             raise BadInput(f"{run} is not in Slurm's queue", f"wait for it first: {wait}")
         if other := context.other_cluster(record):
             raise BadInput(f"{run} is on the cluster {other}", f"submit there, or wait for it first: {wait}")
-        if record.spec.goes_on == "chain" or record.spec.shapes:
+        if record.spec.goes_on == "chain":
             raise BadInput(f"{run} may end in a job that is not queued yet", f"wait for it first: {wait}")
         yield status.job_id
 
@@ -351,12 +332,11 @@ def prepare(
     sync: bool = True,
     files: Files = (),
     program: str = "",
-    others: Sequence[Plan] = (),
 ) -> RunRecord:
     """Write the run directory, the record last. Remove the directory if that fails.
 
     The record, orders and program are synced to disk if ``sync`` is true, since the queued job needs them
-    after a crash. Slurm keeps a copy of the script. ``others`` are the run's further shapes.
+    after a crash. Slurm keeps a copy of the script.
     """
     planned = drafted.plan
     paths = RunPaths(planned.run_dir)
@@ -369,7 +349,11 @@ def prepare(
             take(drafted.snapshot, paths.snapshot, paths.snapshot_note)
             os.makedirs(planned.spec.cwd, exist_ok=True)  # a folder without code is not copied
         share(program or program_for_nodes(context), paths.agent)
-        _write_plans((planned, *others), paths, sync)
+        empty_file(paths.job_output)  # before Slurm makes it with the mode of the umask
+        if planned.orders.preflight.findings:
+            private_folder(planned.orders.preflight.findings)
+        write_whole(paths.orders, json.dumps(encode_set(planned.orders), indent=1) + "\n", sync=sync)
+        write_whole(paths.script, planned.script, 0o700, sync=False)
         for name, content in files:
             write_whole(os.path.join(paths.run_dir, name), content, sync=sync)
         context.store.save(record, sync)
@@ -383,11 +367,6 @@ def _record(planned: Plan, context: Context) -> RunRecord:
     """Return the record of a planned run."""
     names = [name for name, _ in planned.spec.environment if name not in contract.CODE_VARIABLES]
     environment = tuple((name, "") for name in names)
-    must_understand: tuple[str, ...] = ()
-    if planned.allocation:
-        must_understand = ("in_allocation",)
-    elif planned.shape >= 0:
-        must_understand = ("others",)
     return RunRecord(
         run_id=planned.run_id,
         name=planned.spec.name,
@@ -400,22 +379,9 @@ def _record(planned: Plan, context: Context) -> RunRecord:
         slurm=context.client().identity() if planned.spec.cluster is Cluster.SLURM else "",
         job_id=planned.allocation,
         in_allocation=bool(planned.allocation),
-        # A reader that ignored these fields would attribute the run's jobs to other runs.
-        must_understand=must_understand,
+        # A reader that ignored this field would attribute the run's job to other runs.
+        must_understand=("in_allocation",) if planned.allocation else (),
     )
-
-
-def _write_plans(plans: Sequence[Plan], paths: RunPaths, sync: bool) -> None:
-    """Write the orders and the script of each shape."""
-    empty_file(paths.job_output)  # before Slurm makes it with the mode of the umask
-    for planned in plans:
-        if planned.orders.preflight.findings:
-            private_folder(planned.orders.preflight.findings)
-        own = paths.shape(planned.shape) if planned.shape >= 0 else paths
-        if own is not paths:
-            private_folder(own.run_dir)
-        write_whole(own.orders, json.dumps(encode_set(planned.orders), indent=1) + "\n", sync=sync)
-        write_whole(own.script, planned.script, 0o700, sync=False)
 
 
 def program_for_nodes(context: Context) -> str:
@@ -449,7 +415,7 @@ def queue(planned: Plan, record: RunRecord, context: Context, tell: Tell) -> str
 
 def queued(planned: Plan, context: Context, tell: Tell) -> str:
     """Return the number of the job that Slurm accepted. Raise the errors of ``submit_once.send``."""
-    return sent(planned.argv, planned.spec, marked(planned.token, planned.shape), context, tell)
+    return sent(planned.argv, planned.spec, planned.token, context, tell)
 
 
 def sent(argv: Sequence[str], spec: JobSpec, token: str, context: Context, tell: Tell) -> str:

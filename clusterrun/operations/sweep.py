@@ -64,8 +64,6 @@ def new_sweep(spec: JobSpec, points: Sequence[Point], at_most: int, context: Con
     """Return a sweep without queued points. No file is made. Raise ``BadInput``."""
     if at_most < 0:
         raise BadInput(f"--at-most must be at least 1, not {at_most}", "leave it out for no limit")
-    if spec.shapes:
-        raise BadInput("--shapes is for one run, and a sweep has many", "use --nodes and --gpus")
     if points[0]:
         check_places(spec, points[0])
     name = (spec.name or default_name(spec.command))[:LONGEST_NAME].rstrip("-.") or "sweep"

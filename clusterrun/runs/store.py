@@ -19,7 +19,7 @@ from clusterrun.model.document import BadDocument, encode_set
 from clusterrun.model.errors import ClusterrunError, NoSuchRun
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.nearest import nearest
-from clusterrun.model.paths import RunPaths, of_shape
+from clusterrun.model.paths import RunPaths
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import LeftBehind, RunRecord, RunState, RunStatus
 from clusterrun.model.run_words import JOB_ID, LAST, RUN_ID, default_name, slurm_job
@@ -196,14 +196,6 @@ class Store:
         """Return the record of a run with its newest job that has started. Raise ``NoSuchRun``."""
         record, job_id = self._recorded(run_id), self.further_jobs(run_id).job_id
         return replace(record, job_id=job_id) if job_id else record
-
-    def shape(self, run_id: str) -> int | None:
-        """Return the shape that a run has started in; None before the start, or if the run has only one."""
-        try:
-            _, number = of_shape(os.path.dirname(os.readlink(self.paths(run_id).orders)))
-        except OSError:
-            return None
-        return None if number < 0 else number
 
     def further_jobs(self, run_id: str) -> SuccessorJobs:
         return further_jobs(self.paths(run_id))

@@ -172,21 +172,6 @@ def claim_attempt(paths: RunPaths, epoch: int) -> bool:
     return True
 
 
-def claim_shape(paths: RunPaths, shape: int) -> bool:
-    """Claim the run for one of its shapes. Return False if another shape has it. Raise ``OSError``.
-
-    The claim is the link to the shape's orders, so a crash cannot separate the two. A file server may make
-    the link and lose its answer. The target of the link decides.
-    """
-    ours = os.path.relpath(paths.shape(shape).orders, paths.run_dir)
-    try:
-        os.symlink(ours, paths.orders)
-        sync_names(paths.run_dir)
-    except FileExistsError:
-        pass
-    return os.readlink(paths.orders) == ours
-
-
 def open_log(path: str) -> int:
     """Return a descriptor that appends to ``path``, which is created if needed. Raise ``OSError``."""
     return os.open(path, _APPEND, 0o600)

@@ -347,9 +347,6 @@ def instead(spec: JobSpec, launch: LaunchCommand, verb: str = "submit") -> str:
     """Return the line to type for ``launch`` as the command of ``spec``; '' if its program is unknown."""
     if not launch.command:
         return ""
-    if spec.shapes:  # scheduler commands contain the numbers of nodes and GPUs
-        spec = replace(spec, nodes=1, gpus=0, gpu_type="")
-        launch = replace(launch, nodes=0, per_node=0, total=0)
     nodes = launch.nodes if spec.nodes == 1 and launch.nodes else spec.nodes
     environment = (*spec.environment, *launch.environment)
     sized = replace(spec, nodes=nodes, command=launch.command, environment=environment)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from clusterrun import container_runtimes
 from clusterrun.model import contract
 from clusterrun.model.container import PYTHON, Container
-from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.errors import BadInput, SchedulerError
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.option_table import IGNORED, REFUSED
@@ -63,11 +62,10 @@ class Plan:
     notices: tuple[str, ...] = ()
     cpus: str = ""  # CPUs of a rank, with the reason, as text
     allocation: str = ""  # job id of the user's allocation, if the run starts in one
-    shape: int = -1  # index of the shape; -1 if the run has only one
 
 
-def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1) -> Plan:
-    """Return the submission for ``spec``, or for one of its shapes. ``spec.after`` holds Slurm job ids."""
+def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
+    """Return the submission for ``spec``. ``spec.after`` holds Slurm job ids."""
     cluster = spec.cluster
     if cluster is Cluster.AUTO:
         cluster = Cluster.SLURM if site.slurm else Cluster.LOCAL
@@ -94,8 +92,6 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
             on_unfit=OnUnfit.FAIL if off else spec.on_unfit,
         )
     )
-    if spec.shapes and (site.allocation or cluster is Cluster.LOCAL):
-        raise BadInput("--shapes is for Slurm's queue, and this run starts at once", "say --nodes and --gpus")
     if submitted.python and not inside.image:
         site = replace(site, python=spec.python, why_python=NAMED)
     if inside.image:
@@ -106,7 +102,7 @@ def plan(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFact
     elif cluster is Cluster.LOCAL:
         planned = _local(spec, run_id, token, run_dir, site)
     else:
-        planned = _slurm(spec, run_id, token, run_dir, site, shape)
+        planned = _slurm(spec, run_id, token, run_dir, site)
     notices = (_idle(submitted) if off else ()) + requeue_options.notices(submitted, planned.spec)
     return replace(planned, notices=planned.notices + notices)
 
@@ -167,35 +163,26 @@ def about_python(submission: Plan, site: MachineFacts) -> tuple[str, ...]:
     return (f"{brought}; --python names another one",)
 
 
-def comment(run_id: str, token: str, shape: int = -1) -> str:
+def comment(run_id: str, token: str) -> str:
     """Return the comment of the job. It identifies a job whose id was lost."""
-    return f"clusterrun:{run_id}:{marked(token, shape)}"
+    return f"clusterrun:{run_id}:{token}"
 
 
-def marked(token: str, shape: int = -1) -> str:
-    """Return the part of the comment that identifies one job of a run with several shapes."""
-    return f"{token} {SHAPE_MARK}{shape}" if shape >= 0 else token
-
-
-def sbatch_arguments(
-    spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int = -1
-) -> list[str]:
-    job_comment, paths = comment(run_id, token, shape), RunPaths(run_dir)
+def sbatch_arguments(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> list[str]:
+    job_comment, paths = comment(run_id, token), RunPaths(run_dir)
     ending = requeue_options.sbatch_words(spec)
     options = sbatch_options.job_options(spec, job_comment, paths, ending, site.cpus_per_gpu)
     return [sbatch_options.word(option) for option in options]
 
 
-def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts, shape: int) -> Plan:
+def _slurm(spec: JobSpec, run_id: str, token: str, run_dir: str, site: MachineFacts) -> Plan:
     paths = RunPaths(run_dir)
-    arguments = sbatch_arguments(spec, run_id, token, run_dir, site, shape)
-    own = paths.shape(shape) if shape >= 0 else paths
+    arguments = sbatch_arguments(spec, run_id, token, run_dir, site)
     values = _values(spec, run_id, paths, [word for word in arguments if quoting.carries(word)])
-    values["run_dir"] = own.run_dir  # the folder of the script identifies the shape
-    argv = ("sbatch", "--parsable", *(word for word in arguments if not quoting.carries(word)), own.script)
+    argv = ("sbatch", "--parsable", *(word for word in arguments if not quoting.carries(word)), paths.script)
     script = _rendered(spec, values, token)
-    orders = replace(_orders(spec, run_id, site, _launch(spec, paths, site), argv), shape=shape)
-    planned = Plan(run_id, token, run_dir, spec, script, argv, orders, shape=shape)
+    orders = _orders(spec, run_id, site, _launch(spec, paths, site), argv)
+    planned = Plan(run_id, token, run_dir, spec, script, argv, orders)
     overridden = sbatch_options.overridden(spec.sbatch, "--sbatch")
     overridden += sbatch_options.overridden(spec.srun, "--srun")
     notices = (*sbatch_options.replaced(spec), *overridden, *_short_kill_wait(spec, site))

@@ -53,7 +53,7 @@ def _words(option: Option, spec: JobSpec, plain: JobSpec, with_values: bool) -> 
     own = {
         "env": [f"{name}={value}" if with_values else name for name, value in spec.environment],
         "gpus": [spec.gpus_asked] if spec.gpus else [],
-        "nodes": [spec.nodes_asked] if spec.nodes != 1 and not spec.shapes else [],
+        "nodes": [spec.nodes_asked] if spec.nodes != 1 else [],
     }
     if option.name in own:
         for text in own[option.name]:

@@ -91,3 +91,28 @@ def test_a_field_that_changes_the_meaning_is_named_and_not_guessed_at(context: C
     found = status(context, FAILED)
     assert found["state"] == "UNKNOWN"
     assert f"field '{NEWER}' is of a newer clusterrun" in found["reason"]
+
+
+def test_a_run_that_was_queued_in_several_sizes_is_still_shown(context: CommandLine) -> None:
+    expected = status(context, FAILED)
+    path, *_ = documents(context, FAILED)
+    record = json.loads(path.read_text())
+    record |= {"others": ["4712"], "must_understand": ["others"]}
+    record["spec"]["shapes"] = "1x0 2x0"
+    path.write_text(json.dumps(record))
+    assert status(context, FAILED) == expected
+
+
+def test_a_sweep_that_was_recorded_with_a_search_is_still_shown(context: CommandLine) -> None:
+    record = json.loads(documents(context, FAILED)[0].read_text())
+    sweep_id = "20261122-111900-aaaa-train"
+    search = {"sets": ["lr=log(1e-5,0.1)"], "trials": 9, "by": "loss", "largest": False, "at_once": 4}
+    points = [{"values": [["lr", "0.1"]], "run_id": record["run_id"], "earlier": []}]
+    folder = Path(context.environment["CLUSTERRUN_HOME"], "sweeps", sweep_id)
+    folder.mkdir(mode=0o700, parents=True)
+    document = {"sweep_id": sweep_id, "name": "train", "spec": record["spec"], "points": points}
+    document |= {"submitted_at": record["submitted_at"], "search": search, "format": 1}
+    (folder / "sweep.json").write_text(json.dumps(document))
+    shown = context("sweep", "results", sweep_id, "--json")
+    assert shown.code == 0, shown.err
+    assert [row["state"] for row in json.loads(shown.out)["results"]] == ["FAILED"]

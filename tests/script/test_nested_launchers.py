@@ -111,13 +111,6 @@ def test_what_was_typed_before_a_launcher_stays_in_the_line_and_counts_more(
     )
 
 
-def test_shapes_stay_in_the_line_and_say_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    command = ("torchrun", "--nproc_per_node", "2", "t.py")
-    asked = spec(tmp_path, *command, nodes=2, gpus=2, shapes="2x2 1x2")
-    assert refusal(asked)[1] == "clusterrun submit --shapes '2x2 1x2' t.py"
-
-
 @pytest.mark.parametrize(
     ("typed", "wish", "on_slurm"),
     [

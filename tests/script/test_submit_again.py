@@ -22,7 +22,6 @@ SPECIAL: dict[str, Any] = {
     "min_nodes": 2,
     "template": "/t.j2",
     "gpu_type": "h100",
-    "shapes": "4x8 2x8,time=8h",
     "environment": (("TOKEN", "secret"), ("HOME", "/h")),
     "cluster": Cluster.LOCAL,
     "mount": ("/data:/data:ro", "/scratch"),

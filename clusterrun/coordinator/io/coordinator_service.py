@@ -250,8 +250,6 @@ class CoordinatorService:
         except OSError:
             pass
         self._reports.arrive(own_id(self._environment))
-        if self._orders.shape >= 0:
-            self._scheduler().drop_shapes(self._orders.shape)
         dead = (self._supervisor.dead_since, self._supervisor.dead) if self._supervisor else (None, None)
         # This event precedes later ones: an end that comes first would erase the attempts from the record.
         self._driver.first_of_all(first_claim(epoch, state, *dead))

@@ -110,8 +110,6 @@ class ReportFiles:
         if waited.get("job_id") == job_id and isinstance(excluded, list):
             self.successor(job_id, tuple(map(str, excluded)))
             self.no_next()
-        elif self._orders.shape >= 0 and not os.path.exists(self._paths.successor):
-            self.successor(job_id, ())  # the run begins in this one of several jobs
 
     def notice(self, order: WriteNotice) -> None:
         values = {"why": order.why, "at": time.time(), "until": order.until}

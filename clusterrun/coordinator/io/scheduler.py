@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from clusterrun.coordinator import actions, events, slurm_job
 from clusterrun.coordinator.io.run_directory import ReportFiles
-from clusterrun.model.contract import SHAPE_MARK
 from clusterrun.model.frozen import Any
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Orders
@@ -183,38 +182,6 @@ class Scheduler:
                 self._commands.later(at - steady(), again)
 
         return retry_or_pass_on
-
-    def drop_shapes(self, shape: int) -> None:
-        """Cancel the jobs that offered the run other shapes than this one.
-
-        Wait for an unreachable controller. A job that starts before that ends by itself.
-        """
-
-        def on_answer(answer: CommandDone) -> None:
-            if answer.why:
-                self._note(f"the jobs of other shapes end when they start: {answer.why}")
-
-        def looked(answer: CommandDone) -> None:
-            rows = [line.split("|", 1) for line in answer.lines if "|" in line]
-            others = [job_id for job_id, comment in rows if self._is_other(comment, shape)]
-            if answer.why or not others:
-                unless_away(answer)
-                return
-            jobs = " and ".join(others)
-            self._note(f"the run begins here, so job {jobs} of another shape is cancelled")
-            self._commands.run(("scancel", *others), _LOOK_SECONDS, unless_away)
-
-        def look() -> None:
-            self._commands.run(("squeue", "-h", "--me", "-o", "%i|%k"), _LOOK_SECONDS, looked)
-
-        unless_away = self._unless_away(look, on_answer)
-        look()
-
-    def _is_other(self, comment: str, shape: int) -> bool:
-        marks = comment.split()
-        ours = any(word.startswith(f"clusterrun:{self._run_id}:") for word in marks)
-        shapes = [word for word in marks if word.startswith(SHAPE_MARK)]
-        return ours and bool(shapes) and shapes[0] != f"{SHAPE_MARK}{shape}"
 
 
 def _number(answer: CommandDone) -> tuple[str, str]:
