@@ -185,9 +185,11 @@ class RankProcesses:
             if not has_handler or proc.is_shell(process.pid):
                 pending += _programs_of(process, number)
         if self.per_node and number not in contract.TERMINATE_SIGNALS:
-            signalled = {process.pid for process in (*self._processes, *catching)}
-            ranks = self._launched_ranks(signalled)
-            catching += [process for process in ranks if proc.catches(process.pid, number)]
+            launchers = {process.pid for process in (*self._processes, *catching)}
+            for process in [child for pid in launchers for child in proc.children(pid)]:
+                is_rank = process.pid not in launchers and _LOCAL_RANK in proc.environment(process.pid)
+                if is_rank and proc.catches(process.pid, number):
+                    catching.append(process)
         if number == signal.SIGTERM:
             self._term(catching)
         for process in catching if number != signal.SIGTERM else ():
@@ -234,13 +236,6 @@ class RankProcesses:
             programs += started
             shells += [process.pid for process in started if proc.is_shell(process.pid)]
         return programs
-
-    def _launched_ranks(self, launchers: set[int]) -> list[proc.Process]:
-        """Return the ranks that launchers started directly."""
-        started = [
-            process for pid in launchers for process in proc.children(pid) if process.pid not in launchers
-        ]
-        return [process for process in started if _LOCAL_RANK in proc.environment(process.pid)]
 
     def reap(self, wall: float) -> list[ToCoordinator]:
         """Reap all children, and return the ends of ranks among them, with their last output."""

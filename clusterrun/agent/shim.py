@@ -87,7 +87,10 @@ class _Guard:
             looked = now if self._stopped is None else steady()  # stopping them takes its time
             for fd, _ in ready:
                 if fd == self._woken:
-                    self._signals()
+                    for number in os.read(self._woken, 4096):
+                        if number in _PASSED_ON and self._code is None:
+                            os.kill(self._agent, number)
+                    self._reap()
                 elif not self._listen():
                     poll.unregister(fd)
         return self._end()
@@ -125,12 +128,6 @@ class _Guard:
             elif word == "run":
                 self._run_id = value
         return bool(data)
-
-    def _signals(self) -> None:
-        for number in os.read(self._woken, 4096):
-            if number in _PASSED_ON and self._code is None:
-                os.kill(self._agent, number)
-        self._reap()
 
     def _reap(self) -> None:
         for child in ended_children():

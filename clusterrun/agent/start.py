@@ -61,7 +61,9 @@ def serve(
         raise
     orders, timeouts = orders.using(bootstrap.python, bootstrap.cwd), bootstrap.timeouts
     on_parents_death(os.getppid(), signal.SIGCONT)  # a stopped agent must notice the end of its shim too
-    _stand_alone()
+    # Detach from Slurm's step, so that this process cleans up after the ranks if Slurm kills the shim.
+    os.setsid()  # proctrack/pgid; proctrack/cgroup leaves nothing anyway
+    set_process_name(_NAME)  # with a space, for proctrack/linuxproc
     place = AgentPlace(node, name, environment, joined.connection.getsockname()[0])
     coordinator = joined.connection.getpeername()[:2]
     loop = EventLoop()
@@ -76,12 +78,6 @@ def serve(
     if machine.orphaned and orders.launch:
         _outlive(orders, paths, place, link, (coordinator,), served.told_to_end)
     return code
-
-
-def _stand_alone() -> None:
-    """Detach from Slurm's step, so that this process cleans up after the ranks if Slurm kills the shim."""
-    os.setsid()  # proctrack/pgid; proctrack/cgroup leaves nothing anyway
-    set_process_name(_NAME)  # with a space, for proctrack/linuxproc
 
 
 def _joined(node: int, name: str, shim: ShimLink) -> tuple[Joined, Bootstrap]:

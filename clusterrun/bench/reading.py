@@ -40,20 +40,16 @@ def report(text: str) -> SpeedLine | None:
         pairs = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]
         rates = {name: number for name, text in pairs if (number := _rate(text))}
         if "steps" in rates:
-            return _from(line, rates)
+            values = dict(_PAIR.findall(line))
+            others = [rates[name] for name in rates if name != "steps"]
+            return SpeedLine(
+                rates["steps"],
+                rates.get("samples", others[0] if others else 0.0),
+                _whole(values.get("steps", "")),
+                _whole(values.get("parameters", "")),
+                values.get("ran_as", ""),
+            )
     return None
-
-
-def _from(line: str, rates: dict[str, float]) -> SpeedLine:
-    values = dict(_PAIR.findall(line))
-    others = [rates[name] for name in rates if name != "steps"]
-    return SpeedLine(
-        rates["steps"],
-        rates.get("samples", others[0] if others else 0.0),
-        _whole(values.get("steps", "")),
-        _whole(values.get("parameters", "")),
-        values.get("ran_as", ""),
-    )
 
 
 def _rate(text: str) -> float:

@@ -137,15 +137,28 @@ def prepared(
     command_line: tuple[str, ...],
     options: dict[str, Any],
 ) -> Study:
+    from clusterrun.local.gpus import count_gpus
+
     command = _command(script, command_line)
     shipped = os.path.join(folder("jobs"), "train.py")
     is_shipped = _content(command[0], spec.cwd) == _content(shipped, spec.cwd)
     reference = command[0].endswith("train.py") and is_shipped
-    machine = _local_machine(context, spec)
+    if spec.cluster is not Cluster.LOCAL and not context.client().why_not():
+        machine = LocalMachine(False, 0, 0)
+    else:
+        machine = LocalMachine(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
     spec = _placed(replace(spec, command=command), machine, context)
     content, gpus = _content(command[0], spec.cwd), machine.gpus if machine.local else -1
     subject = StudySubject(spec, Growth(options["growth"]), reference, content, gpus)
-    strategies = _strategies(options["strategies"], subject)
+    text = options["strategies"]
+    strategies: tuple[str, ...]
+    if text is None:
+        strategies = ("single", "dp", "ddp") if subject.reference else (AS_IS,)
+    else:
+        strategies = read_strategies(text, subject.reference)
+        if not subject.reference and not names_strategy(subject.spec):
+            message = f"--strategies {text}: the script is not told which one it runs"
+            raise BadInput(message, "put {strategy} among its arguments, or in an --env NAME={strategy}")
     devices = spec.gpus or spec.ranks_per_node
     if options["worlds"]:
         worlds = read_worlds(options["worlds"])
@@ -173,14 +186,6 @@ def _content(first: str, cwd: str) -> str:
         return ""  # a module, a program on PATH, or an error that submitting reports
 
 
-def _local_machine(context: Context, spec: JobSpec) -> LocalMachine:
-    from clusterrun.local.gpus import count_gpus
-
-    if spec.cluster is not Cluster.LOCAL and not context.client().why_not():
-        return LocalMachine(False, 0, 0)
-    return LocalMachine(True, len(os.sched_getaffinity(0)), count_gpus(context.environ))
-
-
 def _placed(spec: JobSpec, machine: LocalMachine, context: Context) -> JobSpec:
     """Return ``spec`` with this machine's devices by default, and equal threads for every CPU rank."""
     if machine.local:
@@ -194,14 +199,3 @@ def _placed(spec: JobSpec, machine: LocalMachine, context: Context) -> JobSpec:
         return spec
     # A single rank would use all cores and each of several ranks one, so they could not be compared.
     return replace(spec, environment=(*spec.environment, (THREADS, str(max(1, spec.cpus_per_rank)))))
-
-
-def _strategies(text: str | None, subject: StudySubject) -> tuple[str, ...]:
-    """Return the strategies to compare. Raise ``BadInput`` if the script does not take a strategy."""
-    if text is None:
-        return ("single", "dp", "ddp") if subject.reference else (AS_IS,)
-    strategies = read_strategies(text, subject.reference)
-    if not subject.reference and not names_strategy(subject.spec):
-        message = f"--strategies {text}: the script is not told which one it runs"
-        raise BadInput(message, "put {strategy} among its arguments, or in an --env NAME={strategy}")
-    return strategies

@@ -138,7 +138,19 @@ def check(
       clusterrun check nodes
     """
     if read:
-        return _read_selftest(read)
+        remedy = "name a file of check --selftest-gpu"
+        try:
+            with open(read, encoding="utf-8") as file:
+                selftest = json.loads(file.read(MOST_BYTES))
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{read} cannot be read: {error}", remedy) from error
+        if not isinstance(selftest, dict) or not isinstance(selftest.get("format"), int):
+            raise BadInput(f"{read} is not a file of check --selftest-gpu", remedy)
+        if selftest["format"] > selftest_findings.FORMAT:
+            newest = selftest_findings.FORMAT
+            message = f"{read} has format {selftest['format']}; this clusterrun reads {newest}"
+            raise BadInput(message, "read it with the clusterrun that wrote it")
+        return _show_selftest(selftest)
     from clusterrun.api import launch
     from clusterrun.operations.context import Context
 
@@ -238,20 +250,6 @@ def _make_selftest(spec: JobSpec, path: str, anonymous: bool, has_other_output: 
     path = os.path.abspath(path or f"selftest-{selftest['run']}.json")
     write_whole(path, gpu_selftest.text_of(selftest, context, anonymous) + "\n")
     say(f"written: {path} (attach it to a report; clusterrun check --read {os.path.basename(path)} shows it)")
-    return _show_selftest(selftest)
-
-
-def _read_selftest(path: str) -> int:
-    try:
-        with open(path, encoding="utf-8") as file:
-            selftest = json.loads(file.read(MOST_BYTES))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {error}", "name a file of check --selftest-gpu") from error
-    if not isinstance(selftest, dict) or not isinstance(selftest.get("format"), int):
-        raise BadInput(f"{path} is not a file of check --selftest-gpu", "name a file of check --selftest-gpu")
-    if selftest["format"] > selftest_findings.FORMAT:
-        message = f"{path} has format {selftest['format']}; this clusterrun reads {selftest_findings.FORMAT}"
-        raise BadInput(message, "read it with the clusterrun that wrote it")
     return _show_selftest(selftest)
 
 

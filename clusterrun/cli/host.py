@@ -150,7 +150,12 @@ def _fetching(
     try:
         return _session(connection, changed, folder, f'o={box}; (umask 077; mkdir -p "$o") || exit 4; ')
     finally:
-        _fetch(connection, box, names)
+        for path, inside in names.items():
+            answer = connection.ask(command(f"o={box}; base64 < {inside}"), FETCH_SECONDS)
+            if answer.code == 0:
+                write_whole(os.path.abspath(path), base64.b64decode(answer.out), READABLE)
+                say(f"copied to {path}")
+        connection.ask(command(f"rm -rf {box}"), FETCH_SECONDS)
 
 
 def _moved(word: str, names: dict[str, str]) -> str:
@@ -161,15 +166,6 @@ def _moved(word: str, names: dict[str, str]) -> str:
     if equals and option.startswith("--") and value in names:
         return f"{option}={names[value]}"
     return shlex.quote(word)
-
-
-def _fetch(connection: SharedConnection, box: str, names: dict[str, str]) -> None:
-    for path, inside in names.items():
-        answer = connection.ask(command(f"o={box}; base64 < {inside}"), FETCH_SECONDS)
-        if answer.code == 0:
-            write_whole(os.path.abspath(path), base64.b64decode(answer.out), READABLE)
-            say(f"copied to {path}")
-    connection.ask(command(f"rm -rf {box}"), FETCH_SECONDS)
 
 
 def _forward(connection: SharedConnection, command_line: Sequence[str], command_of: CommandOf) -> int:

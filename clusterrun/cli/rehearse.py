@@ -97,7 +97,13 @@ def rehearse(
         raise click.UsageError("say what to rehearse: clusterrun rehearse train.py")
     names = _names(faults)
     slurm = options["cluster"] == "slurm"
-    _check_command(command, slurm, options)
+    from clusterrun.script.command_words import check_words
+    from clusterrun.script.nested_launchers import check_command
+
+    ranks_per_node = 0 if options["gpus"] else options["ranks_per_node"]
+    size = {"nodes": options["nodes"], "gpus": options["gpus"], "ranks_per_node": ranks_per_node}
+    spec = JobSpec(command, os.getcwd(), **size)
+    say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
     if slurm and not os.environ.get("SLURM_JOB_ID"):
         _in_new_allocation(duration.parse(budget), options)
     keep, folder = options["keep"], _folder(options["keep"], slurm)
@@ -179,17 +185,6 @@ def _names(text: str) -> tuple[str, ...]:
         if name not in known_names:
             raise BadInput(f"--faults: there is no fault {name}", f"give some of {','.join(known_names)}")
     return names
-
-
-def _check_command(command: tuple[str, ...], slurm: bool, options: dict[str, Any]) -> None:
-    """Refuse a command that ``submit`` refuses, before anything is copied. Raises ``BadInput``."""
-    from clusterrun.script.command_words import check_words
-    from clusterrun.script.nested_launchers import check_command
-
-    ranks_per_node = 0 if options["gpus"] else options["ranks_per_node"]
-    size = {"nodes": options["nodes"], "gpus": options["gpus"], "ranks_per_node": ranks_per_node}
-    spec = JobSpec(command, os.getcwd(), **size)
-    say(*check_words(spec, "rehearse"), *check_command(spec, slurm, "rehearse"))
 
 
 def _in_new_allocation(budget: int, options: dict[str, Any]) -> NoReturn:

@@ -169,7 +169,12 @@ class Coordinator:
             # The signal was for the agents of the previous launch. This agent was slow to leave.
             self._break(now, member, "it was being ended when it came")
         elif isinstance(message, messages.SignalSeen):
-            self._on_agent_signal(now, member, message.number)
+            if message.number in contract.TERMINATE_SIGNALS:
+                self._signalled[member.link] = signal.Signals(message.number).name
+                if self._lifecycle.live is not None:
+                    self._lifecycle.live.outcomes.got_signal.add(member.place)
+            some = not all(other.link in self._signalled for other in self._membership.linked())
+            self._signal(now, message.number, f"{member.name} got", some)
         elif isinstance(message, messages.SignalTaken):
             self._lifecycle.termination.taken(message.number, message.ranks)
         elif message.epoch > self._lifecycle.epoch:
@@ -210,15 +215,6 @@ class Coordinator:
     def _on_client_request(self, now: Now, event: events.ClientAsked) -> None:
         if self._lifecycle.watching is not None:
             self._lifecycle.heed(now, self._lifecycle.watching.asked(now, event))
-
-    def _on_agent_signal(self, now: Now, member: Member, number: int) -> None:
-        """Handle an agent's signal. A signal for the whole run reaches all agents."""
-        if number in contract.TERMINATE_SIGNALS:
-            self._signalled[member.link] = signal.Signals(number).name
-            if self._lifecycle.live is not None:
-                self._lifecycle.live.outcomes.got_signal.add(member.place)
-        some = not all(other.link in self._signalled for other in self._membership.linked())
-        self._signal(now, number, f"{member.name} got", some)
 
     def _on_own_signal(self, now: Now, event: SignalCame) -> None:
         is_terminals = event.number == signal.SIGHUP and not self._is_batch_job

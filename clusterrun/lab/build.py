@@ -44,8 +44,12 @@ def build(place: LabPlace, state: LabState) -> LabState:
         if state.spec.accounting:
             accounting.start(place, state)
         daemons.start_controller(place, state)
-        state = _boot_nodes(boot, place, state)
-    _await_idle(place, state)
+        nodes = state.layout.compute
+        process_by_host = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
+        state = replace(state, processes={**state.processes, **process_by_host})
+    limit = READY_SECONDS + state.spec.nodes * READY_SECONDS_PER_NODE
+    if not wait_for(lambda: idle_nodes(place, state) == state.spec.nodes, limit, 0.01):
+        raise LabError("the nodes did not become idle", daemons.tail(place.log / "slurmctld.log"))
     return replace(state, up=True)
 
 
@@ -82,12 +86,6 @@ def _boot_servers(boot: Boot, place: LabPlace, state: LabState) -> LabState:
     return state
 
 
-def _boot_nodes(boot: Boot, place: LabPlace, state: LabState) -> LabState:
-    nodes = state.layout.compute
-    process_by_host = dict(boot.ask(_hosts_request(place, state, nodes, with_slurmd=True), len(nodes)))
-    return replace(state, processes={**state.processes, **process_by_host})
-
-
 def _hosts_request(
     place: LabPlace, state: LabState, hosts: Iterable[Host], with_slurmd: bool
 ) -> dict[str, Any]:
@@ -109,21 +107,20 @@ def _shared(place: LabPlace) -> Iterator[Path]:
 
 
 def _host_request(place: LabPlace, state: LabState, host: Host, with_slurmd: bool) -> dict[str, Any]:
+    # Return the mounts of this host alone: its kernel log, and its part of the cgroups.
+    log = place.kernel_messages(host.name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    own = cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else []
     return {
         "name": host.name,
         "address": host.address,
         "link": host.link,
         "mac": host.mac,
         "router_mac": host.router_mac,
-        "binds": _binds(place, state, host),
+        "binds": [(str(log), "/dev/kmsg"), *own],
         "services": [daemons.slurmd_service(place, host.name)] if with_slurmd else [],
     }
-
-
-def _await_idle(place: LabPlace, state: LabState) -> None:
-    limit = READY_SECONDS + state.spec.nodes * READY_SECONDS_PER_NODE
-    if not wait_for(lambda: idle_nodes(place, state) == state.spec.nodes, limit, 0.01):
-        raise LabError("the nodes did not become idle", daemons.tail(place.log / "slurmctld.log"))
 
 
 def idle_nodes(place: LabPlace, state: LabState) -> int:
@@ -132,12 +129,3 @@ def idle_nodes(place: LabPlace, state: LabState) -> int:
     sinfo = ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
     answer = run([*inside, *sinfo], ASK_SECONDS, env=daemons.environment(place), cwd="/")
     return answer.out.split().count("idle")
-
-
-def _binds(place: LabPlace, state: LabState, host: Host) -> list[tuple[str, str]]:
-    """Return the mounts of this host alone: its kernel log, and its part of the cgroups."""
-    log = place.kernel_messages(host.name)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.touch()
-    own = cgroups.binds(place, host.name) if state.spec.proctrack is Proctrack.CGROUP else []
-    return [(str(log), "/dev/kmsg"), *own]

@@ -72,7 +72,21 @@ class Lab:
         needs.check(spec)
         self._claim()
         try:
-            self._build(spec)
+            ground = roots.choose_root(spec.slurm)
+            others = [read_state(LabPlace(folder)) for folder in self.place.folder.parent.iterdir()]
+            taken = {state.slot for state in others if state is not None}
+            state = LabState(
+                spec,
+                next((slot for slot in range(100) if slot not in taken), 0),
+                boot_id(),
+                os.getpid(),
+                slurm_version=ground.version,
+                root=ground.root,
+                graft=ground.graft,
+            )
+            write_state(self.place, state)
+            files.write_files(self.place, state)
+            write_state(self.place, build.build(self.place, state))
         except BaseException:
             self.down()
             raise
@@ -98,21 +112,6 @@ class Lab:
             self.place.folder.mkdir(mode=0o755)
         except FileExistsError as error:
             raise BadInput(f"the lab {self.name!r} is being started by somebody else") from error
-
-    def _build(self, spec: LabSpec) -> None:
-        ground = roots.choose_root(spec.slurm)
-        state = LabState(
-            spec,
-            _free_slot(self.place),
-            boot_id(),
-            os.getpid(),
-            slurm_version=ground.version,
-            root=ground.root,
-            graft=ground.graft,
-        )
-        write_state(self.place, state)
-        files.write_files(self.place, state)
-        write_state(self.place, build.build(self.place, state))
 
     def down(self, collected: bool = False) -> bool:
         """End the lab, or what is left of it. Return whether there was anything, once no process runs.
@@ -275,9 +274,3 @@ def _refuse_inside() -> None:
 
 def _word(value: str | int | bool) -> str:
     return "yes" if value is True else str(value)
-
-
-def _free_slot(place: LabPlace) -> int:
-    others = [read_state(LabPlace(folder)) for folder in place.folder.parent.iterdir()]
-    taken = {state.slot for state in others if state is not None}
-    return next((slot for slot in range(100) if slot not in taken), 0)

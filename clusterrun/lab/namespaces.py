@@ -77,17 +77,14 @@ class Boot:
         except TimeoutError:
             data, ancillary = b"", []
         if not data:
-            raise LabError("a host of the lab could not be made", self._last_words())
+            self._process.kill()
+            assert self._process.stderr is not None
+            raise LabError("a host of the lab could not be made", self._process.stderr.read().strip()[-500:])
         report = json.loads(data)
         if report["error"]:
             raise LabError(f"a host of the lab could not be made: {report['error']}")
         process: int = _CREDENTIALS.unpack(ancillary[0][2][: _CREDENTIALS.size])[0]
         return report["host"], process
-
-    def _last_words(self) -> str:
-        self._process.kill()
-        assert self._process.stderr is not None
-        return self._process.stderr.read().strip()[-500:]
 
 
 def enter(process: int, root: str = "") -> list[str]:

@@ -83,10 +83,24 @@ def _missing(spec: LabSpec) -> Iterator[tuple[str, str]]:
 
 
 def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
-    if "overlay" not in Path("/proc/filesystems").read_text() and not _loads("overlay"):
+    has_overlay = "overlay" in Path("/proc/filesystems").read_text()
+    if not has_overlay and not (os.geteuid() == 0 and _succeeds("modprobe", "overlay")):
         yield "the kernel has no overlay file system", "as root: modprobe overlay"
     if os.geteuid() != 0:
-        yield from _without_root(spec)
+        if not _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
+            yield (
+                "you are not root, and this user may not make user namespaces",
+                "run it with sudo, or allow them as root:\n"
+                "  sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000\n"
+                "  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0    (Ubuntu)",
+            )
+        for is_requested, option in (
+            (spec.proctrack is Proctrack.CGROUP, "--proctrack cgroup"),
+            (bool(spec.slurm), "--slurm"),
+            (spec.accounting, "--accounting"),
+        ):
+            if is_requested:
+                yield f"{option} needs root", "run it with sudo"
     elif not _succeeds("unshare", "--net", "--mount", "--pid", "--fork", "true"):
         yield (
             "this root may not make namespaces, as in most containers",
@@ -102,27 +116,6 @@ def _kernel(spec: LabSpec) -> Iterator[tuple[str, str]]:
 def unified_cgroups() -> bool:
     """Whether the kernel has cgroup version 2 alone: slurmd refuses it beside version 1."""
     return (CGROUPS / "cgroup.controllers").exists() and len(OWN_CGROUPS.read_text().splitlines()) == 1
-
-
-def _loads(module: str) -> bool:
-    return os.geteuid() == 0 and _succeeds("modprobe", module)
-
-
-def _without_root(spec: LabSpec) -> Iterator[tuple[str, str]]:
-    if not _succeeds("unshare", "--user", "--map-root-user", "--net", "true"):
-        yield (
-            "you are not root, and this user may not make user namespaces",
-            "run it with sudo, or allow them as root:\n"
-            "  sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000\n"
-            "  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0    (Ubuntu)",
-        )
-    for is_requested, option in (
-        (spec.proctrack is Proctrack.CGROUP, "--proctrack cgroup"),
-        (bool(spec.slurm), "--slurm"),
-        (spec.accounting, "--accounting"),
-    ):
-        if is_requested:
-            yield f"{option} needs root", "run it with sudo"
 
 
 def _succeeds(*argv: str) -> bool:

@@ -90,7 +90,14 @@ def make(suite: str, mirror: str, say: Callable[[str], None]) -> str:
         _debootstrap(suite, part, mirror)
         version = _version(["chroot", str(part), "slurmctld"])
         if _libc(part) < _libc(None):
-            _graft(part)
+            # Collect a suite's Slurm alone, with the libraries the machine lacks. A suite older than this
+            # machine cannot run the machine's Python, but this machine can run its Slurm: the collected files
+            # are laid over the machine's /usr in the lab.
+            for path in _slurm_files(part):
+                _copy(part, path)
+            for _ in range(LIBRARY_ROUNDS):  # a library copied may itself lack another
+                for path in _lacking_libraries(part):
+                    _copy(part, path)
         (part / VERSION_FILE).write_text(version + "\n")
         part.rename(final)
     except BaseException:
@@ -141,19 +148,6 @@ def _libc(root: Path | None) -> tuple[int, ...]:
     inside = ["chroot", str(root)] if root else []
     result = subprocess.run([*inside, "ldd", "--version"], capture_output=True, text=True, timeout=30)
     return tuple(int(part) for part in result.stdout.splitlines()[0].split()[-1].split("."))
-
-
-def _graft(root: Path) -> None:
-    """Collect a suite's Slurm alone, with the libraries the machine lacks.
-
-    A suite older than this machine cannot run the machine's Python, but this machine can run its
-    Slurm: the collected files are laid over the machine's /usr in the lab.
-    """
-    for path in _slurm_files(root):
-        _copy(root, path)
-    for _ in range(LIBRARY_ROUNDS):  # a library copied may itself lack another
-        for path in _lacking_libraries(root):
-            _copy(root, path)
 
 
 def _slurm_files(root: Path) -> Iterator[str]:

@@ -47,7 +47,14 @@ class Headings:
     def _make(self, rank: int, stream: str) -> bytes:
         node = rank // self._ranks_per_node
         if node >= len(self._names):
-            self._ask_for_names(time.monotonic())
+            # Query the names at once, then at growing intervals, since thousands of lines may arrive first.
+            now = time.monotonic()
+            if now >= self._ask_again:
+                self._names = [visible(name) for name in self._ask()]
+                self._width = max(map(len, self._names), default=0)
+                self._pause = min(ASK_EVERY, 2 * self._pause + 0.005)
+                self._ask_again = now + self._pause
+                self._unknown.clear()
         if (rank, stream) in self._unknown:
             return self._unknown[rank, stream]
         has_name = node < len(self._names)
@@ -56,17 +63,6 @@ class Headings:
         head = (label + _mark(stream)).encode()
         (self._made if has_name else self._unknown)[rank, stream] = head
         return head
-
-    def _ask_for_names(self, now: float) -> None:
-        """Query the names at once, then at growing intervals. Thousands of lines may arrive before
-        they are known.
-        """
-        if now >= self._ask_again:
-            self._names = [visible(name) for name in self._ask()]
-            self._width = max(map(len, self._names), default=0)
-            self._pause = min(ASK_EVERY, 2 * self._pause + 0.005)
-            self._ask_again = now + self._pause
-            self._unknown.clear()
 
     def of_many(self, ranks: set[int], stream: str) -> bytes:
         return (self._painted(f"[{folded(tuple(ranks))}]", min(ranks)) + _mark(stream)).encode()

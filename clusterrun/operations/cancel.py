@@ -62,9 +62,15 @@ def cancel(
     after = context.inquiry().statuses(ids, ask=silence is None, oldest=limit)
     silence = silence or queue.silence
     if silence and (queue.may_hold or not all(status.state.ended for status in after)):
-        raise _unsure(silence, after)
+        states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
+        message = f"{silence.seen}\n{states}; a job may still be in Slurm's queue"
+        again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
+        raise type(silence)(message, f"{REQUESTED}\nonce Slurm answers, type again: {again}")
     if away := queue.unreachable([status.run_id for status in after if not status.state.ended]):
-        raise _on_another_cluster(away)
+        messages = [f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in away]
+        too = f"clusterrun cancel {' '.join(run_id for run_id, _ in away)}"
+        remedy = f"to take its jobs from the queue too, on a login node of that cluster: {too}"
+        raise SchedulerError("\n".join(messages), f"{REQUESTED}\n{remedy}")
     return list(zip(before, after))
 
 
@@ -77,22 +83,6 @@ def _kill_wait(record: RunRecord, context: Context, override: float | None) -> f
 
 
 REQUESTED = "the run directory holds the request: a coordinator that runs, or starts later, ends its run"
-
-
-def _unsure(silence: SchedulerError, after: Sequence[RunStatus]) -> SchedulerError:
-    """Return the error for runs whose jobs may live on, since Slurm did not answer."""
-    states = ", ".join(f"{status.run_id} is {status.state.value}" for status in after)
-    message = f"{silence.seen}\n{states}; a job may still be in Slurm's queue"
-    again = f"clusterrun cancel {' '.join(status.run_id for status in after)}"
-    return type(silence)(message, f"{REQUESTED}\nonce Slurm answers, type again: {again}")
-
-
-def _on_another_cluster(runs: Sequence[tuple[str, str]]) -> SchedulerError:
-    """Return the error for runs whose jobs belong to other clusters, which this Slurm cannot end."""
-    messages = [f"{run_id} is not ended: its jobs are on the cluster {name}" for run_id, name in runs]
-    too = f"clusterrun cancel {' '.join(run_id for run_id, _ in runs)}"
-    remedy = f"to take its jobs from the queue too, on a login node of that cluster: {too}"
-    return SchedulerError("\n".join(messages), f"{REQUESTED}\n{remedy}")
 
 
 def _may_queue_jobs(record: RunRecord) -> bool:

@@ -207,7 +207,11 @@ class _ReasonsToKeep:
 
     def _slurm(self, status: RunStatus, record: RunRecord) -> str:
         """Return why a run in a job of Slurm may not be removed; '' if it may."""
-        jobs = self._known_jobs()
+        if self._jobs is None:
+            news = self._context.jobs().jobs()
+            self._silent = bool(news.failure)
+            self._jobs = self._context.matching(news.rows)
+        jobs = self._jobs
         waiting = self._context.store.further_jobs(status.run_id).waiting
         alive = [row for row in jobs.of(record, waiting) if not row.state.ended]
         if alive:
@@ -220,10 +224,3 @@ class _ReasonsToKeep:
         if elsewhere:
             return f"its jobs are on the cluster {elsewhere}, and its last heartbeat is less than a day old"
         return "Slurm did not confirm its end, and its last heartbeat is less than a day old"
-
-    def _known_jobs(self) -> Jobs:
-        if self._jobs is None:
-            news = self._context.jobs().jobs()
-            self._silent = bool(news.failure)
-            self._jobs = self._context.matching(news.rows)
-        return self._jobs

@@ -80,7 +80,12 @@ class Relay:
             if key.fileobj == self._incoming:
                 self._read_frames()
             elif key.fileobj == self._outgoing:
-                self._write_frames()
+                try:
+                    del self._leaving[: os.write(self._outgoing, self._leaving[:CHUNK_BYTES])]
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    self.over = True
             elif key.fileobj is self._listener:
                 self._accept()
             elif key.data in self._channels:
@@ -168,14 +173,6 @@ class Relay:
         self._count += 1
         self._channels[self._count] = Channel(connection)
         self.send(OPEN, self._count)
-
-    def _write_frames(self) -> None:
-        try:
-            del self._leaving[: os.write(self._outgoing, self._leaving[:CHUNK_BYTES])]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.over = True
 
     def _serve(self, number: int, events: int) -> None:
         """Read from and write to a connection that is ready."""

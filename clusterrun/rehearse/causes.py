@@ -299,7 +299,14 @@ def _what_differs(
         return Discovery(cause, what, remedy, fault_run.made(), difference.step)
     if difference.part == "unseen":
         return unknown(f"{what}; all else that can be seen is equal before", OWN_ROWS, fault_run.made())
-    return _unexplained(difference, head, fault_run)
+    message = f"{head}{PARTS[difference.part]} after it (rank {difference.rank})"
+    remedy = f"{OWN_STATE}, {OWN_GRADIENTS}"
+    if difference.detail:
+        message, remedy = (
+            f"{message}; {difference.detail}",
+            OWN_GRADIENTS if difference.detail == SAME_LOSS else OWN_STATE,
+        )
+    return unknown(f"{message}; all else that can be seen is equal", remedy, fault_run.made())
 
 
 def _order(difference: FirstDifference, what: str, fault_run: FaultRun, count: tuple[int, int]) -> Discovery:
@@ -316,18 +323,6 @@ def _order(difference: FirstDifference, what: str, fault_run: FaultRun, count: t
     if LOST_GRADIENT in difference.detail:
         remedy = "save only right after optimizer.step(), where no gradient is accumulated"
     return Discovery(Cause.DATA, what + counts, remedy, fault_run.made(), difference.step)
-
-
-def _unexplained(difference: FirstDifference, head: str, fault_run: FaultRun) -> Discovery:
-    """Only the weights differ after a step; its loss tells where to look."""
-    message = f"{head}{PARTS[difference.part]} after it (rank {difference.rank})"
-    remedy = f"{OWN_STATE}, {OWN_GRADIENTS}"
-    if difference.detail:
-        message, remedy = (
-            f"{message}; {difference.detail}",
-            OWN_GRADIENTS if difference.detail == SAME_LOSS else OWN_STATE,
-        )
-    return unknown(f"{message}; all else that can be seen is equal", remedy, fault_run.made())
 
 
 def _random(difference: FirstDifference, head: str, fault_run: FaultRun) -> Discovery:

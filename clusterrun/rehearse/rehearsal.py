@@ -155,7 +155,14 @@ class Rehearsal:
         blind = next((trace.blind for trace in first.ranks.values() if trace.blind), "")
         if blind:
             self._tell(f"not all of this script can be seen: {blind}")
-        self._refuse_escapes(first)
+        inside = os.path.realpath(self._runs.folder) + os.sep
+        for save in first.saves:
+            if not os.path.realpath(save.path).startswith(inside):
+                raise BadInput(
+                    f"the script writes its checkpoints to {save.path}, outside of its working directory:"
+                    " the runs of a rehearsal would disturb each other, and your own checkpoints",
+                    "give the script a relative path for its checkpoints",
+                )
         for name, size in made(self._runs.spec.cwd, os.path.join(self._runs.folder, "control-1"), first):
             notice = f"the script makes {name} of {control_runs.amount(size)} in its working directory"
             self._tell(f"{notice}, and so does each run: quicker if it lies here before")
@@ -185,17 +192,6 @@ class Rehearsal:
             time.sleep(3 * LOOK_EVERY)
         self._runs.finish(run)
         return read(attempt), run.status()
-
-    def _refuse_escapes(self, life: Start) -> None:
-        """Refuse files outside of the copy, which all runs would share. Raises ``BadInput``."""
-        inside = os.path.realpath(self._runs.folder) + os.sep
-        for save in life.saves:
-            if not os.path.realpath(save.path).startswith(inside):
-                raise BadInput(
-                    f"the script writes its checkpoints to {save.path}, outside of its working directory:"
-                    " the runs of a rehearsal would disturb each other, and your own checkpoints",
-                    "give the script a relative path for its checkpoints",
-                )
 
     # --- a fault ---
 

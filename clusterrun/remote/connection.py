@@ -220,7 +220,13 @@ REFUSED = "Session open refused by peer"
 def explained(name: str, target: str, errors: str) -> tuple[str, str]:
     """Return message and remedy for the ``errors`` that ssh printed about ``target`` (called ``name``)."""
     if changed := re.search(r"[Hh]ost key for (\S+) has changed", errors):
-        return _other_key(name, changed[1], errors)
+        offending = re.search(r"Offending \S+ key in (.+):\d+", errors)
+        file = f" -f {shlex.quote(offending[1])}" if offending else ""
+        return (
+            f"the host key of {name} is not the one known: it was set up anew, or somebody stands in between",
+            "ask its administrators or look at what they publish; if the new key is right: "
+            f"ssh-keygen{file} -R {shlex.quote(changed[1])}",
+        )
     for pattern, message, remedy in _KNOWN:
         if re.search(pattern, errors):
             return message.format(name=name, target=target), remedy.format(
@@ -255,13 +261,3 @@ _KNOWN = (
         "its sshd has AllowTcpForwarding off, or the port here is in use: --local PORT takes another one",
     ),
 )
-
-
-def _other_key(name: str, known_as: str, errors: str) -> tuple[str, str]:
-    offending = re.search(r"Offending \S+ key in (.+):\d+", errors)
-    file = f" -f {shlex.quote(offending[1])}" if offending else ""
-    return (
-        f"the host key of {name} is not the one known: it was set up anew, or somebody stands in between",
-        "ask its administrators or look at what they publish; if the new key is right: "
-        f"ssh-keygen{file} -R {shlex.quote(known_as)}",
-    )

@@ -70,7 +70,12 @@ def _session(
         while relay.greeting is None and not relay.over and time.monotonic() < end:
             relay.turn(1.0)
         if relay.greeting is not None:
-            _tell_open(relay.greeting, remote_port, tell)
+            address = f"127.0.0.1:{remote_port.local}"
+            print(address, flush=True)
+            limits = "which listens for its own machine alone; Ctrl-C ends it"
+            tell(f"http://{address} is {remote_port}, {limits}")
+            if relay.greeting:
+                tell(f"nothing listens there yet ({relay.greeting}): every connection tries anew")
             relay.listen(listener)
             _carry(relay, remote_port, tell)
     except KeyboardInterrupt:
@@ -79,14 +84,6 @@ def _session(
         relay.close()
         code = process.end(END_SECONDS)
     return None if interrupted else code
-
-
-def _tell_open(greeting: str, remote_port: RemotePort, tell: Callable[[str], None]) -> None:
-    address = f"127.0.0.1:{remote_port.local}"
-    print(address, flush=True)
-    tell(f"http://{address} is {remote_port}, which listens for its own machine alone; Ctrl-C ends it")
-    if greeting:
-        tell(f"nothing listens there yet ({greeting}): every connection tries anew")
 
 
 def _carry(relay: Relay, remote_port: RemotePort, tell: Callable[[str], None]) -> None:

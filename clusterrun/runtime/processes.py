@@ -84,7 +84,14 @@ def start_all(programs: Sequence[Program]) -> list[int]:
     run then. An execution that takes longer than 5 s (a slow file system) counts as started. Its failure
     would show as exit code 127.
     """
-    foreign = _foreign_descriptors()
+    # The descriptors that children would inherit. Python's own descriptors are closed on exec.
+    foreign = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                foreign.append(int(name))
+        except OSError:  # the descriptor of the listing itself
+            pass
     prepared = [_PreparedProgram(program, foreign) for program in programs]
     reports, report = os.pipe2(os.O_CLOEXEC)
     try:
@@ -127,18 +134,6 @@ class _PreparedProgram:
         self.environment = {os.fsencode(name): os.fsencode(value) for name, value in program.environment}
         self.execute = os.execve if b"/" in self.argv[0] else os.execvpe
         self.foreign = foreign
-
-
-def _foreign_descriptors() -> list[int]:
-    """Return the descriptors that children would inherit. Python's own descriptors are closed on exec."""
-    descriptors = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if int(name) > 2 and os.get_inheritable(int(name)):
-                descriptors.append(int(name))
-        except OSError:  # the descriptor of the listing itself
-            pass
-    return descriptors
 
 
 def _become(prepared: _PreparedProgram, parent: int, report: int, number: int) -> None:

@@ -70,11 +70,6 @@ def container_of(spec: JobSpec, cluster: Cluster, runtimes: Sequence[str], run_d
     outermost = [path for path in needed if not any(path.startswith(top.rstrip("/") + "/") for top in needed)]
     targets = {own_mount.target for own_mount in own}
     mounts = (*(Mount(path, path) for path in outermost if path not in targets), *own)
-    _check_mounts(runtime, mounts)
-    return Container(image, runtime, mounts)
-
-
-def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
     for bind in mounts:
         for path in (bind.source, bind.target):
             wrong = next((character for character in path if character in TABLE[runtime].refused), "")
@@ -85,6 +80,7 @@ def _check_mounts(runtime: str, mounts: Sequence[Mount]) -> None:
         if bind.read_only and not TABLE[runtime].read_only:
             problem = f"--mount {bind.source}:{bind.target}:ro: {runtime} mounts nothing read-only"
             raise BadInput(problem, "leave :ro out")
+    return Container(image, runtime, mounts)
 
 
 def description(container: Container) -> str:
@@ -127,7 +123,15 @@ def _tried(orders: Orders, torch: bool, environ: Mapping[str, str], run: Run) ->
         return [f"the image {container.image!r} could not be run: {error.seen}"]
     version, has_torch = answered(completed)
     if not version:
-        return _not_answered(container, python, completed)
+        message = completed.err.strip()[-300:]
+        mounted = tuple(bind.target.rstrip("/") + "/" for bind in container.mounts)
+        if python.startswith("/") and python.startswith(mounted):
+            return []  # a mount provides it
+        if _NO_PROGRAM.search(message):
+            remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
+            raise BadInput(f"the image {container.image!r} has no {python!r}: {message}", remedy)
+        message = message or "it printed nothing"
+        return [f"the image {container.image!r} could not be run on this machine: {message}"]
     if version < LEAST_PYTHON:
         problem = f"{python!r} in the image {container.image!r} is Python {version[0]}.{version[1]}"
         raise BadInput(problem, "ranks need Python 3.9 or newer: name another one in the image with --python")
@@ -140,16 +144,3 @@ def answered(completed: system.Completed) -> tuple[tuple[int, ...], bool]:
     """Return the version that a Python printed for ``QUESTION`` (empty if none), and whether it has torch."""
     match = re.fullmatch(r"(\d+) (\d+) (True|False)", completed.out.strip())
     return ((int(match[1]), int(match[2])), match[3] == "True") if match else ((), False)
-
-
-def _not_answered(container: Container, python: str, completed: system.Completed) -> list[str]:
-    message = completed.err.strip()[-300:]
-    mounted = tuple(bind.target.rstrip("/") + "/" for bind in container.mounts)
-    if python.startswith("/") and python.startswith(mounted):
-        return []  # a mount provides it
-    if _NO_PROGRAM.search(message):
-        remedy = "its ranks are started by a Python of 3.9 or newer: name the image's with --python"
-        raise BadInput(f"the image {container.image!r} has no {python!r}: {message}", remedy)
-    return [
-        f"the image {container.image!r} could not be run on this machine: {message or 'it printed nothing'}"
-    ]

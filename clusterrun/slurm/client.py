@@ -314,7 +314,13 @@ class SlurmClient:
         """Cancel jobs. A job that has already ended is not an error. Raises as ``jobs`` does."""
         if not job_ids:
             return
-        completed = self._tried(("scancel", *_in_few_words(job_ids)))
+        # The tasks of an array become one argument, ``41_[0-3,7]``: scancel sends one message per argument.
+        arrays: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            array, _, task = job_id.partition("_")
+            arrays.setdefault(array if task else job_id, []).append(job_id)
+        words = [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
+        completed = self._tried(("scancel", *words))
         messages = [line for line in completed.err.splitlines() if line.strip()]
         over = sbatch_errors.ENDED_ALREADY
         rest = [line for line in messages if not any(phrase in line.lower() for phrase in over)]
@@ -371,17 +377,6 @@ def _found(rows: Sequence[JobRow], token: str) -> str:
 
 def _ago(seconds: int) -> str:
     return f"now-{seconds}seconds" if seconds > 0 else "now"
-
-
-def _in_few_words(job_ids: Sequence[str]) -> list[str]:
-    """Join the tasks of an array into one argument, ``41_[0-3,7]``. scancel sends one message per
-    argument.
-    """
-    arrays: dict[str, list[str]] = {}
-    for job_id in job_ids:
-        array, _, task = job_id.partition("_")
-        arrays.setdefault(array if task else job_id, []).append(job_id)
-    return [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
 
 
 def _mark() -> str:

@@ -48,7 +48,14 @@ def send(
         remedy = "try again in a while; `scontrol ping` says whether the controller is up."
         remedy += " To run on this machine instead: --cluster local"
         raise SchedulerError(f"Slurm does not answer, nothing was queued: {answer.said}", remedy)
-    return _refused(slurm, token, partition, answer.said)
+    row = sbatch_errors.refusal(answer.said)
+    if row is None or not row.sure:
+        with suppress(SchedulerError):
+            if job_id := slurm.find(token):
+                return job_id
+    remedy = row.remedy if row else "see man sbatch, or ask the site's staff"
+    offer = _offer(slurm, partition) if row and row.offer else ""
+    raise SchedulerError(f"Slurm refused the job: {answer.said}", "\n".join(filter(None, (remedy, offer))))
 
 
 def _asked(slurm: SlurmClient, argv: Sequence[str], cwd: str, log: Log) -> SubmitAnswer:
@@ -81,18 +88,6 @@ def _look(slurm: SlurmClient, token: str, message: str, clock: Clock, log: Log) 
     remedy = "nothing is submitted again; `clusterrun status` finds the job if it is there. Look yourself:"
     remedy += f" squeue --me --states=all --format='%i %T %k' | grep {token}"
     raise SchedulerUnreachable(problem, remedy)
-
-
-def _refused(slurm: SlurmClient, token: str, partition: str, message: str) -> str:
-    """Raise the refusal. Search the queue first if the message is unknown and may be no refusal."""
-    row = sbatch_errors.refusal(message)
-    if row is None or not row.sure:
-        with suppress(SchedulerError):
-            if job_id := slurm.find(token):
-                return job_id
-    remedy = row.remedy if row else "see man sbatch, or ask the site's staff"
-    offer = _offer(slurm, partition) if row and row.offer else ""
-    raise SchedulerError(f"Slurm refused the job: {message}", "\n".join(filter(None, (remedy, offer))))
 
 
 def _offer(slurm: SlurmClient, partition_name: str) -> str:

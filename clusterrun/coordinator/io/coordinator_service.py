@@ -130,9 +130,6 @@ class CoordinatorService:
     def _to_scheduler(self, order: Any) -> None:
         if isinstance(order, actions.AskJob):
             self._look_for_cancel()  # the client writes that file before it calls the scheduler
-        self._scheduler().carry_out(order)
-
-    def _scheduler(self) -> Scheduler:
         if self._slurm is None:  # load it when it is first needed, which is after the launch
             from clusterrun.coordinator.io.scheduler import Scheduler
             from clusterrun.coordinator.slurm_job import SlurmJob
@@ -141,7 +138,7 @@ class CoordinatorService:
             job = SlurmJob(*job_of(self._environment), self._began_wall)
             note, happened = self._note, self._happened
             self._slurm = Scheduler(self._commands(), job, self._orders, self._reports, note, happened)
-        return self._slurm
+        self._slurm.carry_out(order)
 
     def _commands(self) -> CommandRunner:
         from clusterrun.runtime.commands import CommandRunner

@@ -52,7 +52,12 @@ def opened(
     """
     gc.freeze()  # loaded modules stay
     gc.enable()
-    open_files = _raise_open_files()
+    # Raise the limit of open files, since there may be 1,250 agents.
+    open_files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):
+        pass
     address = reachable(names) if orders.launch else _LOOPBACK
     try:
         epoch = patiently(lambda: highest_attempt(paths)) + 1
@@ -118,13 +123,3 @@ def _names(orders: Orders, environment: Mapping[str, str]) -> tuple[str, ...]:
         return expand(environment.get("SLURM_JOB_NODELIST", ""))
     except ClusterrunError:
         return ()
-
-
-def _raise_open_files() -> int:
-    """Raise the limit of open files, since there may be 1,250 agents. Return the old soft limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):
-        pass
-    return soft

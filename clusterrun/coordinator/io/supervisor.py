@@ -91,7 +91,10 @@ class _Supervisor:
     def run(self) -> int:
         while True:
             self._begin()
-            self._guard()
+            while self._code is None:
+                self._wait(_LONGEST_WAIT)
+                self._hear()
+                self._look()
             self._hear()
             if _WELL in self._reports:
                 self._clear(steady())
@@ -107,7 +110,12 @@ class _Supervisor:
                 os.kill(pid, signal.SIGCONT)
             self._clear(self._dead_since + contract.LEASE_SECONDS + contract.KILL_SECONDS, again)
             if not again:
-                return self._as_it_ended()
+                code = self._code or 1
+                if code < 0:
+                    if -code in PASSED_ON:
+                        signal.signal(-code, signal.SIG_DFL)
+                    os.kill(os.getpid(), -code)
+                return code if code > 0 else 128 - code
 
     def _begin(self) -> None:
         self._code, self._reports, self._life_at = None, b"", None
@@ -135,12 +143,6 @@ class _Supervisor:
         code = self._coordinate(news)
         news.is_done()
         return code
-
-    def _guard(self) -> None:
-        while self._code is None:
-            self._wait(_LONGEST_WAIT)
-            self._hear()
-            self._look()
 
     def _look(self) -> None:
         """Kill a coordinator that gives no sign of life. It may be stopped, or hang in a file system."""
@@ -194,14 +196,6 @@ class _Supervisor:
             for pid in children:
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, so the process id is still valid
             self._wait(_LOOK_SECONDS)
-
-    def _as_it_ended(self) -> int:
-        code = self._code or 1
-        if code < 0:
-            if -code in PASSED_ON:
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        return code if code > 0 else 128 - code
 
 
 def _children_of(pid: int) -> list[int]:

@@ -48,23 +48,18 @@ def rule(table: CallTable) -> list[Hypothesis]:
     facts = {"root": root, "aborted": tuple(sorted(aborted))}
     if not sides:
         return _records_agree(table, facts) if aborted else []
-    return [_of_sides(sides, facts)]
+    smallest = min(sides, key=lambda side: size_in_bytes(side[0]))
+    recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
+    smaller = {*smallest[1], *aborted} - recorded
+    whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
+    culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
+    return [Hypothesis("different calls at the end", CERTAINTY, culprits, {**facts, "sides": whole})]
 
 
 def _failed_in_call(table: CallTable, root: Error) -> bool:
     """Whether the first error was raised within a call of torch.distributed."""
     rank = table.by_rank.get(root.rank)
     return rank is not None and rank.call.function != ""
-
-
-def _of_sides(sides: Sequence[tuple[Call, tuple[int, ...]]], facts: dict[str, Any]) -> Hypothesis:
-    """The records differ. A rank that aborted left none: it had called the smallest."""
-    smallest = min(sides, key=lambda side: size_in_bytes(side[0]))
-    recorded = {rank for call, ranks in sides if call is not smallest[0] for rank in ranks}
-    smaller = {*smallest[1], *facts["aborted"]} - recorded
-    whole = [(call, tuple(sorted(smaller)) if call is smallest[0] else ranks) for call, ranks in sides]
-    culprits = RankVote({rank: call.comparable for call, ranks in whole for rank in ranks}).suspects
-    return Hypothesis("different calls at the end", CERTAINTY, culprits, {**facts, "sides": whole})
 
 
 def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:

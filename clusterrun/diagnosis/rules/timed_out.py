@@ -9,7 +9,6 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import Doing
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import WORLD, WatchdogLines, is_timeout
@@ -36,7 +35,17 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if lines.stuck:
         culprits = lines.stuck if len(lines.stuck) == 1 else ()
         return [Hypothesis("stuck watchdog", CERTAINTY, culprits, {"stuck": lines.stuck})]
-    return _of_gloo(table, run, lines)
+    # gloo's message names no collective. A monitored barrier lists the absent ranks.
+    facts: dict[str, object] = {"waiting": tuple(sorted(lines.timed_out))}
+    silent = () if run.per_node else tuple(sorted({*range(len(run.nodes))} - lines.spoke))
+    for kind, ranks in (
+        ("absent from barrier", lines.absent),
+        ("silent at time-out", silent if len(silent) == 1 else ()),
+        ("outside at time-out", outside_of_calls(table)),
+    ):
+        if ranks:
+            return [Hypothesis(kind, CERTAINTY, ranks, facts)]
+    return [Hypothesis("gloo timed out", CERTAINTY, (), facts)]
 
 
 def _of_watchdogs(lines: WatchdogLines, size: int) -> list[Hypothesis]:
@@ -73,20 +82,6 @@ def _absent(lines: WatchdogLines, group: str, waits: dict[int, Call], newest: in
     silent = [rank for rank in others if group not in lines.begun.get(rank, {})]
     others_answer = any(rank in lines.begun for rank in others) and 2 * len(silent) < size
     return [*behind, *(silent if len(silent) == 1 or others_answer else ())]
-
-
-def _of_gloo(table: CallTable, run: Remains, lines: WatchdogLines) -> list[Hypothesis]:
-    """gloo's message names no collective. A monitored barrier lists who did not come."""
-    facts: dict[str, object] = {"waiting": tuple(sorted(lines.timed_out))}
-    silent = () if run.per_node else tuple(sorted({*range(len(run.nodes))} - lines.spoke))
-    for kind, culprits in (
-        ("absent from barrier", lines.absent),
-        ("silent at time-out", silent if len(silent) == 1 else ()),
-        ("outside at time-out", outside_of_calls(table)),
-    ):
-        if culprits:
-            return [Hypothesis(kind, CERTAINTY, culprits, facts)]
-    return [Hypothesis("gloo timed out", CERTAINTY, (), facts)]
 
 
 def outside_of_calls(table: CallTable) -> tuple[int, ...]:

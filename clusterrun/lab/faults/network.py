@@ -109,7 +109,8 @@ def _slow_link(site: LabSite, fault: Fault) -> Fault:
     site.first(fault.get("to"))
     rate, burst = _rate(fault)
     _refuse_beside(site, fault, "slow")
-    number = _free_class(site)
+    taken = {int(fault.get("number")) for fault in site.state.faults if fault.kind == "slow-link"}
+    number = next(number for number in range(1, len(taken) + 2) if number not in taken)
     for cable, sender in _ways(site, fault):
         if not _pairs_at(site, cable):
             site.router("tc", "qdisc", "replace", "dev", cable, "root", "handle", "1:", "htb", "default", "0")
@@ -130,11 +131,6 @@ def _ways(site: LabSite, fault: Fault) -> list[tuple[str, str]]:
 
 def _filter(cable: str, number: int) -> list[str]:
     return ["dev", cable, "parent", "1:", "protocol", "ip", "pref", str(number)]
-
-
-def _free_class(site: LabSite) -> int:
-    taken = {int(fault.get("number")) for fault in site.state.faults if fault.kind == "slow-link"}
-    return next(number for number in range(1, len(taken) + 2) if number not in taken)
 
 
 def _pairs_at(site: LabSite, cable: str, but: Fault | None = None) -> list[Fault]:

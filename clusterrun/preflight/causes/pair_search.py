@@ -270,7 +270,12 @@ class Search:
         ]
         for node in silent if len(self._ring) > 1 else ():
             tests.meet(node, works.place or self._present)
-        for spare in self._wanted_spares(works, tests):
+        # Test the spares that may have to replace a node and were tested less than it was.
+        bad = {*works.faulty, *works.unsteady}
+        places = len(works.undetermined) + sum(node in bad for node in self._ring)
+        spares = [spare for spare in self._spares if spare in self._present and spare not in bad]
+        spares.sort(key=lambda spare: (spare not in works.place, spare in works.answers.failed_with))
+        for spare in [spare for spare in spares[:places] if self._answered[spare] < TESTS_OF_A_SPARE]:
             tests.meet(spare, self._neighbours(works) + list(works.place) or list(self._present))
         if self._planned:
             return
@@ -284,23 +289,12 @@ class Search:
                     tests.meet(node, leaders)
 
         if len(self._present) <= FEW_NODES and works.bad_links():
-            self._look_around(tests, works)
-
-    def _look_around(self, tests: Round, works: PairExplanation) -> None:
-        """Test the ends of a bad link with all others: a second bad link would fail the next check."""
-        ends = dict.fromkeys(node for bad_link in works.bad_links() for node in bad_link)
-        for node in (*ends, *tests.free) if ends else ():
-            if node in works.place and (node in ends or tests.links):
-                group = works.groups[works.place[node]]
-                tests.meet(node, [other for other in group if not self._tries[link(node, other)]])
-
-    def _wanted_spares(self, works: PairExplanation, tests: Round) -> list[int]:
-        """Return spares that may have to replace a node and were tested less than it was."""
-        bad = {*works.faulty, *works.unsteady}
-        places = len(works.undetermined) + sum(node in bad for node in self._ring)
-        spares = [spare for spare in self._spares if spare in self._present and spare not in bad]
-        spares.sort(key=lambda spare: (spare not in works.place, spare in works.answers.failed_with))
-        return [spare for spare in spares[:places] if self._answered[spare] < TESTS_OF_A_SPARE]
+            # Test the ends of a bad link with all others: a second bad link would fail the next check.
+            ends = dict.fromkeys(node for bad_link in works.bad_links() for node in bad_link)
+            for node in (*ends, *tests.free) if ends else ():
+                if node in works.place and (node in ends or tests.links):
+                    group = works.groups[works.place[node]]
+                    tests.meet(node, [other for other in group if not self._tries[link(node, other)]])
 
     def _neighbours(self, works: PairExplanation) -> list[int]:
         """Return the proven neighbours of nodes that may be replaced. Their spares will talk to them."""

@@ -136,7 +136,19 @@ class PairExplanation:
                 self.explains[cause].append(ends)
         self.leads: dict[Cause, float] = {}
         self.beats_chance: dict[Cause, bool] = {}
-        self._find_causes()
+        likelier = math.log(min(MOST_LIKELIER, LIKELIER_PER_NODE * max(1, len(self.nodes))))
+        cover = Cover(self.explains, self._saving)
+        for cause in cover.chosen:
+            over_chance, over_causes = cover.leads(cause)
+            self.beats_chance[cause] = over_chance >= self.sure
+            if cause.kind == "cut":
+                # The whole group may be faulty instead. Then its tests passed by luck.
+                group = self.groups[cause.who[0]]
+                luck = sum(self.answers.passes[node] for node in group) / 2 * self.failure
+                all_faulty = len(group) * self.price_of_link + luck
+                over_causes = min(over_causes, all_faulty - self.price_of_node - RARE_CUT)
+            # Other causes need less distance than chance.
+            self.leads[cause] = min(over_chance, over_causes + self.sure - likelier)
         self.blamed = {cause for cause, lead in self.leads.items() if lead >= sure}
         self.unsteady = [cause.who[0] for cause in self.blamed if cause.kind == "unsteady"]
         self.rivals: dict[int, list[Rival]] = {}
@@ -219,21 +231,6 @@ class PairExplanation:
             in_spite = passes * math.log((1 - self.noise) / (1 - rate))
             savings.append(times * math.log(rate / self.noise) - in_spite)
         return max(savings) - self.price_of_link
-
-    def _find_causes(self) -> None:
-        likelier = math.log(min(MOST_LIKELIER, LIKELIER_PER_NODE * max(1, len(self.nodes))))
-        cover = Cover(self.explains, self._saving)
-        for cause in cover.chosen:
-            over_chance, over_causes = cover.leads(cause)
-            self.beats_chance[cause] = over_chance >= self.sure
-            if cause.kind == "cut":
-                # The whole group may be faulty instead. Then its tests passed by luck.
-                group = self.groups[cause.who[0]]
-                luck = sum(self.answers.passes[node] for node in group) / 2 * self.failure
-                all_faulty = len(group) * self.price_of_link + luck
-                over_causes = min(over_causes, all_faulty - self.price_of_node - RARE_CUT)
-            # Other causes need less distance than chance.
-            self.leads[cause] = min(over_chance, over_causes + self.sure - likelier)
 
     # --- results ---
 

@@ -74,18 +74,14 @@ class _Explanation:
         self.groups: list[tuple[int, ...]] = []
         self.explains: dict[WayCause, list[Way]] = {}
         if self.failed:
-            self._find_groups(tests)
+            components = Components()
+            doubtful = self.failed.keys() | {test.ends for test in tests if not test.works}
+            for a, b in (test.ends for test in tests):
+                if (a, b) not in doubtful and (b, a) not in doubtful:
+                    components.join(a, b)
+            nodes = sorted({node for test in tests for node in test.ends})
+            self.groups = [group for group in components.of(nodes) if len(group) > 1]
             self._add_candidates(tests)
-
-    def _find_groups(self, tests: Sequence[WayTest]) -> None:
-        """Join the nodes between which both ways work."""
-        components = Components()
-        doubtful = self.failed.keys() | {test.ends for test in tests if not test.works}
-        for a, b in (test.ends for test in tests):
-            if (a, b) not in doubtful and (b, a) not in doubtful:
-                components.join(a, b)
-        nodes = sorted({node for test in tests for node in test.ends})
-        self.groups = [group for group in components.of(nodes) if len(group) > 1]
 
     def _add_candidates(self, tests: Sequence[WayTest]) -> None:
         suspects = {node for ends in self.failed for node in ends}

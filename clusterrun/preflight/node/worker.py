@@ -123,32 +123,27 @@ class Worker:
             home = self._environment.get("HOME", "")
             self._running[number] = RunningChecks(task, self._run_dir, home, self._watch)
         elif isinstance(task, tasks.ListenTask):
-            self._answer(number, self._start_listener(task))
+            if self._listener is not None:
+                self._listener.close()
+            listener = self._listener = Listener(task.nonce, self._watch)
+            topology = self._environment.get(_TOPOLOGY, "")
+            ports, udp_port = listener.ports, listener.udp_port
+            self._answer(number, tasks.ListenAnswer(interfaces(), ports, udp_port, time.time(), topology))
         elif isinstance(task, tasks.DialTask):
             heard = self._listener.heard if self._listener else set()
             self._running[number] = RunningDial(task, heard, self._watch)
         elif isinstance(task, tasks.ThroughTask):
             self._running[number] = self._remotes.through(task)
         elif isinstance(task, tasks.ExchangeTask):
-            self._running[number] = self._start_exchange(task)
+            if task.targets:
+                if self._exchange is not None:
+                    self._exchange.end()
+                self._exchange = MessageExchange(task, self._watch)
+            self._running[number] = RunningExchange(task, self._exchange, self._listener)
         elif isinstance(task, tasks.StartTorch):
             self._torch_worker.start(number, task)
         elif isinstance(task, tasks.GroupTask):
             self._torch_worker.test(number, task)
-
-    def _start_listener(self, task: tasks.ListenTask) -> tasks.ListenAnswer:
-        if self._listener is not None:
-            self._listener.close()
-        listener = self._listener = Listener(task.nonce, self._watch)
-        topology = self._environment.get(_TOPOLOGY, "")
-        return tasks.ListenAnswer(interfaces(), listener.ports, listener.udp_port, time.time(), topology)
-
-    def _start_exchange(self, task: tasks.ExchangeTask) -> RunningExchange:
-        if task.targets:
-            if self._exchange is not None:
-                self._exchange.end()
-            self._exchange = MessageExchange(task, self._watch)
-        return RunningExchange(task, self._exchange, self._listener)
 
     def _answer(self, number: int, value: tasks.Answer) -> None:
         line = json.dumps({"number": number, "body": tasks.message_text(value)}) + "\n"

@@ -36,7 +36,15 @@ class StateCalls:
             self._note_calls(scalers.GradScaler, "scaler")
         self._note_calls(torch.nn.Module, "model")
         self._note_calls(torch.optim.Optimizer, "optimizer")
-        self._note_random()
+        for what, name, method in (
+            ("python", "random", "setstate"),
+            ("numpy", "numpy.random", "set_state"),
+            ("torch", "torch", "set_rng_state"),
+            ("torch", "torch.random", "set_rng_state"),
+        ):
+            if name in sys.modules:
+                real = getattr(sys.modules[name], method)
+                setattr(sys.modules[name], method, self._noting(real, what, "set"))
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -58,18 +66,6 @@ class StateCalls:
         """Report once per line of the script which state is taken or loaded there."""
         for name in {"state_dict", "load_state_dict"} & vars(kind).keys():
             setattr(kind, name, self._noting(getattr(kind, name), what, name))
-
-    def _note_random(self) -> None:
-        """Report which random state is set, except by torch's own functions, which set it for a moment."""
-        for what, name, method in (
-            ("python", "random", "setstate"),
-            ("numpy", "numpy.random", "set_state"),
-            ("torch", "torch", "set_rng_state"),
-            ("torch", "torch.random", "set_rng_state"),
-        ):
-            if name in sys.modules:
-                real = getattr(sys.modules[name], method)
-                setattr(sys.modules[name], method, self._noting(real, what, "set"))
 
     def _noting(self, real: Any, what: str, name: str) -> Any:
         def watched(*args: Any, **more: Any) -> Any:
