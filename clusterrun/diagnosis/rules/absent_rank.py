@@ -6,13 +6,15 @@ than before. ``CallTable.patience`` says how long that is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from clusterrun.diagnosis.calls import PATIENCE, USUAL, CallTable, roots
+from clusterrun.diagnosis.calls import PATIENCE, STOPPED, USUAL, CallTable, roots
 from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
 from clusterrun.diagnosis.explain_rank import reason
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, other_half, reasons, verb_s, waited
 
 CERTAINTY = 60
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
@@ -102,3 +104,92 @@ def _in_new_group(table: CallTable, late: Sequence[RankSnapshot]) -> list[Hypoth
     culprits = tuple(inside) if len(making) > len(inside) else ()
     facts = {"making": tuple(making), "inside": tuple(inside)}
     return [Hypothesis("not in new_group", CERTAINTY, culprits, facts)]
+
+
+def _explain_may_come(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    late = hypothesis.facts["late"]
+    sentence = f"the others wait for {ranks_in_words(late)}, which may yet come"
+    return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, late)))
+
+
+def _explain_never_arrived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks = [table.of(rank) for rank in hypothesis.culprits]
+    whys = {rank.rank: reason(rank).why for rank in ranks}
+    on = f" on {ranks[0].node}" if len({rank.node for rank in ranks}) == 1 else ""
+    waits = [wait for wait in table.waits if ranks[0].rank in wait.missing]
+    did = f" hold{verb_s(ranks)} the others up"
+    if waits:
+        # A collective says more than a send.
+        wait = max(waits, key=lambda wait: wait.sequence > 0)
+        did = f" never came to {wait.title}" if wait.sequence else f" never called {other_half(wait)}"
+        if table.by_stacks and wait.peer < 0:
+            verb = "has" if len(ranks) == 1 else "have"
+            did = f" {verb} not come to {wait.operation}"
+    sentence = f"{ranks_in_words(whys)}{on}{did}: {_all_whys(whys)}"
+    late = [
+        f"rank {rank} on {table.of(rank).node} has not come either: {reason(table.of(rank)).why}"
+        for rank in hypothesis.facts["late_too"]
+    ]
+    remedies = list(dict.fromkeys(reason(rank).remedy for rank in ranks))[:MOST_LINES]
+    remedy = "; ".join([*remedies, *_meant_for_some(table, ranks)])
+    return blame(table, Verdict.NEVER_ARRIVED, sentence, whys, remedy, (*waited(table), *late[:MOST_LINES]))
+
+
+def _all_whys(whys: Mapping[int, str]) -> str:
+    (first, why), *others = whys.items()
+    if not others:
+        return why
+    if {other for _, other in others} == {why}:
+        return f"{_named_why(first, why)}, the others too"
+    more = f"; {len(whys) - MOST_LINES} more" if len(whys) > MOST_LINES else ""
+    return "; ".join(_named_why(rank, why) for rank, why in list(whys.items())[:MOST_LINES]) + more
+
+
+def _named_why(rank: int, why: str) -> str:
+    it, _, does = why.partition(" ")
+    return f"rank {rank} {does}" if it == "it" else f"rank {rank}: {why}"
+
+
+def _meant_for_some(table: CallTable, ranks: Sequence[RankSnapshot]) -> list[str]:
+    """Few have come, and the many that have not are in one line: perhaps the call is not meant for them."""
+    lines = {rank.location.line for rank in ranks}
+    is_held = any(rank.works or rank.state in STOPPED for rank in ranks)
+    if not table.waits or len(table.waits) > len(ranks) or len(lines) > 1 or "" in lines or is_held:
+        return []
+    inside = [wait.rank for wait in table.waits]
+    where = f"{table.waits[0].operation}{at_place(table, *inside)}"
+    return [f"or is {where} called by {ranks_in_words(inside)} only, where every rank must call it?"]
+
+
+def _explain_silent_node(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    culprits = tuple(Culprit(-1, node, why) for node, why in table.mute)
+    nodes = ", ".join(node for node, _ in table.mute)
+    sentence = f"the others wait for {ranks_in_words(hypothesis.facts['missing'])}; {nodes} did not answer"
+    remedy = "is that node alive? sinfo -R, and clusterrun check"
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), waited(table), remedy)
+
+
+def _explain_not_in_new_group(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    making, inside = hypothesis.facts["making"], hypothesis.facts["inside"]
+    meets = table.location(making[0]).operation
+    operation = table.wait_by_rank[inside[0]].operation
+    are = "it is" if len(inside) == 1 else "they are"
+    sentence = (
+        f"{ranks_in_words(making)} wait in {meets}{at_place(table, *making)} for {ranks_in_words(inside)}, "
+    )
+    sentence += f"and {are} in {operation}{at_place(table, *inside)}"
+    sentence += "" if hypothesis.culprits else ": nothing shows which of the two is wrong"
+    whys = {}
+    for rank in hypothesis.culprits:
+        place = f"{table.wait_by_rank[rank].operation}{at_place(table, rank)}"
+        whys[rank] = f"it is in {place} and has not called {meets}"
+    remedy = f"every rank must call {meets}, members of the new group or not, in the same order"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
+
+
+EXPLANATIONS = {
+    "may come": _explain_may_come,
+    "never arrived": _explain_never_arrived,
+    "node is silent": _explain_silent_node,
+    "not in new_group": _explain_not_in_new_group,
+}

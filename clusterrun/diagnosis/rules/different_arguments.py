@@ -10,9 +10,12 @@ from collections import Counter
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_sizes import SIZES
 from clusterrun.diagnosis.stacks import line_of
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote, one_only
+from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, verb_s
 
 ALL_TO_ALL = "all_to_all_single"
 OBJECT_LIST = "broadcast_object_list"
@@ -129,3 +132,77 @@ def _tags(table: CallTable) -> list[Hypothesis]:
         if receiver.call.peer == sender.rank and receiver.call.tag != sender.call.tag:
             return [Hypothesis("different tags", CERTAINTY, (sender.rank, receiver.rank))]
     return []
+
+
+def _explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[int, list[int]]] = hypothesis.facts["sides"]
+    call = table.wait_by_rank[sides[0][1][0]]
+    lines = [
+        f"{ranks_in_words(ranks)} name{verb_s(ranks)} rank {root}{at_place(table, *ranks)}"
+        for root, ranks in sides
+    ]
+    sentence = f"ranks name different roots of {call.title}: {'; '.join(lines)}"
+    sentence += "" if hypothesis.culprits else "; nothing shows which is right"
+    whys = {}
+    for rank in hypothesis.culprits:
+        root = table.wait_by_rank[rank].root
+        whys[rank] = f"it names rank {root} as the root of {call.operation}{at_place(table, rank)}"
+    remedy = f"let every rank give {call.operation} the same root (src, dst)"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
+
+
+def _explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sender, receiver = map(table.of, hypothesis.culprits)
+    sent, wanted = sender.call.tag, receiver.call.tag
+    sentence = f"rank {sender.rank} sends with tag {sent} what rank {receiver.rank} wants with tag {wanted}"
+    sends_it = f"it sends to rank {receiver.rank} with tag {sent}{at_place(table, sender.rank)}"
+    receives = f"it receives from rank {sender.rank} with tag {wanted}{at_place(table, receiver.rank)}"
+    remedy = "let both ends of a send and its recv name the same tag"
+    return blame(table, Verdict.MISMATCH, sentence, {sender.rank: sends_it, receiver.rank: receives}, remedy)
+
+
+def _explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    (sender, receiver), splits = hypothesis.facts["pair"], hypothesis.facts["splits"]
+    sent, expected = splits[sender][receiver], splits[receiver][table.size + sender]
+    sentence = (
+        f"ranks give all_to_all_single splits that do not agree: rank {sender} sends {sent} rows to rank "
+    )
+    sentence += f"{receiver}, which expects {expected}"
+    why = "its input or output splits do not fit those of the others"
+    whys = {rank: f"{why}{at_place(table, rank)}" for rank in hypothesis.culprits}
+    lines = [
+        f"rank {rank} sends {list(its[: table.size])} and expects {list(its[table.size :])}"
+        for rank, its in list(splits.items())[: 2 * MOST_LINES]
+    ]
+    remedy = "input_split_sizes[j] of rank i must be output_split_sizes[i] of rank j"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, lines)
+
+
+def _explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
+    lines = [
+        f"{ranks_in_words(ranks)} pass{'es' if len(ranks) == 1 else ''} {length} objects"
+        for length, ranks in sides
+    ]
+    sentence = f"ranks give broadcast_object_list lists of different length: {', '.join(lines)}"
+    sentence += f"; its root is rank {root}" if root >= 0 else ""
+    whys = {
+        rank: f"its list has {length} objects, that of others {sides[0][0]}"
+        for length, ranks in sides[1:]
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    remedy = "every rank passes a list of the root's length, for example [None] * n"
+    evidence = tuple(run.quoted(error) for error in run.errors if SIZES.search(error.text))
+    return Diagnosis(Verdict.MISMATCH, sentence, run.culprits(whys), (), evidence[:1], remedy)
+
+
+EXPLANATIONS = {
+    "different roots": _explain_different_roots,
+    "different tags": _explain_different_tags,
+    "different splits": _explain_different_splits,
+}
+
+END_EXPLANATIONS = {
+    "different lists": _explain_different_lists,
+}

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import at_place, blame
+from clusterrun.model.frozen import replace
 
 CERTAINTY = 80
 
@@ -32,3 +35,26 @@ def different_calls(table: CallTable) -> list[tuple[Call, tuple[int, ...]]]:
         if not vote.is_unanimous:
             differing.append([(calls[ranks[0]], ranks) for _, ranks in vote.sides])
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
+
+
+def _explain_different_collectives(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+    lines = [
+        f"{ranks_in_words(ranks)} called {call.arguments}{at_place(table, *ranks)}" for call, ranks in sides
+    ]
+    rest = "; ".join(f"{ranks_in_words(ranks)} {call.arguments}" for call, ranks in sides[1:])
+    sentence = f"ranks called different collectives: {lines[0]}, {rest}"
+    whys = {}
+    for rank in (rank for _, ranks in sides for rank in ranks if rank in hypothesis.culprits):
+        mine = next(call for call, ranks in sides if rank in ranks)
+        other, others = next((call, ranks) for call, ranks in sides if rank not in ranks)
+        where = f"where {ranks_in_words(others)} called {other.arguments}"
+        whys[rank] = f"it called {mine.arguments}{at_place(table, rank)} {where}"
+    remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
+    where = replace(sides[0][0], operation="collective").title
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, [f"{where}: {line}" for line in lines])
+
+
+EXPLANATIONS = {
+    "different collectives": _explain_different_collectives,
+}

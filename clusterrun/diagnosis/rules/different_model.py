@@ -7,8 +7,10 @@ import re
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import mismatch
 from clusterrun.model.states import State
 
 CERTAINTY = 82
@@ -28,3 +30,24 @@ def rule(table: CallTable) -> list[Hypothesis]:
     vote = RankVote(counts)
     culprits = () if run.per_node else vote.odd
     return [Hypothesis("different models", CERTAINTY, culprits, {"root": root, "sides": vote.sides})]
+
+
+def _explain_different_models(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    sides = hypothesis.facts["sides"]
+    usual = sides[0][0]
+    whys = {
+        rank: f"its model has {number} parameters, those of others {usual}"
+        for number, ranks in sides
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    lines = [
+        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for number, ranks in sides
+    ]
+    sentence = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
+    return mismatch(run, hypothesis.facts["root"], sentence, whys)
+
+
+END_EXPLANATIONS = {
+    "different models": _explain_different_models,
+}

@@ -10,7 +10,9 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import GPU_WAIT, SOME_WAIT, STORE_WAIT, Doing
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, blame, verb_s
 
 CERTAINTY = 55
 # A wait for the store, and one whose native frames do not tell a collective from a receive.
@@ -41,3 +43,29 @@ def _is_of_all(table: CallTable, wait: Call) -> bool:
     """Whether a call is known to take all ranks."""
     rank = table.of(wait.rank)
     return wait.peer < 0 and (rank.call.is_of_all or rank.location.doing is Doing.RENDEZVOUS)
+
+
+def _explain_different_places(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+    lines = []
+    for call, ranks in sides[:MOST_LINES]:
+        lines.append(f"{ranks_in_words(ranks)} wait{verb_s(ranks)} in {call.operation} at {call.line}")
+    sentence = "ranks wait for each other in different calls: " + "; ".join(lines)
+    usual_call, usual_ranks = sides[0]
+    usual = f"{ranks_in_words(usual_ranks)} wait{verb_s(usual_ranks)} in "
+    usual += f"{usual_call.operation} at {usual_call.line}"
+    whys = {
+        rank: f"it waits in {call.operation} at {call.line}, where {usual}"
+        for call, ranks in sides[1:]
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    if not whys:
+        sentence += ": stacks alone do not show which of them is wrong"
+    remedy = (
+        "let every rank call the same collectives in the same order: compare the conditions of these lines"
+    )
+    return blame(table, Verdict.MISMATCH, sentence, whys, f"{remedy}. {MORE_IS_SEEN}")
+
+
+EXPLANATIONS = {"different places": _explain_different_places}

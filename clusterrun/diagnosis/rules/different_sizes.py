@@ -16,9 +16,12 @@ from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.different_collective import different_calls
-from clusterrun.diagnosis.verdict import Verdict, unfolded
+from clusterrun.diagnosis.stacks import short
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import mismatch
 from clusterrun.model.frozen import Any
 from clusterrun.model.states import State
 
@@ -174,3 +177,111 @@ def size_in_bytes(call: Call) -> int:
     shapes = re.findall(r"\[([\d, ]*)\]", call.sizes)
     total = sum(math.prod(map(int, shape.replace(",", " ").split())) for shape in shapes)
     return total * width.get(call.types.partition(",")[0], 4)
+
+
+def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
+    """Return the line of a rank that complained of sizes, or that was still in ``call`` at the end."""
+    errors = table.end.errors if table.end else ()
+    frames = [
+        error.frame for error in errors if error.rank == rank and error.frame and SIZES.search(error.text)
+    ]
+    seen = table.by_rank.get(rank)
+    if seen and call and seen.stacks.main and table.history[rank] and table.history[rank][-1] == call:
+        frames.append(seen.location.frame)
+    return f" at {short(frames[-1])}" if frames and frames[-1] else ""
+
+
+def _explain_different_calls(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root, sides = hypothesis.facts["root"], hypothesis.facts["sides"]
+    lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
+    number = f"collective {sides[0][0].sequence} of its group"
+    whys = {
+        rank: f"it called {call.arguments}{_line(table, rank, call)}, {number}"
+        for call, ranks in sides
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    sentence = f"ranks did not call the same collective: {'; '.join(lines)}"
+    remedy = ""
+    if not root.row or root.row.verdict is not Verdict.MISMATCH:
+        remedy = "let all ranks call the same collectives with equal shapes, and lists of equal length"
+    return mismatch(run, root, sentence, whys, remedy, [*lines, f"rank {root.rank}: {root.message}"])
+
+
+def _explain_smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root, called, together = (hypothesis.facts[name] for name in ("root", "called", "together"))
+    what = f"{called.operation} of {called.sizes} {called.types}" if called else ""
+    others = f"the others' {what}" if what else "what the others called"
+    others += _width(hypothesis.facts["pairs"])
+    whys = {
+        rank: f"it called something smaller than {others}{_line(table, rank)}" for rank in hypothesis.culprits
+    }
+    sentence = f"{ranks_in_words(whys)} did not call the same collective as {ranks_in_words(together)}"
+    calls = [f"{ranks_in_words(together)} called {what}"] if what else []
+    return mismatch(run, root, sentence, whys, "", [*calls, f"rank {root.rank}: {root.message}"])
+
+
+def _width(pairs: Sequence[tuple[int, int]]) -> str:
+    """Which type it may have been, if the rank expected a whole part of what it was sent."""
+    times = {sent // wanted for sent, wanted in pairs if wanted and sent % wanted == 0}
+    part = {2: "half", 4: "a quarter of", 8: "an eighth of"}.get(next(iter(times), 0), "")
+    if len(set(pairs)) != 1 or not part:
+        return ""
+    return f" ({part} the bytes: a type of {part} the width, or a smaller shape)"
+
+
+def _explain_sent_too_much(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    """A rank aborted, and nothing shows whether it, the sender or a third rank is wrong."""
+    root, called = hypothesis.facts["root"], hypothesis.facts.get("called")
+    together, agreeing = hypothesis.facts.get("together", ()), hypothesis.facts.get("agreeing", ())
+    sentence = f"{run.who(root.rank, root.inner)} was sent more than it expected"
+    evidence = [run.quoted(root)]
+    whys: dict[int, str] = {}
+    remedy = "compare the shapes and types that both ends of that call give"
+    if agreeing:
+        alike = hypothesis.facts["alike"]
+        others = [rank for rank in range(len(run.nodes)) if rank not in agreeing]
+        who = ranks_in_words(others) if others else "another rank"
+        sentence += f"{_line(table, root.rank)}: the records do not show by whom; {who} left no record of "
+        sentence += "what they called" if len(others) > 1 else "what it called"
+        evidence.insert(0, f"of that size is {alike.arguments}, which is in the records that are left")
+    elif together:
+        did = f"called {called.arguments}" if called else "called something larger"
+        sentence += f"{_line(table, root.rank)}; {ranks_in_words(together)} {did}"
+        if hypothesis.culprits:
+            aborted = ranks_in_words(hypothesis.facts["aborted"])
+            whys = dict.fromkeys(hypothesis.culprits, f"it {did}, and {aborted} expected less")
+        else:
+            sentence += ": the records do not show which of them is wrong"
+    else:
+        if called:  # In this call each pair of ranks has a size of its own.
+            sentence += f" in {called.operation}"
+            remedy = "compare what the ranks pass as input and output sizes there: each pair must agree"
+        sentence += f"{_line(table, root.rank)}: the records do not show whether it or the sender is wrong"
+    return mismatch(run, root, sentence, whys, remedy, evidence)
+
+
+def _explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root, call, usual = (hypothesis.facts[name] for name in ("root", "call", "usual"))
+    why = f"it called {call.arguments}, collective {call.sequence} "
+    why += f"of its group, where the others called it of {usual}, as it had before"
+    sentence = f"rank {call.rank} on {run.node(call.rank)} did not bring what the others expected: {why}"
+    return mismatch(run, root, sentence, {call.rank: why})
+
+
+def _explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root, there, here, calls = (hypothesis.facts[name] for name in ("root", "there", "here", "calls"))
+    (rank,) = hypothesis.culprits
+    operation = next(iter(calls)) if len(calls) == 1 else "collectives"
+    why = f"it was at {short(there)} where the others were in {operation} at {short(here)}"
+    sentence = f"rank {rank} on {run.node(rank)} did not call what the others called: {why}"
+    return mismatch(run, root, sentence, {rank: why})
+
+
+END_EXPLANATIONS = {
+    "different calls at the end": _explain_different_calls,
+    "called something smaller": _explain_smaller,
+    "sent too much": _explain_sent_too_much,
+    "changed its size": _explain_changed_its_size,
+    "stood elsewhere": _explain_stood_elsewhere,
+}

@@ -10,14 +10,26 @@ import signal
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error, was_killed
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.known_errors import meaning
-from clusterrun.diagnosis.printed_errors import last_message
+from clusterrun.diagnosis.known_errors import PEERS_REMEDY, KnownError, meaning
+from clusterrun.diagnosis.printed_errors import OURS, last_message
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import outside_of_calls
-from clusterrun.diagnosis.verdict import unfolded
+from clusterrun.diagnosis.solo_ranks import SILENCE
+from clusterrun.diagnosis.stacks import short
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words, unfolded
+from clusterrun.diagnosis.wording import MEMORY_REMEDY, MOST_CULPRITS, cut
+from clusterrun.model.frozen import replace
+from clusterrun.model.record import Failure
 from clusterrun.model.states import State
 
 CERTAINTY = 40
+_BROKEN = "a connection of it broke, and no rank had failed before it"
+_BROKEN_REMEDY = (
+    "what does that line talk to: a service, a store of files, another rank? "
+    "clusterrun check tests the network between the nodes"
+)
+_CODES = {124: "so does timeout(1) when the time that it was given is over"}
+_LEFT_REMEDY = "let every rank make the same collectives, and call destroy_process_group after the last one"
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _CLOSED = "Connection closed by peer"
 
@@ -68,3 +80,133 @@ def _who_left(table: CallTable, run: Remains) -> int:
     own = [error for error in run.errors if error.rank == failure.rank]
     closed = any(_CLOSED in error.text for error in own)
     return outside[0] if row and row.consequence and len(outside) == 1 and closed else -1
+
+
+def _explain_early_end(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    ended, together, failure = hypothesis.facts["ended"], hypothesis.facts["together"], run.failure
+    early = ranks_in_words(ended, run.noun)
+    odd = hypothesis.culprits
+    why = "it ended with exit code 0 while others waited for it"
+    remedy = "let all ranks make the same number of steps: uneven data, or an exit in one rank only"
+    if odd != ended:
+        remedy = "does only that rank come to that line? let all ranks make the same calls, or none"
+        why = f"it went on after {early} had ended with exit code 0"
+        frames = [error.frame for error in run.errors if error.rank == odd[0] and error.frame]
+        why += f", and failed at {short(frames[0])}" if frames else ""
+    culprits = tuple(Culprit(-1 if run.per_node else rank, run.node(rank), why) for rank in odd)
+    all_ended = ranks_in_words(together, run.noun)
+    evidence = []
+    if failure:
+        evidence.append(f"{all_ended} ended with exit code 0, then {run.who(failure.rank)} failed")
+    if ended != together:
+        evidence.append(f"of these, {early} alone was in the groups in which the others failed")
+    if failure and failure.peer:
+        evidence.append(f"its message names an address of {failure.peer}")
+    printed = {error.rank: error for error in run.errors if error.rank in odd and not error.is_consequence}
+    evidence += [
+        f"{run.name(rank)} had printed: {cut(error.message)}" for rank, error in sorted(printed.items())
+    ]
+    sentence = f"{early} ended with exit code 0 before the others"
+    return Diagnosis(Verdict.CRASHED, sentence, culprits[:MOST_CULPRITS], (), tuple(evidence), remedy)
+
+
+def _explain_left_the_group(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    (rank,) = hypothesis.culprits
+    at = table.line(rank)
+    why = f"it closed its connections and lived on; when it was asked to end, it was at {at}"
+    sentence = f"{run.who(rank)} left the group while the others still used it"
+    failed = run.failure.rank if run.failure else -1
+    own = [error for error in run.errors if error.rank == failed]
+    evidence = tuple(f"{run.name(error.rank)}: {error.message}" for error in own[:1])
+    return Diagnosis(Verdict.CRASHED, sentence, run.culprits({rank: why}), (), evidence, _LEFT_REMEDY)
+
+
+def _culprit_of(run: Remains, failure: Failure) -> Culprit:
+    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    return Culprit(-1 if run.per_node else failure.rank, failure.node, failure.why.removeprefix(f"{who} "))
+
+
+def _explain_killed_for_memory(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    failure = run.failure
+    if not failure:
+        return _explain_no_failure(table, run, hypothesis)
+    who = run.who(failure.rank) if failure.rank >= 0 else failure.node
+    evidence = (failure.why, *run.memory_notes)
+    sentence = f"{who} was killed because memory ran out"
+    return Diagnosis(
+        Verdict.OUT_OF_MEMORY, sentence, (_culprit_of(run, failure),), (), evidence, MEMORY_REMEDY
+    )
+
+
+def _explain_ended_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    """A rank or a node that failed, with what it printed last."""
+    failure = run.failure
+    if not failure:
+        return _explain_no_failure(table, run, hypothesis)
+    culprit = _culprit_of(run, failure)
+    if failure.rank < 0:
+        return Diagnosis(Verdict.CRASHED, failure.why, (culprit,), (), (), _node_remedy(failure))
+    remedy = f"clusterrun logs --rank {failure.rank} shows all that it printed"
+    if failure.code in KILLED:
+        remedy = "nothing there says that memory ran out: who sends kill -9, a script, a scheduler, a person,"
+        remedy += " or the kernel at a limit of processor time (ulimit -t)?"
+    last = last_message(failure.last_lines)
+    is_ours = any(line.startswith(OURS) and line.endswith(last) for line in failure.last_lines) and last != ""
+    own = [error for error in run.errors if error.rank == failure.rank]
+    row = meaning(last)
+    if row and row.consequence and not failure.peer and not was_killed(run):
+        row = _of_broken_connection(row)
+        if own:
+            culprit = replace(culprit, why=f"{culprit.why}; {own[0].message}")
+    cause = last if is_ours else row.cause if row else _CODES.get(failure.code, "")
+    sentence = failure.why + (f": {cause}" if cause else "")
+    name = run.name(failure.rank)
+    if is_ours:
+        evidence = [f"{failure.node}: {last}"]
+    elif own:
+        evidence = [f"{name}: {own[0].message}"]
+    else:
+        evidence = [f"{name} printed last: {cut(last)}" if last else f"{name} printed nothing"]
+    if failure.peer:
+        evidence.append(f"its message names an address of {failure.peer}")
+    if last and not own:
+        how = "" if is_ours else "it printed last: "
+        culprit = replace(culprit, why=f"{culprit.why}; {how}{cut(last)}")
+    remedy = row.remedy if row else remedy
+    return Diagnosis(Verdict.CRASHED, sentence, (culprit,), (), tuple(evidence), remedy)
+
+
+def _of_broken_connection(row: KnownError) -> KnownError:
+    """No rank failed before: what the rank lost need not be another rank."""
+    if row.remedy != PEERS_REMEDY:
+        return row
+    return replace(row, cause=_BROKEN, remedy=_BROKEN_REMEDY)
+
+
+def _node_remedy(failure: Failure) -> str:
+    if failure.node:
+        return "clusterrun report shows what the pre-flight check found; --exclude leaves a node out"
+    if "has expired" in failure.why:  # srun's message about a job that has ended
+        return "Slurm ended the job; where a node's prolog failed, sinfo -R shows such a node"
+    return "job.out in the run directory holds what the launcher said; --srun adds an option to it"
+
+
+def _explain_no_failure(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    prefix = f"{Verdict.ALONE.value}: "
+    alone = [note[len(prefix) :] for note in run.notes if note.startswith(prefix)]
+    if alone:
+        remedy = "clusterrun help frameworks says what a framework needs to join its ranks"
+        remedy += "" if alone[0].endswith(SILENCE) else SILENCE
+        return Diagnosis(Verdict.ALONE, alone[0], (), (), tuple(alone[1:]), remedy)
+    if run.state is State.COMPLETED:
+        return Diagnosis(Verdict.NOTHING, "the run ended well")
+    return Diagnosis(Verdict.NOT_RUNNING, run.reason or f"the run is {run.state.value}")
+
+
+END_EXPLANATIONS = {
+    "early end": _explain_early_end,
+    "left the group": _explain_left_the_group,
+    "killed for memory": _explain_killed_for_memory,
+    "ended rank": _explain_ended_rank,
+    "no failure": _explain_no_failure,
+}

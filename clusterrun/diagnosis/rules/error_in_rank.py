@@ -12,8 +12,16 @@ from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict
+from clusterrun.diagnosis.wording import MEMORY_REMEDY, MOST_CULPRITS, cut
+from clusterrun.model.states import State
 
 CERTAINTY = 60
+MOST_ALSO = 2
+MOST_NAMED = 8
+_CHILD_KILLED = re.compile(
+    r"is killed by signal: Killed|was killed by signal 9|terminated with signal SIGKILL"
+)
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -45,3 +53,66 @@ def _everywhere(run: Remains, root: Error, same: list[Error]) -> list[Error]:
     several = all(run.nodes.count(node) > 1 for node in nodes) or len(errors) == len(run.nodes) > 1
     is_whole = not run.per_node and several and meant == set(errors)
     return [error for _, error in sorted(errors.items())] if is_whole else []
+
+
+def _explain_error_in_rank(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root: Error = hypothesis.facts["root"]
+    everywhere: list[Error] = hypothesis.facts["everywhere"]
+    cause = f": {root.row.cause}" if root.row else ""
+    sentence = f"{run.who(root.rank, root.inner)} failed first{cause}"
+    if everywhere:
+        nodes = sorted({run.node(error.rank) for error in everywhere})
+        of = "" if len(everywhere) == len(run.nodes) else f" of {', '.join(nodes[:MOST_NAMED])}"
+        sentence = f"all {len(everywhere)} ranks{of} failed with the same error{cause}"
+    if run.state is State.COMPLETED:
+        sentence = f"the run ended with exit code 0, though {sentence}"
+    culprits = tuple(
+        Culprit(run.rank(error), run.node(error.rank), error.message) for error in everywhere or [root]
+    )
+    return _of_error(run, hypothesis, sentence, culprits[:MOST_CULPRITS])
+
+
+def _explain_file_system(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    """The node is to blame, or what several nodes share; no rank is."""
+    root: Error = hypothesis.facts["root"]
+    cause = root.row.cause if root.row else ""
+    nodes = sorted({run.node(error.rank) for error in run.errors if error.row is root.row})
+    where = f"on {nodes[0]}" if len(nodes) == 1 else f"that {', '.join(nodes[:MOST_NAMED])} use"
+    name = run.name(root.rank, root.inner)
+    culprits = (Culprit(-1, nodes[0], f"{cause}; {name} printed: {root.message}"),) if len(nodes) == 1 else ()
+    return _of_error(run, hypothesis, f"{cause} {where}: {name} met it first", culprits)
+
+
+def _of_error(
+    run: Remains, hypothesis: Hypothesis, sentence: str, culprits: tuple[Culprit, ...]
+) -> Diagnosis:
+    root: Error = hypothesis.facts["root"]
+    same: list[Error] = hypothesis.facts["same"]
+    verdict, remedy = Verdict.CRASHED, ""
+    if root.row:
+        verdict, remedy = root.row.verdict, root.row.remedy
+    else:
+        who = run.name(root.rank) if root.inner >= 0 else "it"
+        remedy = f"clusterrun logs --rank {root.rank} shows all that {who} printed"
+    memory = run.memory_notes if _CHILD_KILLED.search(root.text) else ()
+    if memory:
+        verdict, remedy = Verdict.OUT_OF_MEMORY, MEMORY_REMEDY
+    if run.state is State.COMPLETED:
+        remedy = "a pipe or a wrapper hides the exit code: set -o pipefail (bash), or let Python be the last "
+        remedy += "program that runs"
+    evidence = [run.quoted(root), *memory]
+    if same:
+        evidence.append(f"{run.several(same)} printed the same")
+    own = [error for error in run.errors if (error.rank, error.inner) == (root.rank, root.inner)]
+    also = [
+        error for error in own if error.text != root.text and not error.is_consequence and not error.survived
+    ]
+    name = run.name(root.rank, root.inner)
+    evidence += [f"{name} also printed: {cut(error.message)}" for error in also[-MOST_ALSO:]]
+    return Diagnosis(verdict, sentence, culprits, (), tuple(evidence), remedy)
+
+
+END_EXPLANATIONS = {
+    "error in rank": _explain_error_in_rank,
+    "file system": _explain_file_system,
+}

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.verdict import unfolded
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words, unfolded
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import at_place, blame
 
 # Below different calls, which are recorded; a wrong world or rank explains a wrong store and wrong groups.
 CERTAINTY = 75
@@ -116,3 +117,96 @@ def _contradicts(
     if name in groups:
         return groups[name] != members
     return is_made_now and other.rank in unfolded(members) and other.request.made > int(name)
+
+
+def _explain_other_world(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    worlds = hypothesis.facts["worlds"]
+    whys = {}
+    for rank in hypothesis.culprits:
+        request = table.of(rank).request
+        doing = (
+            f"it waits in init_process_group{at_place(table, rank)} for" if request.world else "it has joined"
+        )
+        whys[rank] = f"{doing} a world of {worlds[rank]} ranks, and was started as one of {request.started}"
+    first = hypothesis.culprits[0]
+    sentence = (
+        f"{ranks_in_words(whys)} asked init_process_group for a world of {worlds[first]} ranks; there are "
+    )
+    sentence += f"{table.of(first).request.started}"
+    remedy = "give init_process_group no rank and no world_size: it takes them from RANK and WORLD_SIZE"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
+
+
+def _explain_other_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    whys = {}
+    for rank in hypothesis.culprits:
+        asks = table.of(rank).request.asks
+        whys[rank] = f"it waits in init_process_group{at_place(table, rank)} as rank {asks}"
+    first = table.of(hypothesis.culprits[0])
+    same = [rank for rank in hypothesis.facts["asking"][first.request.asks] if rank != first.rank]
+    sentence = (
+        f"rank {first.rank} on {first.node} says in init_process_group that it is rank {first.request.asks}, "
+    )
+    sentence += f"as {ranks_in_words(same)} does"
+    remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, ())
+
+
+def _is_at(table: CallTable, rank: int) -> str:
+    line = table.line(rank)
+    return f"; it is at {line}" if line else ""
+
+
+def _explain_other_store(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides = hypothesis.facts["sides"]
+    (where, _), *others = sides
+    whys = {
+        rank: f"it looks for rank 0 at {address}, where the others look at {where}{_is_at(table, rank)}"
+        for address, ranks in others
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    listed = "; ".join(f"{ranks_in_words(ranks)} at {address}" for address, ranks in sides)
+    sentence = f"ranks wait for each other in init_process_group at different addresses: {listed}"
+    remedy = "leave MASTER_ADDR and MASTER_PORT as they are: every rank is given the same"
+    verdict = Verdict.MISMATCH if hypothesis.culprits else Verdict.UNDETERMINED
+    return blame(table, verdict, sentence, whys, remedy, ())
+
+
+def _explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    contradictions, groups = hypothesis.facts["contradictions"], hypothesis.facts["groups"]
+    remedy = "let every rank call new_group for all groups, its own or not, in the same order"
+    if not hypothesis.culprits:
+        rank, other, name = contradictions[0]
+        theirs = groups[other].get(name)
+        sentence = "ranks do not make the same groups in the same order: "
+        sentence += f"group {name} of rank {rank} has {_members(groups[rank][name])}"
+        sentence += (
+            f", that of rank {other} {_members(theirs)}"
+            if theirs
+            else f", and rank {other} made no such group"
+        )
+        return blame(table, Verdict.MISMATCH, sentence, {}, remedy, ())
+    (odd,) = hypothesis.culprits
+    one, two, name = next((pair for pair in contradictions if pair[0] != odd), contradictions[0])
+    other = one if one != odd else two
+    mine = groups[odd].get(name)
+    its = f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
+    why = f"{its}, where that of rank {other} is of {_members(groups[other].get(name, ''))}"
+    if not mine and table.of(other).request.makes:
+        why += f", which waits for it{at_place(table, other)}"
+    why += _is_at(table, odd)
+    sentence = f"rank {odd} on {table.of(odd).node} does not make the groups that the others make: {why}"
+    return blame(table, Verdict.MISMATCH, sentence, {odd: why}, remedy, ())
+
+
+def _members(ranks: str) -> str:
+    return ranks_in_words(unfolded(ranks))
+
+
+EXPLANATIONS = {
+    "other world": _explain_other_world,
+    "other rank": _explain_other_rank,
+    "other store": _explain_other_store,
+    "other groups": _explain_other_groups,
+}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import LOCK, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import at_place, blame, first_culprit, verb_s
 
 CERTAINTY = 48
 
@@ -21,3 +23,24 @@ def rule(table: CallTable) -> list[Hypothesis]:
     return (
         [Hypothesis("held lock", CERTAINTY, tuple(sorted(waiting)), {"waiting": waiting})] if waiting else []
     )
+
+
+def _explain_held_lock(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    whys = {}
+    for rank in hypothesis.culprits:
+        others = hypothesis.facts["waiting"][rank]
+        file = table.of(others[0]).process.lock
+        lock = f"the lock of {file}" if file else "the lock"
+        wait = f"{ranks_in_words(others)} wait{verb_s(others)} for{at_place(table, *others)}"
+        why = f"it holds {lock} that {wait}"
+        whys[rank] = f"{why}, and waits in {table.wait_by_rank[rank].operation}{at_place(table, rank)}"
+    who, why = first_culprit(table, whys)
+    sentence = f"{who} waits while it holds the lock of a file: {why}"
+    return blame(
+        table, Verdict.MISMATCH, sentence, whys, "give the lock back before a call that others must join"
+    )
+
+
+EXPLANATIONS = {
+    "held lock": _explain_held_lock,
+}

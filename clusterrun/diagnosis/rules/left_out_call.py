@@ -6,10 +6,14 @@ from its habit is odd. Otherwise the smaller side is, which a new phase of the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterrun.diagnosis.calls import HALF, KEY, Call, CallTable, sends
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.habits import HABIT, departs
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import at_place, blame, first_culprit, other_half, verb_s
 
 CERTAINTY = 40
 
@@ -111,3 +115,57 @@ def _counts_before(table: CallTable, rank: RankSnapshot, narrow: str, wide: str)
 
 def _steps(counts: list[int]) -> set[int]:
     return {after - before for before, after in zip(counts, counts[1:])}
+
+
+def _explain_left_out_call(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    disputes = hypothesis.facts["disputes"]
+    if not hypothesis.culprits:
+        return _either_side(table, *disputes[0][:2])
+    whys = {}
+    for inside, gone, odd in disputes:
+        for wait in odd:
+            whys[wait.rank] = _why_odd(table, wait, inside, gone)
+    who, why = first_culprit(table, whys)
+    _, gone, odd = disputes[0]
+    did = (
+        "went on without a call that others wait in"
+        if odd is gone
+        else "waits in a call that others do not make"
+    )
+    remedy = "let all members of a group make its calls equally often, and in one order with other groups'"
+    return blame(table, Verdict.MISMATCH, f"{who} {did}: {why}", whys, remedy)
+
+
+def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], gone: Sequence[Call]) -> str:
+    if odd in gone:
+        wait = [wait for wait in inside if odd.rank in wait.missing][-1]
+        return f"it is in {odd.operation}{at_place(table, odd.rank)} and {_not_done(table, wait)}"
+    there = f"{gone[0].operation}{at_place(table, *(wait.rank for wait in gone))}"
+    why = f"it waits in {odd.named}{at_place(table, odd.rank)} for {ranks_in_words(odd.missing)}, in {there}"
+    return f"{why}: it came too early, or once too often"
+
+
+def _not_done(table: CallTable, wait: Call) -> str:
+    where = at_place(table, wait.rank)
+    if wait.operation == KEY:
+        key = table.of(wait.rank).call.key
+        named = f"the key {key}" if key else "the key"
+        return f"has not set {named} of the store that rank {wait.rank} waits for{where}"
+    return f"has not called {other_half(wait)}, in which rank {wait.rank} waits for it{where}"
+
+
+def _either_side(table: CallTable, inside: Sequence[Call], gone: Sequence[Call]) -> Diagnosis:
+    here, there = [wait.rank for wait in inside], [wait.rank for wait in gone]
+    callers, others = ranks_in_words(here), ranks_in_words(there)
+    sentence = f"{callers} wait{verb_s(here)} in {inside[0].named}{at_place(table, *here)} for {others}, in "
+    sentence += (
+        f"{gone[0].operation}{at_place(table, *there)}: either {others} left out {other_half(inside[0])}, "
+    )
+    sentence += f"or {callers} made a call too many; the records do not show which"
+    remedy = "compare how often each of both comes to its line, and under which condition"
+    return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
+
+
+EXPLANATIONS = {
+    "left out call": _explain_left_out_call,
+}

@@ -8,8 +8,11 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.rules.different_sizes import size_in_bytes
+from clusterrun.diagnosis.stacks import short
 from clusterrun.diagnosis.stragglers import find_straggler
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import blame, reasons, waited
 
 CERTAINTY = 90
 # Every rank must bring the same number of elements to these. NCCL does not compare them.
@@ -50,3 +53,57 @@ def _passed_with_different_sizes(table: CallTable) -> list[tuple[Call, tuple[int
         if members and is_one_operation and not vote.is_unanimous:
             differing.append([(passed[ranks[0]], ranks) for _, ranks in vote.sides])
     return min(differing, key=lambda sides: min(call.at for call, _ in sides), default=[])
+
+
+def _explain_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    printing = hypothesis.facts["printing"]
+    if printing:
+        sentence = f"the others wait for {ranks_in_words(printing)}, still printing"
+        return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, printing)))
+    first = table.ranks[0]
+    seconds = first.process.seconds
+    count = sum(record.at >= first.clock - seconds for record in first.records)
+    evidence: tuple[str, ...] = ()
+    if count:
+        evidence = (
+            f"rank {first.rank} began {count} collectives within {seconds:.1f} s",
+            f"the longest pause between two of the last ones was {table.longest_pause:.1f} s",
+        )
+    return Diagnosis(Verdict.NOTHING, "the ranks are making progress", evidence=evidence)
+
+
+def _explain_slow_rank(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    slow = hypothesis.facts["straggler"]
+    rank = table.of(slow.rank)
+    sentence = f"the others wait for rank {slow.rank} on {rank.node} {slow.share * 100:.0f} % of the time"
+    last = f"it came last to {slow.last} of the last {slow.of} that were waited for"
+    last += f", within {slow.seconds:.1f} s"
+    why = f"it is slow: {last}"
+    samples = rank.stacks.samples
+    if samples:
+        line = max(samples, key=samples.count)
+        looks = f"{samples.count(line)} of {len(samples)} looks"
+        why += f"; outside of collectives it was at {short(line)} in {looks}"
+    remedy = "has every rank the same work? if so: clusterrun check compares that node with others"
+    return blame(table, Verdict.SLOW, sentence, {slow.rank: why}, remedy, [last])
+
+
+def _explain_sizes_passed(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sides: list[tuple[Call, tuple[int, ...]]] = hypothesis.facts["sides"]
+    lines = [f"{ranks_in_words(ranks)} called {call.arguments}" for call, ranks in sides]
+    sentence = f"the run goes on with wrong results: {', '.join(lines)} in one collective, and none waits"
+    whys = {}
+    for rank in hypothesis.culprits:
+        mine = next(call for call, ranks in sides if rank in ranks)
+        other, others = next((call, ranks) for call, ranks in sides if rank not in ranks)
+        whys[rank] = f"it called {mine.arguments} where {ranks_in_words(others)} called {other.arguments}"
+    remedy = "let every rank bring the same number of elements: NCCL does not compare them"
+    evidence = [f"{sides[0][0].title}: {line}" for line in lines]
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy, evidence)
+
+
+EXPLANATIONS = {
+    "different sizes passed": _explain_sizes_passed,
+    "progress": _explain_progress,
+    "slow rank": _explain_slow_rank,
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
 
 # Above what is concluded from the absence of collectives, below all that a stack shows.
 CERTAINTY = 15
@@ -24,3 +25,12 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if gone and asleep:
         return [Hypothesis("never arrived", ABSENT, gone, {"late_too": ()})]
     return [Hypothesis("no stacks", CERTAINTY)]
+
+
+def _explain_no_stacks(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    sentence = f"not enough seen: no Python stack of the {len(table.living)} ranks could be read"
+    remedy = "pip install py-spy beside clusterrun or on the nodes, and permit it to read processes of yours"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, remedy=remedy)
+
+
+EXPLANATIONS = {"no stacks": _explain_no_stacks}

@@ -11,11 +11,13 @@ import signal
 
 from clusterrun.diagnosis.calls import PATIENCE, USUAL, Call, CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
+from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, reason
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.printed_errors import Error
 from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.rules.timed_out import INSIDE
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
 from clusterrun.model.states import State
 
@@ -97,3 +99,31 @@ def _awaited_in(table: CallTable, late: RankSnapshot, failed: int) -> Call | Non
         if call.rank not in (late.rank, failed) and call.sequence > begun.get(call.group, 0) > 0
     ]
     return min(after, key=lambda call: call.at, default=None)
+
+
+def _explain_noticed_hang(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    call, failure = hypothesis.facts["call"], run.failure
+    reasons = {rank: reason(table.of(rank)) for rank in hypothesis.culprits}
+    first = reasons[hypothesis.culprits[0]]
+    sentence = f"{ranks_in_words(reasons)} never came to {call.title}, in which others had waited "
+    evidence: tuple[str, ...] = (hypothesis.facts["message"],)
+    if failure:
+        sentence += f"{failure.at - call.at:.0f} s when {run.who(failure.rank)} ended the run: {first.why}"
+        evidence = tuple(dict.fromkeys((failure.why, *evidence)))
+    culprits = tuple(Culprit(rank, table.of(rank).node, why.why) for rank, why in reasons.items())
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, first.remedy)
+
+
+def _explain_timer(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    timers = hypothesis.facts["timers"]
+    elsewhere = "it was elsewhere when a timer of the script ended it"
+    culprits = run.culprits({rank: f"{elsewhere}: {timers[rank].message}" for rank in hypothesis.culprits})
+    sentence = f"{ranks_in_words(hypothesis.culprits)} held the others up: {culprits[0].why}"
+    evidence = tuple(f"rank {rank}: {timers[rank].message}" for rank in hypothesis.facts["waiting"][:4])
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, WAIT_REMEDY)
+
+
+END_EXPLANATIONS = {
+    "noticed hang": _explain_noticed_hang,
+    "timer of the script": _explain_timer,
+}

@@ -9,7 +9,9 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.habits import departures
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote, one_only
+from clusterrun.diagnosis.wording import at_place, blame
 
 CERTAINTY = 30
 
@@ -25,3 +27,31 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return [Hypothesis("order of groups", CERTAINTY, (departed,), facts)]
     vote = RankVote({wait.rank: (wait.group, wait.sequence) for wait in table.waits})
     return [Hypothesis("order of groups", CERTAINTY, vote.odd, {"departure": ()})]
+
+
+def _explain_order_of_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    whys = {}
+    sentence = (
+        "ranks wait for each other in different groups or calls: their collectives are not in one order"
+    )
+    for rank in hypothesis.culprits:
+        wait = table.wait_by_rank[rank]
+        inside = f"it is in {wait.operation}{at_place(table, rank)}, without {ranks_in_words(wait.missing)}"
+        for departure in hypothesis.facts["departure"]:
+            usual = " or ".join(map(_of_group, departure.usual))
+            how = f"it called {_of_group(departure.call)} after {_of_group(departure.before)}, where it had "
+            how += f"always called {usual}"
+            sentence = f"rank {rank} on {table.of(rank).node} left the order of calls: {how}"
+            inside = f"{how}; {inside}"
+        whys[rank] = inside
+    remedy = "let every rank call the collectives of all groups in the same order"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
+
+
+def _of_group(call: tuple[str, str]) -> str:
+    return f"{call[1]} of group {call[0]}"
+
+
+EXPLANATIONS = {
+    "order of groups": _explain_order_of_groups,
+}

@@ -6,11 +6,15 @@ A rank that waits for its GPU looks busy, and without records nothing distinguis
 from __future__ import annotations
 
 from clusterrun.diagnosis.calls import STOPPED, CallTable
-from clusterrun.diagnosis.evidence import START_PATIENCE, RankSnapshot
-from clusterrun.diagnosis.explain_rank import has_ended
+from clusterrun.diagnosis.evidence import START_PATIENCE, ChildProcess, PythonStacks, RankSnapshot
+from clusterrun.diagnosis.explain_rank import WAIT_REMEDY, has_ended, reason
+from clusterrun.diagnosis.explain_rank import at as at_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.stacks import Doing, joins_processes, location, works_for_a_loader
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import MOST_LINES, reasons, verb_s
+from clusterrun.model.frozen import replace
 
 CERTAINTY = 10
 TOGETHER = (Doing.COLLECTIVE, Doing.RENDEZVOUS)
@@ -72,3 +76,133 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
     if not inside or not late:
         return [Hypothesis("unknown processes", CERTAINTY)]
     return [Hypothesis("late process", CERTAINTY, facts={"inside": inside, "late": late})]
+
+
+def _explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    here = table.ranks[0].location
+    sentence = f"all ranks seen wait in {here.operation} at {here.line}"
+    gone = sorted({*range(table.size)}.difference(table.by_rank))
+    if (
+        gone
+        and not table.mute
+        and all(rank.request.world == rank.request.started == table.size for rank in table.ranks)
+    ):
+        sentence += f", for {ranks_in_words(gone)} as well, which had already ended"
+        remedy = f"how did it end? clusterrun logs --rank {gone[0]}; behind a pipe an exit code is lost: "
+        remedy += "set -o pipefail"
+        verdict = Verdict.NEVER_ARRIVED
+    else:
+        remedy = "clusterrun check tests the way to rank 0; is WORLD_SIZE what init_process_group is given?"
+        verdict = Verdict.LINK if table.owed else Verdict.UNDETERMINED
+    return Diagnosis(verdict if table.is_long_still else Verdict.NOTHING, sentence, remedy=remedy)
+
+
+def _explain_computing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks = hypothesis.facts["busy"]
+    verb = "computes" if len(ranks) == 1 else "compute"
+    return Diagnosis(Verdict.NOTHING, f"{ranks_in_words(ranks)} {verb}")
+
+
+def _explain_busy_without_progress(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    busy = hypothesis.facts["busy"]
+    sentence = (
+        f"{ranks_in_words(busy)} keep{verb_s(busy)} a processor busy, but no rank has begun a collective "
+    )
+    sentence += f"or printed for {table.stalled:.0f} s: it computes, or waits for its GPU"
+    records = "torch keeps no flight records here: it is too old, or TORCH_NCCL_TRACE_BUFFER_SIZE is 0"
+    remedy = "clusterrun top shows whether the GPUs work; ranks that print now and then are not taken to hang"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (*reasons(table, busy), records), remedy)
+
+
+def _explain_nothing_seen(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    return Diagnosis(Verdict.UNDETERMINED, "no rank was seen")
+
+
+def _explain_pause(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    return Diagnosis(Verdict.NOTHING, "the ranks pause outside of collectives")
+
+
+def _explain_ending(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    return Diagnosis(Verdict.NOTHING, _all_ended(table))
+
+
+def _explain_outlived(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    nodes = ", ".join(sorted({rank.node for rank in table.ranks})[:MOST_LINES])
+    remedy = f"what does the launcher wait for? clusterrun exec --node NODE -- ps -ef, on {nodes}"
+    return Diagnosis(Verdict.WAITING, _all_ended(table), remedy=remedy)
+
+
+def _all_ended(table: CallTable) -> str:
+    return f"all {len(table.ranks)} ranks have ended, and what started them has not"
+
+
+def _explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    living = table.living
+    gone = [rank.rank for rank in table.ranks if not rank.state]
+    lines = {rank.location.line for rank in living} - {""}
+    where = ""
+    if len(lines) == 1:
+        where = f", all at {lines.pop()}" if len(living) > 1 else f", at {lines.pop()}"
+    who = f"all {len(living)} ranks that are left wait" if gone else f"all {len(living)} ranks wait"
+    if len(living) == 1:
+        who = f"rank {living[0].rank}, the only one left, waits" if gone else f"rank {living[0].rank} waits"
+    sentence = f"{who} outside of collectives{where}"
+    sides = hypothesis.facts["sides"]
+    if sides:
+        (line, ranks), (lone_line, (lone,)) = sides
+        sentence += f": {ranks_in_words(ranks)} at {line}, rank {lone} alone at {lone_line}. "
+        sentence += "Either they wait for it, or it waits for them"
+    evidence = reasons(table, [rank.rank for rank in living], 2 * MOST_LINES)
+    if gone:
+        evidence.append(f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended")
+    return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(living[0]).remedy)
+
+
+def _explain_late_process(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    inside, late = hypothesis.facts["inside"], hypothesis.facts["late"]
+    culprits = tuple(
+        Culprit(-1, rank.node, f"its process {child.pid} {_does(rank, child)}")
+        for rank, child in late[:MOST_LINES]
+    )
+    rank, child = late[0]
+    sentence = f"process {child.pid} on {rank.node} holds the others up: it {_does(rank, child)}"
+    first = location(inside[0][1].stack)
+    where = f"{first.operation}{at_line(inside[0][1].stack)}"
+    lines = [f"process {child.pid} on {rank.node} waits in {where}" for rank, child in inside[:MOST_LINES]]
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), tuple(lines), WAIT_REMEDY)
+
+
+def _does(rank: RankSnapshot, child: ChildProcess) -> str:
+    """Describe a process below a rank like a rank."""
+    process = replace(rank.process, pid=child.pid, state=child.state, children=(), busy=0.0)
+    same = replace(rank, process=process, stacks=PythonStacks(child.stack))
+    return reason(same).why.partition(" ")[2]
+
+
+def _explain_unknown_processes(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    living = table.living
+    who = ranks_in_words(rank.rank for rank in living)
+    sentence = f"{who} wait{verb_s(living)} for processes whose stacks cannot be read"
+    evidence = []
+    for rank in living[:MOST_LINES]:
+        children = ", ".join(
+            f"{child.name} (process {child.pid})" for child in rank.process.children[:MOST_LINES]
+        )
+        evidence.append(f"rank {rank.rank} on {rank.node} has started {children}")
+    remedy = f"on {living[0].node}: py-spy dump --pid N of each shows where it is"
+    remedy += " (ranks of torchrun need none)"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), tuple(evidence), remedy)
+
+
+EXPLANATIONS = {
+    "met in vain": _explain_met_in_vain,
+    "computing": _explain_computing,
+    "busy without progress": _explain_busy_without_progress,
+    "nothing seen": _explain_nothing_seen,
+    "pause": _explain_pause,
+    "ending": _explain_ending,
+    "outlived": _explain_outlived,
+    "waiting outside": _explain_waiting_outside,
+    "late process": _explain_late_process,
+    "unknown processes": _explain_unknown_processes,
+}

@@ -10,7 +10,9 @@ from collections import Counter
 from clusterrun.diagnosis.calls import CallTable, sends
 from clusterrun.diagnosis.evidence import PostedOp, RankSnapshot
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
+from clusterrun.diagnosis.wording import MOST_LINES, at_place, blame, to_peer
 
 CERTAINTY = 46
 OTHER_HALF = {"send": "recv", "recv": "send"}
@@ -62,3 +64,36 @@ def _lone_pattern(posting: dict[int, RankSnapshot], size: int) -> int:
     usual = vote.sides[0][0]
     halves = sorted((OTHER_HALF[call], -distance % size, tag) for call, distance, tag in usual)
     return vote.lone() if tuple(halves) == usual else -1
+
+
+def _listed(rank: RankSnapshot) -> str:
+    posts = [
+        f"{post.call} {to_peer(post, post.call)}" + (f" (tag {post.tag})" if post.tag else "")
+        for post in rank.call.posts
+    ]
+    return ", ".join(posts[:MOST_LINES]) + (" and more" if len(posts) > MOST_LINES else "")
+
+
+def _explain_posted_operations(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks = hypothesis.facts["ranks"]
+    evidence = [f"rank {rank} posts {_listed(table.of(rank))}" for rank in ranks[:MOST_LINES]]
+    remedy = "let the other half of each isend and irecv be posted by its peer, with the same tag"
+    if not hypothesis.culprits:
+        rank, _, post = hypothesis.facts["unmatched"][0]
+        sentence = f"rank {rank} waits for a {post.call} {to_peer(post, post.call)}, "
+        sentence += (
+            f"which has posted no other half of it: the list of one of {ranks_in_words(ranks)} is wrong"
+        )
+        return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
+    (odd,) = hypothesis.culprits
+    others = ranks_in_words(rank for rank in ranks if rank != odd)
+    why = f"it posts {_listed(table.of(odd))}{at_place(table, odd)}, which does not fit what {others} posted"
+    sentence = (
+        f"rank {odd} on {table.of(odd).node} posts other sends and receives than the others wait for: {why}"
+    )
+    return blame(table, Verdict.MISMATCH, sentence, {odd: why}, remedy, evidence)
+
+
+EXPLANATIONS = {
+    "posted operations": _explain_posted_operations,
+}

@@ -6,16 +6,24 @@ silent, or if the ranks that did not time out do report how far they are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from clusterrun.diagnosis.calls import Call, CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.remains import Remains
 from clusterrun.diagnosis.stacks import Doing
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import RankVote
 from clusterrun.diagnosis.watchdog_lines import WORLD, WatchdogLines, is_timeout
 from clusterrun.model.frozen import replace
 from clusterrun.model.states import State
 
 CERTAINTY = 85
+_LOGS_REMEDY = (
+    "clusterrun logs --rank N shows what it did last; clusterrun diagnose while it hangs, or a --hang-after "
+    "below the group's time-out, says where it stands"
+)
 INSIDE = (Doing.COLLECTIVE, Doing.RENDEZVOUS, Doing.UNKNOWN)
 
 
@@ -95,3 +103,113 @@ def outside_of_calls(table: CallTable) -> tuple[int, ...]:
     if {rank.rank for rank in stood} != silent or any(group.size != len(run.nodes) for group in groups):
         return ()
     return tuple(rank.rank for rank in stood if groups and rank.location.doing not in INSIDE)
+
+
+def _where(hypothesis: Hypothesis) -> str:
+    group = hypothesis.facts["group"]
+    return f"collective {hypothesis.facts['number']}" + (f" of group {group}" if group else "")
+
+
+def _waited_until(hypothesis: Hypothesis) -> tuple[str, ...]:
+    until = f"({_where(hypothesis)}) until it timed out"
+    return tuple(
+        f"{ranks_in_words(ranks)} waited in {call} {until}" for call, ranks in hypothesis.facts["sides"]
+    )
+
+
+def _explain_timed_out_in_different_calls(
+    table: CallTable, run: Remains, hypothesis: Hypothesis
+) -> Diagnosis:
+    sides, where = hypothesis.facts["sides"], _where(hypothesis)
+    whys = {
+        rank: f"it called {call} as {where}"
+        for call, ranks in sides
+        for rank in ranks
+        if rank in hypothesis.culprits
+    }
+    calls = "; ".join(f"{ranks_in_words(ranks)} called {call}" for call, ranks in sides)
+    sentence = f"ranks called different collectives as {where}: {calls}"
+    remedy = "let every rank call the same collectives, in the same order, with equal shapes and types"
+    return Diagnosis(Verdict.MISMATCH, sentence, _by_rank(run, whys), (), _waited_until(hypothesis), remedy)
+
+
+def _by_rank(run: Remains, whys: Mapping[int, str]) -> tuple[Culprit, ...]:
+    """Culprits below a launcher: the node of a rank is unknown."""
+    return tuple(Culprit(rank, "" if run.per_node else run.node(rank), why) for rank, why in whys.items())
+
+
+def _diagnose_absent(
+    run: Remains, whys: Mapping[int, str], did: str, evidence: tuple[str, ...], remedy: str = _LOGS_REMEDY
+) -> Diagnosis:
+    culprits = _by_rank(run, whys)
+    nodes = {culprit.node for culprit in culprits}
+    on = f" on {culprits[0].node}" if len(nodes) == 1 and culprits[0].node else ""
+    sentence = f"{ranks_in_words(whys)}{on} {did}: {culprits[0].why}"
+    remedy = remedy.replace("--rank N", f"--rank {culprits[0].rank}")
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), evidence, remedy)
+
+
+def _explain_absent_at_time_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    begun, low, where = hypothesis.facts["begun"], hypothesis.facts["low"], _where(hypothesis)
+    whys = {}
+    for rank in hypothesis.culprits:
+        if rank in low:
+            whys[rank] = f"it stands at {low[rank].operation}, collective {low[rank].sequence}"
+        elif begun[rank] is None:
+            whys[rank] = f"it printed nothing of {where}, which the others waited in"
+        else:
+            whys[rank] = f"it had begun {max(begun[rank], 0)} collectives, and the others waited in {where}"
+    did = f"never came to {hypothesis.facts['sides'][0][0]} ({where})"
+    return _diagnose_absent(run, whys, did, _waited_until(hypothesis))
+
+
+def _explain_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    everybody = hypothesis.facts["everybody"]
+    call = hypothesis.facts["sides"][0][0]
+    who = ranks_in_words(hypothesis.facts["waiting"])
+    sentence = f"{who} waited in {call} ({_where(hypothesis)}) until it timed out"
+    if everybody:
+        sentence += ": every rank had begun it"
+        remedy = "clusterrun check finds a broken link"
+        return Diagnosis(Verdict.LINK, sentence, (), (), _waited_until(hypothesis), remedy)
+    sentence += ": their output does not show which rank did not come"
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), _waited_until(hypothesis), _LOGS_REMEDY)
+
+
+def _explain_stuck_watchdog(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    why = "the watchdog thread of its NCCL was stuck: a call of CUDA or NCCL does not return"
+    remedy = "nvidia-smi and dmesg on that node (Xid); does a thread hold Python's lock in a call of CUDA?"
+    if hypothesis.culprits:
+        whys = dict.fromkeys(hypothesis.culprits, why)
+        return _diagnose_absent(run, whys, "was ended by NCCL's heartbeat monitor", (), remedy)
+    stuck = ranks_in_words(hypothesis.facts["stuck"])
+    sentence = f"NCCL's heartbeat monitor ended {stuck}: a call of CUDA or NCCL does not return"
+    return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), (), remedy)
+
+
+def _explain_gloo_timed_out(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    waiting = ranks_in_words(hypothesis.facts["waiting"])
+    evidence = (f"{waiting} waited in a collective until it timed out",)
+    whys = {
+        "absent from barrier": "it did not come to the monitored barrier",
+        "silent at time-out": "it printed nothing, while all others timed out or lost their peers",
+        "outside at time-out": "it was in no collective, while others timed out or lost their peers",
+    }
+    if hypothesis.culprits:
+        place = "monitored_barrier" if hypothesis.kind == "absent from barrier" else "a collective"
+        why = dict.fromkeys(hypothesis.culprits, whys[hypothesis.kind])
+        return _diagnose_absent(run, why, f"never came to {place}", evidence)
+    sentence = f"a collective timed out in {waiting}: the output does not show which rank did not come"
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, (), (), evidence, _LOGS_REMEDY)
+
+
+END_EXPLANATIONS = {
+    "timed out in different calls": _explain_timed_out_in_different_calls,
+    "absent at time-out": _explain_absent_at_time_out,
+    "timed out": _explain_timed_out,
+    "stuck watchdog": _explain_stuck_watchdog,
+    "absent from barrier": _explain_gloo_timed_out,
+    "silent at time-out": _explain_gloo_timed_out,
+    "outside at time-out": _explain_gloo_timed_out,
+    "gloo timed out": _explain_gloo_timed_out,
+}

@@ -10,8 +10,9 @@ from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.evidence import RankSnapshot
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.stacks import Doing
-from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.stacks import Doing, short
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import at_place, waited
 
 # Above different calls: these follow from it.
 CERTAINTY = 85
@@ -68,3 +69,25 @@ def _shared_at_the_end(table: CallTable) -> dict[str, list[int]]:
             if any(newest) and not all(newest):
                 ranks_by_group.setdefault(group, []).append(rank)
     return ranks_by_group
+
+
+def _explain_two_threads(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks, group, thread = (hypothesis.facts[name] for name in ("ranks", "group", "thread"))
+    called = f"called {thread.operation} at {short(thread.frame)}" if thread else "made calls"
+    aborted = [error.thread for error in table.end.errors if error.thread] if table.end else []
+    if aborted and not thread:
+        called = f"made calls at {short(aborted[0])}"
+    sentence = f"two threads use one process group: another thread {called} in group {group}, "
+    mains = [rank for rank in table.by_rank if table.line(rank)]
+    sentence += (
+        f"which the main thread uses{at_place(table, *mains)}; so ranks make its calls in another order"
+    )
+    remedy = "give that thread a process group of its own: group = dist.new_group() on every rank, and "
+    remedy += "process_group=group (or group=group) in its calls"
+    evidence = [f"on {ranks_in_words(ranks)} another thread than the main one {called}"]
+    return Diagnosis(Verdict.MISMATCH, sentence, (), (), (*evidence, *waited(table)), remedy)
+
+
+EXPLANATIONS = {
+    "two threads": _explain_two_threads,
+}

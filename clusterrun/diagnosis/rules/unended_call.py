@@ -5,12 +5,16 @@ Over TCP, unacknowledged bytes name the two ends of the link. Over RDMA nothing 
 
 from __future__ import annotations
 
-from clusterrun.diagnosis.calls import HALF, Call, CallTable
+from clusterrun.diagnosis.calls import HALF, Call, CallTable, sends
 from clusterrun.diagnosis.habits import departs
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Culprit, Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.vote import one_only
+from clusterrun.diagnosis.wording import MORE_IS_SEEN, MOST_LINES, at_place, blame, verb_s, waited
 
 CERTAINTY = 20
+MOST_COUNTS = 16
+_QUEUED = "to begin it is to queue it: a GPU that hangs in a kernel before it looks the same from outside"
 
 
 def rule(table: CallTable) -> list[Hypothesis]:
@@ -37,3 +41,76 @@ def _is_over_tcp(table: CallTable, wait: Call) -> bool:
     rank = table.of(wait.rank)
     groups = [group for group in rank.groups if group.name == wait.group] or list(rank.groups)
     return bool(groups) and all(group.backend == "gloo" for group in groups)
+
+
+def _explain_may_end(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    return Diagnosis(
+        Verdict.NOTHING, "all ranks are in a collective that may yet end", evidence=waited(table)
+    )
+
+
+def _explain_unanswered(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks = [wait.rank for wait in hypothesis.facts["stuck"]]
+    sentence = f"{ranks_in_words(ranks)} wait{verb_s(ranks)} for {HALF} that is not answered"
+    sentence += at_place(table, *ranks)
+    if hypothesis.culprits:
+        (odd,) = hypothesis.culprits
+        why = f"it is in {table.wait_by_rank[odd].operation}{at_place(table, odd)}, and since its last "
+        why += "collective has begun another number of sends and receives than ever before, where all others "
+        why += "have begun as many as ever"
+        sentence += f": rank {odd} on {table.of(odd).node} is odd: {why}"
+        remedy = (
+            "let every send have its recv, in the same turn: mind the first and the last rank, and branches"
+        )
+        return blame(table, Verdict.MISMATCH, sentence, {odd: why}, remedy)
+    remedy = "does the rank that is its peer call the other half, with the same tag and in the same order?"
+    counts = [f"rank {rank.rank} {sends(rank)}" for rank in table.ranks[:MOST_COUNTS] if sends(rank)]
+    evidence = [*waited(table)]
+    if counts:
+        evidence.append(f"begun were sends and receives: {', '.join(counts)}")
+    if not any(table.of(rank).call.posts for rank in ranks):
+        remedy += " The list given to batch_isend_irecv is shown here where a variable holds it"
+    return blame(table, Verdict.UNDETERMINED, sentence, {}, remedy, evidence)
+
+
+def _explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    stuck: list[Call] = hypothesis.facts["stuck"]
+    operation = min(stuck, key=lambda wait: wait.at).operation
+    if table.by_stacks and not table.owed:
+        lines = {wait.line for wait in stuck}
+        where = f" at {lines.pop()}" if len(lines) == 1 else ""
+        sentence = f"not enough seen: all ranks wait in {operation}{where}, and it does not end"
+        remedy = (
+            "is a link broken (clusterrun check tests it), does every rank call it equally often, with equal "
+        )
+        remedy += f"shapes? {MORE_IS_SEEN}"
+        return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), waited(table), remedy)
+    sentence = f"all ranks have begun {operation}, and it does not end"
+    evidence = [*waited(table)]
+    remedy = "clusterrun check finds the link; until it is mended, leave one of its ends out (--exclude)"
+    if table.owed:
+        links = sorted({tuple(sorted((rank.node, table.node_at(debt.peer)))) for rank, debt in table.owed})
+        ends = {(rank.node, debt.peer): (rank, debt) for rank, debt in table.owed}
+        culprits = tuple(
+            Culprit(-1, rank.node, f"what it sends to {table.node_at(debt.peer)} is not acknowledged")
+            for rank, debt in ends.values()
+        )
+        named = " and between ".join(f"{one} and {other}" for one, other in links[:MOST_LINES])
+        sentence += f": the link between {named} is broken"
+        return Diagnosis(Verdict.LINK, sentence, culprits, (), tuple(evidence), remedy)
+    if hypothesis.facts["uses_tcp"]:
+        sentence += ", though no connection owes an answer"
+        remedy = f"does every rank give {operation} the same root (src, dst) and equal shapes? else: {remedy}"
+        return Diagnosis(Verdict.UNDETERMINED, sentence, (), (), tuple(evidence), remedy)
+    if any("nccl" in group.backend for wait in stuck for group in table.of(wait.rank).groups):
+        evidence.append(_QUEUED)
+        remedy += "; nvidia-smi and dmesg | grep -i xid on each node show a GPU that is stuck"
+    evidence.append("no TCP connection owes an answer: where ranks use RDMA, its counters may tell more")
+    return Diagnosis(Verdict.LINK, sentence, (), (), tuple(evidence), remedy)
+
+
+EXPLANATIONS = {
+    "may end": _explain_may_end,
+    "unanswered": _explain_unanswered,
+    "unended": _explain_unended,
+}

@@ -11,8 +11,12 @@ import re
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.first_error import first_error
 from clusterrun.diagnosis.hypothesis import Hypothesis
-from clusterrun.diagnosis.verdict import Verdict
+from clusterrun.diagnosis.printed_errors import Error
+from clusterrun.diagnosis.remains import Remains
+from clusterrun.diagnosis.stacks import short
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
 from clusterrun.diagnosis.watchdog_lines import is_timeout
+from clusterrun.diagnosis.wording import mismatch
 from clusterrun.model.states import State
 
 CERTAINTY = 80
@@ -35,3 +39,30 @@ def rule(table: CallTable) -> list[Hypothesis]:
     is_known = not run.per_node and came != size and len(silent) == size - came
     facts = {"root": root, "came": came, "size": size}
     return [Hypothesis("unmet", CERTAINTY, silent if is_known else (), facts)]
+
+
+def _explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root: Error = hypothesis.facts["root"]
+    at = f" at {short(root.frame)}" if root.frame else ""
+    why = f"it opens the store of all ranks, as rank 0 alone does{at}, and its port is taken"
+    sentence = f"{run.who(root.rank)} says perhaps that it is rank 0: {why}"
+    remedy = "leave RANK as it is, and give init_process_group no rank: it takes it from there; if it opens "
+    remedy += "a store of its own, another process has that port"
+    return mismatch(run, root, sentence, {root.rank: why}, remedy, [f"{run.name(root.rank)}: {root.message}"])
+
+
+def _explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
+    root, came, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
+    counts = f": {came} of {size} came" if size else ""
+    sentence = f"ranks did not meet in init_process_group{counts}"
+    if hypothesis.culprits:
+        sentence = f"{ranks_in_words(hypothesis.culprits)} never came to init_process_group{counts}"
+    why = "it printed nothing, while the others waited for it in init_process_group"
+    culprits = run.culprits(dict.fromkeys(hypothesis.culprits, why))
+    return Diagnosis(Verdict.NEVER_ARRIVED, sentence, culprits, (), (run.quoted(root),), root.row.remedy)
+
+
+END_EXPLANATIONS = {
+    "second server": _explain_second_server,
+    "unmet": _explain_unmet,
+}

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from clusterrun.diagnosis.calls import KEY, CallTable, set_line
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.stacks import short
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import at_place, blame, first_culprit, verb_s
 
 CERTAINTY = 50
 
@@ -28,3 +31,27 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     facts = {"waiting": tuple(wait.rank for wait in waits), "waiting_for": waiting_for}
     return [Hypothesis("unset key", CERTAINTY, tuple(sorted(waiting_for)), facts)]
+
+
+def _explain_unset_key(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    waiting = hypothesis.facts["waiting"]
+    whys = {}
+    for setter in hypothesis.culprits:
+        key = table.of(hypothesis.facts["waiting_for"][setter]).call.key
+        line, under = set_line(table.of(setter), key)
+        its = f"its key of the store (of {key})" if ", " in key else f"the key {key} of the store"
+        why = f"it has not set {its}, which {short(line)} sets"
+        why += f" under '{under}', which does not hold there" if under else ""
+        gone_on = table.of(setter).call.name != "store"
+        whys[setter] = f"{why}, though it has gone on{at_place(table, setter)}" if gone_on else why
+    who, why = first_culprit(table, whys)
+    sentence = (
+        f"{ranks_in_words(waiting)} wait{verb_s(waiting)} for a key of the store that {who} sets: {why}"
+    )
+    remedy = "under which condition does it come to that line? let every rank set what others wait for"
+    return blame(table, Verdict.MISMATCH, sentence, whys, remedy)
+
+
+EXPLANATIONS = {
+    "unset key": _explain_unset_key,
+}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import CallTable
 from clusterrun.diagnosis.hypothesis import Hypothesis
 from clusterrun.diagnosis.rules.absent_rank import late_ranks
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict, ranks_in_words
+from clusterrun.diagnosis.wording import reasons, verb_s, waited
 
 CERTAINTY = 61
 
@@ -17,3 +19,14 @@ def rule(table: CallTable) -> list[Hypothesis]:
     if not late or not all(rank.writes for rank in late):
         return []
     return [Hypothesis("writing", CERTAINTY, facts={"writing": tuple(rank.rank for rank in late)})]
+
+
+def _explain_writing(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    ranks = hypothesis.facts["writing"]
+    sentence = f"the others wait for {ranks_in_words(ranks)}, which write{verb_s(ranks)} a file that grows"
+    return Diagnosis(Verdict.NOTHING, sentence, evidence=(*waited(table), *reasons(table, ranks)))
+
+
+EXPLANATIONS = {
+    "writing": _explain_writing,
+}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from clusterrun.diagnosis.calls import CallTable, sends
 from clusterrun.diagnosis.habits import departs
 from clusterrun.diagnosis.hypothesis import Hypothesis
+from clusterrun.diagnosis.verdict import Diagnosis, Verdict
+from clusterrun.diagnosis.wording import at_place, blame
 
 CERTAINTY = 43
 
@@ -28,3 +30,18 @@ def rule(table: CallTable) -> list[Hypothesis]:
             facts = {"wait": wait, "mate": usual[mates[0].rank]}
             return [Hypothesis("wrong peer", CERTAINTY, (rank.rank,), facts)]
     return []
+
+
+def _explain_wrong_peer(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
+    wait, mate = hypothesis.facts["wait"], hypothesis.facts["mate"]
+    why = f"it waits in {wait.named}{at_place(table, wait.rank)}, which has never sent or received; "
+    why += f"rank {mate.rank} waits for it in {mate.named}{at_place(table, mate.rank)}"
+    node = table.of(wait.rank).node
+    sentence = f"rank {wait.rank} on {node} names another rank than the one that it meets: {why}"
+    remedy = "let each send name as dst who receives it, and each recv as src who sends it"
+    return blame(table, Verdict.MISMATCH, sentence, {wait.rank: why}, remedy)
+
+
+EXPLANATIONS = {
+    "wrong peer": _explain_wrong_peer,
+}
