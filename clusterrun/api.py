@@ -101,24 +101,24 @@ class Run:
 
     @property
     def failure(self) -> Failure | None:
-        """The first failure of the newest attempt that has one, as the coordinator told it."""
+        """The first failure of the newest attempt that has one, as the coordinator recorded it."""
         state = self._context.store.state(self.run_id)
         return state.failure if state else None
 
     def report(self, attempt: int | None = None) -> Report:
-        """What the pre-flight check found: of ``attempt``, or the newest there is. Raises ``NoReport``."""
+        """Return the pre-flight report of ``attempt``; default: the newest. Raise ``NoReport``."""
         from clusterrun.operations.report import report_of
 
         return report_of(self._context, self.run_id, _whole("attempt", attempt))
 
     def status(self) -> RunStatus:
-        """Everything that ``status`` shows of the run."""
+        """Return everything that ``status`` shows of the run."""
         return self._context.inquiry().statuses([self.run_id])[0]
 
     def wait(self, timeout: float | None = None, tell: Tell = quiet) -> RunStatus:
-        """Return when the run has ended or can never start: look at the state.
+        """Return when the run has ended, can never start, or ``timeout`` seconds have passed.
 
-        With ``timeout`` also when so many seconds have passed. ``tell`` receives what is being waited for.
+        The state of the returned status tells which. ``tell`` receives what is being waited for.
         """
         from clusterrun.operations.wait import RunWait
 
@@ -135,9 +135,9 @@ class Run:
         tail: int | None = None,
         attempt: int | None = None,
     ) -> Logs:
-        """The lines that the ranks printed, headed by node and rank, in time order.
+        """Return the lines that the ranks printed, headed by node and rank, in time order.
 
-        Iterate over them, or print them. With ``follow`` the iterator continues until the run has ended.
+        Iterate over them, or print them. The iterator continues to the end of the run if ``follow`` is true.
         ``stream`` is "out", "err" or "both"; ``tail`` is per rank and stream.
         """
         from clusterrun.operations.logs import LogRequest, RunLogs
@@ -157,18 +157,18 @@ class Run:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Every start of the ranks so far: why, where, how far it came, its first failure."""
+        """Every start of the ranks so far: reason, nodes, progress, first failure."""
         state = self._context.store.state(self.run_id)
         return state.attempts if state else ()
 
     def diagnose(self, limit: float = 40.0, tell: Tell = quiet) -> Diagnosis:
-        """Why the run hangs, or has failed. ``limit``: seconds that a live run may take to answer."""
+        """Return why the run hangs or has failed. ``limit``: seconds that a live run may take to answer."""
         from clusterrun.operations.diagnose import diagnose
 
         return diagnose(self._context, self.run_id, limit, tell)
 
     def cancel(self, tell: Tell = quiet, kill_wait: float | None = None) -> RunStatus:
-        """End the run and return its status once nothing of it is left, or when that takes too long.
+        """End the run and return its status when it has ended completely, or after a limit.
 
         ``kill_wait``: seconds from SIGTERM to SIGKILL; None: the run's, else Slurm's ``KillWait``.
         """
@@ -236,13 +236,13 @@ class SweepRuns:
         return [after for _, after in cancel(self._context, self._record.run_ids, tell)]
 
     def results(self, by: str = "", largest: bool = False) -> list[SweepResult]:
-        """What the runs reported, best first: the smallest ``by``, or the largest."""
+        """Return the results of the runs, best first: the smallest ``by``, or the largest."""
         from clusterrun.operations.sweep_results import gathered
 
         return list(gathered(self._record, self._context, by, largest, quiet).results)
 
     def retry(self, tell: Tell = quiet) -> None:
-        """Queue the points again whose runs have ended otherwise than well, and those not queued yet."""
+        """Queue the points again whose runs did not complete, and the points not queued yet."""
         from clusterrun.operations.sweep import retried, start
 
         again = retried(self._record, self._context, tell)
@@ -282,9 +282,9 @@ def spec_of(
     environ: Mapping[str, str] | None = None,
     **more: Any,
 ) -> JobSpec:
-    """A spec from what people write: texts for times, mappings for variables, words for enums.
+    """Return a spec from options as people write them: text for times, mappings for variables.
 
-    ``more`` are fields of the spec as they are. Raises ``BadInput``.
+    ``more`` are further fields of the spec. Raise ``BadInput``.
     """
     values = {**spec_fields.fields(options, environ or {}), **more}
     spec = JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
@@ -295,7 +295,7 @@ def spec_of(
 
 
 def _whole(name: str, value: object) -> int | None:
-    """A whole number, or None for nothing said."""
+    """Return a whole number, or None if the option was not given. Raise ``BadInput``."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     raise BadInput(f"{name}: {value!r} is not a whole number", f"give {name}=0 or more, or leave it out")
@@ -303,8 +303,8 @@ def _whole(name: str, value: object) -> int | None:
 
 def _ranks(value: Iterable[int] | int | None) -> frozenset[int] | None:
     numbers = [value] if value is None or isinstance(value, (int, str)) else [*value]
-    found = frozenset(_whole("ranks", number) for number in numbers)
-    return None if value is None else frozenset(number for number in found if number is not None)
+    ranks = frozenset(_whole("ranks", number) for number in numbers)
+    return None if value is None else frozenset(number for number in ranks if number is not None)
 
 
 def launch(
@@ -321,7 +321,7 @@ def launch(
 
 
 def run(word: str | int = "last", context: Context | None = None) -> Run:
-    """The run that ``word`` means: run id, job id, name (the newest) or ``last``. Raises ``NoSuchRun``."""
+    """Return the run of ``word``: run id, job id, name (the newest) or ``last``. Raise ``NoSuchRun``."""
     context = context or Context()
     return Run(context.store.read(find_run(context, str(word))), context)
 
@@ -332,11 +332,11 @@ find = run
 def statuses(
     words: Sequence[str] = (), context: Context | None = None, tell: Tell = quiet
 ) -> list[RunStatus]:
-    """The statuses of the runs that ``words`` mean; without words all live and the newest ones."""
+    """Return the statuses of the runs that ``words`` mean. By default: all live runs and the newest ones."""
     context = context or Context()
     ids = [find_run(context, word) for word in words] if words else context.store.current(RECENT)
     inquiry = context.inquiry(tell)
-    found = inquiry.statuses(ids, skip_missing=not words)
+    run_statuses = inquiry.statuses(ids, skip_missing=not words)
     for notice in inquiry.notices:
         tell(notice)
-    return found
+    return run_statuses

@@ -35,29 +35,25 @@ _SHARED_BY_CHARLIECLOUD = ("/dev", "/proc", "/sys", "/tmp")
 
 @frozen
 class NodeDevices:
-    """What a node has that a runtime must be told of; ``root``: the run belongs to root."""
+    """The devices of a node, and the facts of user and image, that decide the options of a runtime."""
 
     nvidia: bool = False
     amd: bool = False
     infiniband: bool = False
-    root: bool = False
-    # An image of Charliecloud's that is a folder holds the variables of its image.
-    image_environment: bool = False
+    root: bool = False  # the run belongs to root
+    image_environment: bool = False  # the image is a folder of Charliecloud with the image's variables
     image_is_folder: bool = False
 
 
 @frozen
 class ContainerRuntime:
-    """One runtime. ``programs``: any of them is it; none where it is an option of srun.
+    """One runtime."""
 
-    ``words`` makes the prefix, or the srun options as ``KEY=VALUE``. ``refused`` are characters that a
-    path of a mount cannot hold. ``forms`` are the kinds of images that it starts.
-    """
-
-    programs: tuple[str, ...]
-    forms: tuple[str, ...]
-    words: Callable[[Container, NodeDevices], tuple[str, ...]]
-    refused: str = ":"
+    programs: tuple[str, ...]  # its programs, of which any may be installed; () if it is an option of srun
+    forms: tuple[str, ...]  # the kinds of images that it starts
+    # Returns the words before a command, or the options of srun as ``KEY=VALUE``.
+    arguments: Callable[[Container, NodeDevices], tuple[str, ...]]
+    refused: str = ":"  # characters that a path of a mount must not have
     read_only: bool = True
     mounts: bool = True
     host_path: bool = False
@@ -95,7 +91,7 @@ def _bind(mount: Mount) -> str:
     return f"{mount.source}:{mount.target}" + (":ro" if mount.read_only else "")
 
 
-# In the order in which one is taken by default; ``slurm`` only where somebody does.
+# In the order of the default choice. ``slurm`` is used only on request.
 TABLE = {
     "pyxis": ContainerRuntime((), ("squashfs", "name"), _pyxis, ":,"),
     "apptainer": ContainerRuntime(
@@ -103,7 +99,7 @@ TABLE = {
     ),
     "charliecloud": ContainerRuntime(("ch-run",), ("folder", "squashfs"), _charliecloud, read_only=False),
     "podman": ContainerRuntime(("podman-hpc", "podman"), ("name", "folder"), _podman),
-    "slurm": ContainerRuntime((), (), lambda one, _: (f"container={one.image}",), mounts=False),
+    "slurm": ContainerRuntime((), (), lambda container, _: (f"container={container.image}",), mounts=False),
 }
 
 
@@ -118,10 +114,10 @@ def form(image: str, is_folder: bool) -> str:
 
 
 def srun_options(container: Container) -> tuple[tuple[str, str], ...]:
-    """What srun is asked for; nothing if the runtime is a prefix, or there is no container."""
+    """Return the options of srun; none if the runtime is a prefix, or there is no container."""
     if not container.image or container.is_prefix:
         return ()
-    pairs = (word.partition("=") for word in TABLE[container.runtime].words(container, NodeDevices()))
+    pairs = (word.partition("=") for word in TABLE[container.runtime].arguments(container, NodeDevices()))
     return tuple((key, value) for key, _, value in pairs if value)
 
 
@@ -139,7 +135,7 @@ def environment_inside(environment: Mapping[str, str], set_by_user: Iterable[str
 def forwarded_environment(
     runtime: str, environment: Mapping[str, str], set_by_user: Iterable[str]
 ) -> dict[str, str]:
-    """The environment of the runtime's program, which holds that of the command inside twice."""
+    """Return the environment of the runtime's program. It holds that of the inner command twice."""
     inside = environment_inside(environment, set_by_user)
     path = environment.get("PATH", STANDARD_PATH) if TABLE[runtime].host_path else STANDARD_PATH
     doubles = {FORWARDED_PREFIX + name: value for name, value in inside.items()}
@@ -147,7 +143,7 @@ def forwarded_environment(
 
 
 def restored_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command inside gets, from the environment that the runtime gave its first process."""
+    """Return the environment of an inner command, from that of the container's first process."""
     ours = {
         name[len(FORWARDED_PREFIX) :]: value
         for name, value in environment.items()
@@ -157,7 +153,7 @@ def restored_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged_environment(image: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """``ours`` on top of the image's; its PYTHONPATH stays, behind ours."""
+    """Return the image's environment overlaid by ours. Our PYTHONPATH comes before the image's."""
     own = {name: value for name, value in image.items() if not name.startswith(FORWARDED_PREFIX)}
     places = [side.get("PYTHONPATH", "").split(os.pathsep) for side in (ours, own)]
     folders = dict.fromkeys(folder for side in places for folder in side if folder)
@@ -170,24 +166,27 @@ def merged_environment(image: Mapping[str, str], ours: Mapping[str, str]) -> dic
 def in_container(
     container: Container, argv: Sequence[str], environment: Mapping[str, str], set_by_user: Iterable[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """``argv`` and its environment as they start in a container of this node, where a prefix starts one."""
+    """Return ``argv`` and its environment for a container of this node.
+
+    They do not change if srun starts the container.
+    """
     if not container.is_prefix:
         return tuple(argv), dict(environment)
     runtime = TABLE[container.runtime]
     program = program_of(container.runtime, environment.get("PATH", os.defpath)) or runtime.programs[0]
     hidden = environment.get("CUDA_VISIBLE_DEVICES") == ""
-    arguments = runtime.words(container, devices_here(container, hidden))
+    arguments = runtime.arguments(container, devices_here(container, hidden))
     return (program, *arguments, *argv), forwarded_environment(container.runtime, environment, set_by_user)
 
 
 def program_of(runtime: str, path: str) -> str:
-    """The program of a prefix runtime, by its whole path; '' where there is none."""
+    """Return the path of the program of a prefix runtime; '' if there is none."""
     places = (os.path.join(folder, name) for name in TABLE[runtime].programs for folder in path.split(":"))
     return next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), "")
 
 
 def devices_here(container: Container, hidden: bool) -> NodeDevices:
-    """What this node has; ``hidden``: ranks may not see its GPUs."""
+    """Return the devices of this node. ``hidden``: ranks may not see its GPUs."""
     return NodeDevices(
         nvidia=not hidden and os.path.exists("/dev/nvidiactl"),
         amd=not hidden and os.path.exists("/dev/kfd"),
@@ -199,7 +198,7 @@ def devices_here(container: Container, hidden: bool) -> NodeDevices:
 
 
 def make_places(container: Container) -> None:
-    """Make the folders in an image of Charliecloud's on which something is mounted: it does not itself."""
+    """Make the mount points in an image folder of Charliecloud, which does not make them itself."""
     if container.runtime != "charliecloud" or not os.path.isdir(container.image):
         return
     for mount in container.mounts:

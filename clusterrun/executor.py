@@ -184,7 +184,7 @@ class ClusterrunExecutor(core.Executor):
         return {option.field for option in python_options.SUBMIT} | {"at_most"}
 
     def _convert_parameters(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What submitit's ``AutoExecutor`` calls its parameters."""
+        """Return the parameters of submitit's ``AutoExecutor`` under our names."""
         parameters = dict(params)
         if "timeout_min" in parameters:
             parameters["time"] = f"{parameters.pop('timeout_min')}m"

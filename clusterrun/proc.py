@@ -1,7 +1,7 @@
-"""What the kernel says of processes on this machine, read from /proc.
+"""Reads what the kernel knows of processes on this machine from /proc.
 
-Of a process that may be in trouble ``environment`` is not read, nor ``cmdline`` and ``maps``: they wait for a
-lock that it may hold. Nothing else here can block.
+Do not read ``environment``, ``cmdline`` or ``maps`` of a process that may be in trouble: they wait for a lock
+that it may hold. No other read of this file blocks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ import stat
 
 from clusterrun.model.frozen import frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TICKS = os.sysconf("SC_CLK_TCK")
-# A zombie has ended; only its parent's look at it is missing.
+# A zombie has ended, and its parent has not collected it.
 GONE_STATES = "ZXx"
-# By SIGSTOP, or by a debugger.
+# Stopped by SIGSTOP, or by a debugger.
 STOPPED_STATES = ("T", "t")
 # Programs that run scripts of commands, by the name of their file.
 SHELLS = frozenset(
@@ -24,16 +28,15 @@ SHELLS = frozenset(
 
 @frozen
 class Process:
-    """One process at one moment; ``pid`` and ``started`` (clock ticks since boot) name it forever."""
+    """One process at one moment. ``pid`` and ``started`` together identify it for ever."""
 
     pid: int
     name: str
     state: str
     parent: int
     session: int
-    started: int
-    # Of processor time, that it has used.
-    seconds: float = 0.0
+    started: int  # clock ticks since boot
+    seconds: float = 0.0  # processor time that it has used
 
     @property
     def stopped(self) -> bool:
@@ -41,7 +44,7 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    # A name may hold spaces and parentheses: only the last one closes it.
+    # A name may hold spaces and parentheses. Only the last parenthesis closes it.
     head, _, tail = content(f"/proc/{pid}/stat").rpartition(b")")
     name, fields = head.partition(b"(")[2].decode("utf-8", "replace"), tail.split()
     if not fields:
@@ -52,7 +55,7 @@ def read(pid: int) -> Process | None:
 
 
 def look(pid: int) -> Process | None:
-    """The process now; None if it has ended."""
+    """Return the process as it is now; None if it has ended."""
     process = read(pid)
     return None if process is None or process.state in GONE_STATES else process
 
@@ -64,15 +67,16 @@ def seconds_without_processor(pid: int) -> float:
 
 
 def runs(pid: int) -> bool:
-    """Whether it lives and is not stopped: then it may answer."""
+    """Return whether the process lives and is not stopped, so that it may answer."""
     process = look(pid)
     return process is not None and not process.stopped
 
 
 def described(process: Process) -> str:
-    """``nvidia-smi (D in wait_rm)``: name, state and the kernel function it sleeps in, where that is told."""
+    """Return the name, state and kernel function of a process: ``nvidia-smi (D in wait_rm)``."""
     where = waiting_in(process.pid)
-    return f"{process.name} ({process.state}{' in ' + where if where else ''})"
+    state = f"{process.state} in {where}" if where else process.state
+    return f"{process.name} ({state})"
 
 
 def pids() -> list[int]:
@@ -84,25 +88,20 @@ def processes() -> list[Process]:
 
 
 def descendants(root: int) -> list[Process]:
-    """Every process below ``root``, at any depth, without ``root`` itself; zombies included."""
-    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
-        return _descendants_by_parent(root)
-    found: list[Process] = []
+    """Return every process below ``root``, at any depth, without ``root``; zombies included."""
+    children_of = children_lookup()
+    result: list[Process] = []
     waiting = [root]
     while waiting:
-        for child in _children(waiting.pop()):
-            process = read(child)
-            if process:
-                found.append(process)
-                waiting.append(child)
-    return found
+        processes_below = [process for process in map(read, children_of(waiting.pop())) if process]
+        result += processes_below
+        waiting += [process.pid for process in processes_below]
+    return result
 
 
 def children(pid: int) -> list[Process]:
-    """Return the living processes that ``pid`` started."""
-    if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
-        return [process for process in map(read, _children(pid)) if process]
-    return [process for process in processes() if process.parent == pid]
+    """Return the processes that ``pid`` started; zombies included."""
+    return [process for process in map(read, children_lookup()(pid)) if process]
 
 
 def is_shell(pid: int) -> bool:
@@ -135,32 +134,33 @@ def _program(pid: int) -> str:
 
 
 def below(pid: int, most: int = 200) -> list[int]:
-    """The numbers of at most so many processes that descend from ``pid``, nearest first."""
-    found: list[int] = []
+    """Return the numbers of at most ``most`` processes that descend from ``pid``, nearest first."""
+    children_of = children_lookup()
+    pids_below: list[int] = []
     waiting = [pid]
-    while waiting and len(found) < most:
-        children = _children(waiting.pop(0))
-        found += children
-        waiting += children
-    return found[:most]
+    while waiting and len(pids_below) < most:
+        child_pids = children_of(waiting.pop(0))
+        pids_below += child_pids
+        waiting += child_pids
+    return pids_below[:most]
 
 
-def _children(pid: int) -> list[int]:
+def children_lookup() -> Callable[[int], list[int]]:
+    """Return a function from the number of a process to the numbers of its children.
+
+    A kernel without CONFIG_PROC_CHILDREN lists no children. All processes are then read, once.
+    """
+    if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        return _listed_children
+    pids_by_parent: dict[int, list[int]] = {}
+    for process in processes():
+        pids_by_parent.setdefault(process.parent, []).append(process.pid)
+    return lambda pid: pids_by_parent.get(pid, [])
+
+
+def _listed_children(pid: int) -> list[int]:
     lists = (content(f"/proc/{pid}/task/{thread}/children") for thread in listed(f"/proc/{pid}/task"))
     return [int(word) for children in lists for word in children.split()]
-
-
-def _descendants_by_parent(root: int) -> list[Process]:
-    below: dict[int, list[Process]] = {}
-    for process in processes():
-        below.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    waiting = [root]
-    while waiting:
-        children = below.get(waiting.pop(), [])
-        found += children
-        waiting += [child.pid for child in children]
-    return found
 
 
 def ancestors(pid: int) -> list[int]:
@@ -173,18 +173,18 @@ def ancestors(pid: int) -> list[int]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment ``pid`` was started with; empty if it may not be read or was overwritten."""
+    """Return the environment ``pid`` was started with; empty if it may not be read or was overwritten."""
     pairs = (item.partition(b"=") for item in content(f"/proc/{pid}/environ").split(b"\0"))
     return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
 
 
 def waiting_in(pid: int) -> str:
-    """The kernel function in which ``pid`` sleeps, where the kernel says so."""
+    """Return the kernel function in which ``pid`` sleeps; '' if the kernel does not say."""
     return content(f"/proc/{pid}/wchan").decode("ascii", "replace").strip("0\n")
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether ``pid`` has a handler for the signal: without one it might end it."""
+    """Return whether ``pid`` has a handler for the signal. Without one the signal may end it."""
     for line in content(f"/proc/{pid}/status").split(b"\n"):
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -200,7 +200,7 @@ def reads_pipe(pid: int) -> bool:
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    """What each open descriptor of ``pid`` leads to; empty if one may not look."""
+    """Return the target of each open descriptor of ``pid``; empty without the permission to look."""
     paths = {}
     for name in listed(f"/proc/{pid}/fd"):
         try:
@@ -211,9 +211,9 @@ def descriptors(pid: int) -> dict[int, str]:
 
 
 def written_files(pid: int) -> dict[str, int]:
-    """How far ``pid`` has written each file that it has open for writing, by path; not its standard streams.
+    """Return the position of ``pid`` in each file that it writes, by path, without its standard streams.
 
-    The position stands in fdinfo. No file is asked for its size: it may be on a server that does not answer.
+    fdinfo has the position. The size of a file is not read: its server may not answer.
     """
     positions = {}
     for number, path in descriptors(pid).items():
@@ -227,9 +227,9 @@ def written_files(pid: int) -> dict[str, int]:
 
 
 def awaited_lock(pid: int) -> tuple[int, str]:
-    """Who holds the lock of a file that ``pid`` waits for (0: it waits for none), and the file ('': unknown).
+    """Return the holder of the file lock that ``pid`` waits for (0: none), and the file ('': unknown).
 
-    Each lock of /proc/locks stands before those who wait for it, marked by an arrow.
+    /proc/locks lists each lock, then the processes that wait for it, marked by an arrow.
     """
     holder = 0
     for line in content("/proc/locks").decode("ascii", "replace").split("\n"):
@@ -244,9 +244,9 @@ def awaited_lock(pid: int) -> tuple[int, str]:
 
 
 def _locked(pid: int, identity: str) -> str:
-    """The file with ``identity`` (device and inode number) that ``pid`` has locked, or has open.
+    """Return the file with ``identity`` (device and inode number) that ``pid`` has open; '' if unknown.
 
-    No file is asked for its status: it may be on a server that does not answer.
+    The status of a file is not read: its server may not answer.
     """
     inode = identity.rpartition(":")[2]
     for number, path in descriptors(pid).items():
@@ -261,8 +261,8 @@ def sockets(pid: int) -> set[str]:
 
 
 def address(digits: str) -> str:
-    """An address of /proc/net: ``0200640A`` is 10.100.0.2, a word of four bytes in this machine's order."""
-    import socket  # a command of the client that looks at processes alone does without
+    """Return an address of /proc/net as text: ``0200640A`` is 10.100.0.2, in this machine's byte order."""
+    import socket  # commands that only look at processes do not need it
 
     packed = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
     if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):
@@ -271,7 +271,7 @@ def address(digits: str) -> str:
 
 
 def content(path: str) -> bytes:
-    """The whole file; empty if there is none."""
+    """Return the whole file; empty if there is none."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""The outside world of the client: programs and clocks."""
+"""Runs programs and reads clocks for the client."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from clusterrun.model.frozen import frozen
 
 @frozen
 class Completed:
-    """A program that ended: its argument list, exit code (negative: the signal) and both streams."""
+    """A program that ended."""
 
     argv: tuple[str, ...]
-    code: int
+    code: int  # negative: the signal
     out: str
     err: str
     seconds: float
@@ -30,13 +30,14 @@ class ProgramMissing(ClusterrunError):
     """No program of that name is on PATH."""
 
 
+# Characters of a command in messages.
 MOST_NAMED = 60
 
 
 class ProgramTimeout(ClusterrunError):
-    """The program did not end within its limit and was killed with all it had started.
+    """The program did not end within its limit and was killed with its process group.
 
-    ``out`` and ``err`` are what it had printed until then.
+    ``out`` and ``err`` hold its output until then.
     """
 
     out = err = ""
@@ -49,11 +50,11 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> Completed:
-    """Run ``argv`` (never a shell) and return what it said.
+    """Run ``argv`` without a shell, and return its exit code and output.
 
-    ``stdin`` is text, or an open file. ``timeout`` is in seconds; past it the program's whole process group
-    is killed. Output is decoded as UTF-8 with ``surrogateescape``, so foreign bytes survive. Raises
-    ``ProgramMissing`` and ``ProgramTimeout``; a non-zero exit is the caller's to judge.
+    ``stdin`` is text, or an open file. After ``timeout`` seconds the program's process group is killed.
+    Output is decoded as UTF-8 with ``surrogateescape``, so that foreign bytes survive. An exit code other
+    than 0 raises nothing. Raise ``ProgramMissing`` and ``ProgramTimeout``.
     """
     began = time.monotonic()
     try:
@@ -86,11 +87,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start_bound(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> int:
-    """Start ``argv``, without input and output, in a session that no key of the terminal reaches; its number.
+    """Start ``argv`` without input and output in a session of its own. Return its process number.
 
-    When this process dies, even by SIGKILL, the kernel sends the program SIGTERM. Raises ``OSError``.
+    The kernel sends the program SIGTERM when this process dies, even by SIGKILL. Raise ``OSError``.
     """
-    import ctypes  # for this alone
+    import ctypes  # only this function needs it
 
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
@@ -121,9 +122,9 @@ def text_of(path: str) -> str:
 
 
 def foreground(argv: Sequence[str]) -> int:
-    """Run ``argv`` with our own streams and terminal; its exit code, 128 and the number for a signal.
+    """Run ``argv`` on our streams and terminal. Return its exit code; 128 plus the number for a signal.
 
-    Ctrl-C is the program's to answer; TERM and HUP are passed on to it. Raises ``ProgramMissing``.
+    The program handles Ctrl-C. TERM and HUP are passed on to it. Raise ``ProgramMissing``.
     """
     try:
         process = subprocess.Popen(list(argv))
@@ -140,10 +141,13 @@ def foreground(argv: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool], seconds: float) -> int:
-    """Run ``argv`` with our own streams while it is ``wanted``, asked every so many seconds; its exit code.
+def attended(
+    argv: Sequence[str], env: Mapping[str, str], is_wanted: Callable[[], bool], seconds: float
+) -> int:
+    """Run ``argv`` on our streams while ``is_wanted``, which is asked every ``seconds``.
 
-    It is ended with all it started when it is wanted no more, or when INT, TERM or HUP comes for us.
+    Return its exit code. The program and its process group end if it is no longer wanted, or if this process
+    gets INT, TERM or HUP.
     """
     stopped: list[int] = []
     try:
@@ -164,15 +168,15 @@ def attended(argv: Sequence[str], env: Mapping[str, str], wanted: Callable[[], b
         except subprocess.TimeoutExpired:
             if stopped:
                 _end(process)
-            elif not wanted():
+            elif not is_wanted():
                 stop(signal.SIGTERM, None)
 
 
 class Piped:
-    """A program in a session of its own that we talk to: handles of its output and its input."""
+    """A program in a session of its own, with pipes to its output and its input."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Raises ``OSError``."""
+        """Start the program. Raise ``OSError``."""
         self._process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -184,7 +188,7 @@ class Piped:
         self.incoming, self.outgoing = self._process.stdout.fileno(), self._process.stdin.fileno()
 
     def end(self, seconds: float) -> int:
-        """Its exit code, once its input has ended; it is killed when it takes longer."""
+        """Close the program's input and return its exit code. Kill it after ``seconds``."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         try:
@@ -201,13 +205,13 @@ END_SECONDS = 5.0
 
 
 def _named(argv: Sequence[str]) -> str:
-    """A command as people know it: its first words, without the long ones that only programs read."""
+    """Return the first words of a command, up to ``MOST_NAMED`` characters."""
     text = " ".join(argv)
     return text if len(text) <= MOST_NAMED else f"{text[:MOST_NAMED].rpartition(' ')[0] or argv[0]} …"
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Turn this process into ``argv``: terminal, signals and exit code are the program's own from here."""
+    """Replace this process by ``argv``, which then owns terminal, signals and exit code."""
     try:
         os.execvpe(argv[0], list(argv), dict(env))
     except OSError as error:
@@ -237,7 +241,7 @@ def notice_if_slow(seconds: float, tell: Callable[[str], None], sentence: str) -
 
 
 class Clock(Protocol):
-    """Time as an argument: real at the entry points, pushed by hand in tests."""
+    """Time as an argument. Entry points pass a real clock, tests pass one that they set."""
 
     def now(self) -> float:
         """Seconds since the epoch, for display and records only."""

@@ -1,4 +1,4 @@
-"""What fits and what to expect: memory and time of each strategy from a few numbers; pure arithmetic."""
+"""Estimates memory and time of each strategy from a few numbers. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Expected:
 
 @frozen
 class Advice:
-    """What to take (empty: nothing fits), every strategy's memory, and the scaling of those that fit."""
+    """The recommended strategy, with the memory of every strategy and the scaling of those that fit."""
 
-    take: str
+    take: str  # the strategy; '' if none fits
     because: str
-    fits: tuple[Fit, ...]
-    expected: tuple[Expected, ...]
+    fits: tuple[Fit, ...]  # every strategy
+    expected: tuple[Expected, ...]  # the strategies that fit
     lines: tuple[str, ...]
 
 
@@ -107,10 +107,9 @@ def _fit(question: AdviceQuestion, strategy: str) -> Fit:
     state = OPTIMIZERS[question.optimizer] * number
     terms = [("weights", weight), ("gradients", gradient), (f"{question.optimizer}'s state", state)]
     terms += [("16-bit copy", copy)] if strategy != "fsdp" else []
+    share = f" / {parts}" if parts > 1 else ""
     terms_found = [
-        (f"{name} {_count(count)} × {size} B{f' / {parts}' if parts > 1 else ''}", count * size / parts)
-        for name, size in terms
-        if size
+        (f"{name} {_count(count)} × {size} B{share}", count * size / parts) for name, size in terms if size
     ]
     if strategy == "ddp":
         terms_found.append((f"buckets {_count(count)} × {gradient} B", count * gradient))

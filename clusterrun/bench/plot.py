@@ -10,7 +10,7 @@ from clusterrun.bench.result import ResultRow, Table
 from clusterrun.model.errors import BadInput
 
 FORMATS = (".png", ".svg")
-# From so many times the smallest world on, both axes are logarithmic.
+# Both axes are logarithmic if the largest world is this many times the smallest.
 MANY = 16
 # How far lines stand apart, as a share of the world.
 APART = 0.012
@@ -134,7 +134,7 @@ def _with_baseline(rows: list[ResultRow], good: list[ResultRow], table: Table) -
 
 
 def _shared_cores(axes: Any, table: Table) -> None:
-    """Where CPU ranks are more than cores, the picture says so."""
+    """Mark the worlds with more CPU ranks than cores."""
     probed, worlds = table.probed, [row.cell.world for row in table.rows]
     if probed and probed.device == "cpu" and probed.cluster == "local" and max(worlds) > probed.cores:
         axes.axvspan(probed.cores, max(worlds) + 0.25, color="0.94", zorder=0)

@@ -1,4 +1,4 @@
-"""What a training script says of its pace, found in what rank 0 printed."""
+"""Reads the pace of a training script from the output of rank 0."""
 
 from __future__ import annotations
 
@@ -16,25 +16,20 @@ _PAIR = re.compile(r'\b(steps|parameters|ran_as)"?\s*[=:]\s*"?([\w.+-]+)')
 
 @frozen
 class SpeedLine:
-    """One line of a script: how fast its steps were, over all ranks, and what else it told.
-
-    ``samples_per_second`` is 0 if it told only steps, ``steps`` (those that counted) and
-    ``parameters`` 0 if it told none.
-    """
+    """One line of a script about its pace, over all ranks."""
 
     steps_per_second: float
-    samples_per_second: float = 0.0
-    steps: int = 0
-    parameters: int = 0
-    ran_as: str = ""
+    samples_per_second: float = 0.0  # 0: not reported
+    steps: int = 0  # number of timed steps; 0: not reported
+    parameters: int = 0  # 0: not reported
+    ran_as: str = ""  # strategy that the script used
 
 
 def report(text: str) -> SpeedLine | None:
-    """The last line of ``text`` that reports a pace, or None.
+    """Return the last line of ``text`` that reports a pace; None if there is none.
 
-    A pace is ``steps_per_second=12.3`` (``:``, JSON and the ``train_`` of some trainers will do) or
-    ``12.3 steps/s``; samples, images or tokens per second may stand beside it. What is not a number
-    above 0 is not a pace.
+    A pace is ``steps_per_second=12.3`` or ``12.3 steps/s``. ``:``, JSON and the prefix ``train_`` are read
+    too, and samples, images or tokens per second beside it. The number must be above 0.
     """
     for line in reversed(text.splitlines()):
         pairs = [*((name, number) for number, name in _BY_UNIT.findall(line)), *_RATE.findall(line)]
@@ -65,7 +60,7 @@ def _whole(text: str) -> int:
 
 
 def notices(text: str) -> tuple[str, ...]:
-    """What the script wanted to be known: its lines that begin with ``notice:``."""
+    """Return the texts of the script's lines that begin with ``notice:``."""
     return tuple(
         dict.fromkeys(
             line.removeprefix("notice:").strip() for line in text.splitlines() if line.startswith("notice:")

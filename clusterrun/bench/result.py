@@ -13,7 +13,7 @@ from clusterrun.model.frozen import frozen
 
 # Steps that a time is given for, where the script does not say how many it took.
 DEFAULT_STEPS = 100
-# Of each parameter: gradients travel as 32-bit numbers unless a script has it otherwise.
+# Bytes per parameter. Gradients travel as 32-bit numbers unless the script changes that.
 GRADIENT_BYTES = 4
 
 
@@ -60,7 +60,7 @@ class Table:
 
 @frozen
 class CellRates:
-    """What the runs of one cell came to, before they are compared with a baseline."""
+    """The rates of the runs of one cell, before the comparison with a baseline."""
 
     cell: Cell
     rates: tuple[float, ...]
@@ -83,17 +83,17 @@ class CellRates:
 def build_table(
     results: StudyResults, cells: tuple[Cell, ...], per_node: int, threads: int = 1, parameters: int = 0
 ) -> Table:
-    """The table of ``cells``; ``per_node`` devices are on each node (0: all on one)."""
+    """Return the table of ``cells``. ``per_node``: devices on each node (0: all on one)."""
     growth = Growth(results.growth)
-    runs = {cell: [one for one in results.runs if one.cell == cell and not one.under_way] for cell in cells}
-    unit = _unit([one for found in runs.values() for one in found if not one.failed])
+    runs = {cell: [run for run in results.runs if run.cell == cell and not run.under_way] for cell in cells}
+    unit = _unit([run for runs_of_cell in runs.values() for run in runs_of_cell if not run.failed])
     paced = [_paced(cell, runs[cell], unit, growth) for cell in cells]
-    base = next((one for one in paced if one.rates), None)
-    told = [one.report for found in runs.values() for one in found if one.report]
-    size = parameters or max((one.parameters for one in told), default=0)
+    base = next((cell_rates for cell_rates in paced if cell_rates.rates), None)
+    reports = [run.report for runs_of_cell in runs.values() for run in runs_of_cell if run.report]
+    size = parameters or max((report.parameters for report in reports), default=0)
     prediction = Prediction(results.probed, growth, base, size, per_node, threads)
-    rows = tuple(_row(one, base, per_node, prediction) for one in paced)
-    steps = max((one.steps for one in told), default=0) or DEFAULT_STEPS
+    rows = tuple(_row(cell_rates, base, per_node, prediction) for cell_rates in paced)
+    steps = max((report.steps for report in reports), default=0) or DEFAULT_STEPS
     if base is None:
         return Table(rows, None, unit, steps, size, 0.0, results.probed)
     work = 1.0 if unit == "runs/s" else base.rate * steps / base.steps
@@ -102,7 +102,7 @@ def build_table(
 
 
 def _unit(good: list[Measured]) -> str:
-    """What work is counted in: what all that reported can be compared by."""
+    """Return the unit of work in which all runs that reported can be compared."""
     reports = [run.report for run in good if run.report]
     if not reports:
         return "runs/s"
@@ -110,19 +110,19 @@ def _unit(good: list[Measured]) -> str:
 
 
 def _paced(cell: Cell, runs: list[Measured], unit: str, growth: Growth) -> CellRates:
-    good = [one for one in runs if not one.failed and (one.report or unit == "runs/s")]
-    silent = [one for one in runs if not one.failed and not one.report and unit != "runs/s"]
-    failed = next((one.failed for one in runs if one.failed), "") or (NO_RATE_REPORTED if silent else "")
-    reports = [one.report for one in good if one.report]
-    ran_as = {one.ran_as for one in reports if one.ran_as and one.ran_as != cell.strategy}
-    notes = tuple(dict.fromkeys(text for one in runs for text in one.notices))
+    good = [run for run in runs if not run.failed and (run.report or unit == "runs/s")]
+    silent = [run for run in runs if not run.failed and not run.report and unit != "runs/s"]
+    failed = next((run.failed for run in runs if run.failed), "") or (NO_RATE_REPORTED if silent else "")
+    reports = [run.report for run in good if run.report]
+    ran_as = {report.ran_as for report in reports if report.ran_as and report.ran_as != cell.strategy}
+    notes = tuple(dict.fromkeys(text for run in runs for text in run.notices))
     # ddp-spawn is ddp, started otherwise: no news.
     notes += tuple(f"ran as {name}" for name in sorted(ran_as) if cell.strategy not in ("", "ddp-spawn"))
     return CellRates(
         cell,
-        tuple(_rate(one, unit, growth) for one in good),
-        statistics.median([one.steps_per_second for one in reports]) if reports else 0.0,
-        statistics.median([one.samples_per_second for one in reports]) if reports else 0.0,
+        tuple(_rate(run, unit, growth) for run in good),
+        statistics.median([report.steps_per_second for report in reports]) if reports else 0.0,
+        statistics.median([report.samples_per_second for report in reports]) if reports else 0.0,
         failed,
         notes or (() if runs else ("not measured yet",)),
     )
@@ -172,7 +172,7 @@ def shape_of(cell: Cell, per_node: int) -> Shape:
 
 
 class Prediction:
-    """What each configuration should reach, from one device's step and the measured all-reduce."""
+    """Predicts each configuration from the step of one device and the measured all-reduce."""
 
     def __init__(
         self,

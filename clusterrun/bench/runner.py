@@ -59,8 +59,10 @@ class Runner:
         self.elapsed += self._context.clock.monotonic() - began
 
     def left(self, cells: tuple[Cell, ...], repeats: int) -> list[tuple[Cell, int]]:
-        """The runs that are still to be made, in their order."""
-        return [one for one in in_turn(cells, repeats) if not self._is_measured(*one)]
+        """Return the runs that are still to be measured, in order."""
+        return [
+            (cell, number) for cell, number in in_turn(cells, repeats) if not self._is_measured(cell, number)
+        ]
 
     def _is_measured(self, cell: Cell, number: int) -> bool:
         run = self.results.run(cell, number)
@@ -213,13 +215,13 @@ def _pace(line: SpeedLine | None) -> str:
     return f"{line.steps_per_second:g} steps per second" if line else NO_RATE_REPORTED
 
 
-def probe_results(text: str, known: MachineInfo) -> MachineInfo:
-    """What the short job told in its line ``all-reduce {…}``."""
+def probe_results(text: str, machine: MachineInfo) -> MachineInfo:
+    """Return ``machine`` with the measurements in the short job's line ``all-reduce {…}``."""
     for line in reversed(text.splitlines()):
         if line.startswith("all-reduce {"):
-            told = json.loads(line.partition(" ")[2])
+            answer = json.loads(line.partition(" ")[2])
             groups = tuple(
-                AllReduceTiming(g["ranks"], g["latency"], g["bandwidth"]) for g in told.pop("groups")
+                AllReduceTiming(g["ranks"], g["latency"], g["bandwidth"]) for g in answer.pop("groups")
             )
-            return replace(known, groups=groups, **told)
-    return replace(known, failed="the short job said nothing")
+            return replace(machine, groups=groups, **answer)
+    return replace(machine, failed="the short job said nothing")

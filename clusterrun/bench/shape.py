@@ -58,28 +58,28 @@ def spec_of(subject: StudySubject, cell: Cell) -> JobSpec:
 
 
 def command(subject: StudySubject, cell: Cell) -> tuple[str, ...]:
-    """The command of ``cell``: placeholders filled in, and what train.py is told."""
-    words = tuple(fill_placeholders(word, cell) for word in subject.spec.command)
-    return words + train_options(subject, cell, words) if subject.reference else words
+    """Return the command of ``cell`` with its placeholders filled in, and the options of train.py."""
+    arguments = tuple(fill_placeholders(word, cell) for word in subject.spec.command)
+    return arguments + train_options(subject, cell, arguments) if subject.reference else arguments
 
 
-def train_options(subject: StudySubject, cell: Cell, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The options that make train.py run ``cell``; the last of two counts, so they stand at the end."""
+def train_options(subject: StudySubject, cell: Cell, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the options that make train.py run ``cell``. They come last, since the last of two counts."""
     options: list[str] = []
     if cell.strategy != AS_IS:
         options += ["--strategy", cell.strategy]
     if cell.strategy == STARTS_ITS_RANKS:
         options += ["--ranks", str(cell.world)]
-    batch = batch_size(words)
+    batch = batch_size(arguments)
     if subject.growth is Growth.WEAK and batch:
         options += ["--batch-size", str(batch * cell.world)]
     return tuple(options)
 
 
-def batch_size(words: tuple[str, ...]) -> int:
-    """The global batch that train.py is asked for; 0 if it finds one by itself."""
+def batch_size(arguments: tuple[str, ...]) -> int:
+    """Return the global batch that train.py gets; 0 if it finds one by itself."""
     text = str(REFERENCE_BATCH)
-    for word, after in zip(words, (*words[1:], "")):
+    for word, after in zip(arguments, (*arguments[1:], "")):
         if word == "--batch-size":
             text = after
         elif word.startswith("--batch-size="):
@@ -88,9 +88,9 @@ def batch_size(words: tuple[str, ...]) -> int:
 
 
 def fill_placeholders(text: str, cell: Cell) -> str:
-    """``text`` with ``{strategy}``, ``{world}``, ``{64*world}`` and ``{64/world}`` filled in.
+    """Return ``text`` with ``{strategy}``, ``{world}``, ``{64*world}`` and ``{64/world}`` filled in.
 
-    Any other braces stay as they are. Raises ``BadInput`` if a division leaves a rest.
+    Other braces do not change. Raise ``BadInput`` if a division leaves a rest.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -112,6 +112,6 @@ def fill_placeholders(text: str, cell: Cell) -> str:
 
 
 def names_strategy(spec: JobSpec) -> bool:
-    """Whether the script is told its strategy by a placeholder."""
-    words = (*spec.command, *(value for _, value in spec.environment))
-    return any("{strategy}" in word for word in words)
+    """Return whether a placeholder passes the strategy to the script."""
+    texts = (*spec.command, *(value for _, value in spec.environment))
+    return any("{strategy}" in word for word in texts)

@@ -1,4 +1,4 @@
-"""What a scaling study asks: subject, worlds, strategies; pure, knows no run and no result."""
+"""Describes a scaling study: subject, worlds, strategies. Pure, without runs and results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import frozen, replace
 from clusterrun.model.spec import JobSpec
 
-# The strategy of a script that is not told any.
+# The strategy of a script that gets none.
 AS_IS = ""
 # Strategies of which one process computes everything; the others have one rank per device.
 ONE_PROCESS = ("single", "dp")
@@ -20,7 +20,7 @@ KNOWN = ("single", "dp", "ddp", "ddp-spawn", "fsdp")
 
 
 class Growth(enum.Enum):
-    """What stays the same while the world grows: the work of all (strong), or of each rank (weak)."""
+    """The work that is constant while the world grows: that of all ranks (strong) or of each (weak)."""
 
     STRONG = "strong"
     WEAK = "weak"
@@ -28,31 +28,31 @@ class Growth(enum.Enum):
 
 @frozen
 class Cell:
-    """One configuration: what is run ``repeats`` times. ``world`` counts devices (CPU ranks without GPUs)."""
+    """One configuration, which is run ``repeats`` times."""
 
     strategy: str
-    world: int
+    world: int  # number of devices, or of CPU ranks without GPUs
 
     @property
     def name(self) -> str:
-        """For people: ``ddp × 4``."""
+        """The cell as text: ``ddp × 4``."""
         if self.strategy == "single":
             return "single"
         return f"{self.strategy or 'ranks'} × {self.world}"
 
     @property
     def one_process(self) -> bool:
-        """Whether one process computes it all, on however many devices."""
+        """Whether one process computes on all devices."""
         return self.strategy in ONE_PROCESS
 
 
 @frozen
 class StudySubject:
-    """What is measured: a spec whose size each cell decides, and what makes it comparable.
+    """The measured job. Each cell decides the size of its spec.
 
-    ``reference`` is true for the shipped train.py, which is told its strategy by an option.
+    ``reference`` is true for the shipped train.py, which has an option for its strategy.
     ``content`` is a digest of the script, so that a changed script is another subject.
-    ``gpus_here`` is the number of GPUs of this machine where it runs here, else -1.
+    ``gpus_here`` is the number of GPUs of this machine if the job runs here, else -1.
     """
 
     spec: JobSpec

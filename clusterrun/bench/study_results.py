@@ -48,9 +48,9 @@ class AllReduceTiming:
 
 @frozen
 class MachineInfo:
-    """What the ranks' machines are: seen by a short job in the largest world.
+    """The machines of the ranks, measured by a short job in the largest world.
 
-    ``cores`` are those of one node that its ranks may use; ``failed`` says why nothing is known.
+    ``cores``: those of one node that its ranks may use. ``failed``: why nothing is known.
     """
 
     run_id: str = ""
@@ -71,7 +71,7 @@ class MachineInfo:
 
 @frozen
 class StudyResults:
-    """Everything measured about one subject; ``digest`` says which it is."""
+    """Everything measured about one subject, which ``digest`` identifies."""
 
     subject: str
     digest: str
@@ -81,24 +81,24 @@ class StudyResults:
     format: int = contract.FORMAT
 
     def with_run(self, run: Measured) -> StudyResults:
-        """With ``run`` in the place of what was known of that repeat."""
+        """Return these results with ``run`` in place of an earlier result of that repeat."""
         others = tuple(other for other in self.runs if (other.cell, other.number) != (run.cell, run.number))
         return replace(self, runs=(*others, run))
 
     def run(self, cell: Cell, number: int) -> Measured | None:
-        """What is known of one repeat."""
+        """Return the result of one repeat; None if it was not measured."""
         return next((run for run in self.runs if (run.cell, run.number) == (cell, number)), None)
 
 
 def path_of(home: str, name: str) -> str:
-    """Where the study of that name is kept."""
+    """Return the file of the study with this name."""
     return os.path.join(home, "bench", f"{name}.json")
 
 
 def open_results(path: str, fresh: StudyResults) -> StudyResults:
-    """The results at ``path``, or ``fresh`` where there is none yet.
+    """Return the results at ``path``, or ``fresh`` if there is no such file.
 
-    Raises ``BadInput`` if it holds another study, ``BadDocument`` where it is damaged.
+    Raise ``BadInput`` if the file holds another study, ``BadDocument`` if it is damaged.
     """
     stored = read(path)
     if stored is None:

@@ -18,10 +18,10 @@ MOST_PANELS = 6
 LONGEST = 16
 
 
-def draw_sweep(found: SweepResults, title: str, path: str) -> None:
-    """Draw the results that ``found`` is sorted by to ``path``. Raises ``BadInput``."""
+def draw_sweep(results: SweepResults, title: str, path: str) -> None:
+    """Draw the result that ``results`` are sorted by to ``path``. Raise ``BadInput``."""
     check(path)
-    good = [one for one in found.results if _is_finite(_result(one, found.by))]
+    good = [result for result in results.results if _is_finite(_result(result, results.by))]
     if not good:
         raise BadInput(f"no run of {title} has reported a number", "clusterrun.training.report(loss=…)")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,44 +32,46 @@ def draw_sweep(found: SweepResults, title: str, path: str) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, names):
-        _panel(axes, good, name, found.by)
-    panels[0].set_ylabel(found.by)
+        _panel(axes, good, name, results.by)
+    panels[0].set_ylabel(results.by)
     best = " ".join(f"{name}={_short(value)}" for name, value in good[0].point)
-    figure.suptitle(f"{title}: {len(good)} of {len(found.results)} runs; best: {best}", fontsize=9, wrap=True)
+    figure.suptitle(
+        f"{title}: {len(good)} of {len(results.results)} runs; best: {best}", fontsize=9, wrap=True
+    )
     figure.savefig(path, metadata={"Date": None} if os.path.splitext(path)[1].lower() == ".svg" else None)
 
 
 def _panel(axes: Any, results: Sequence[SweepResult], name: str, by: str) -> None:
-    words = [dict(one.point)[name] for one in results]
-    numbers = [_number(word) for word in words]
-    found = [_result(one, by) for one in results]
+    texts = [dict(result.point)[name] for result in results]
+    numbers = [_number(word) for word in texts]
+    measured = [_result(result, by) for result in results]
     if any(math.isnan(number) for number in numbers):
-        places = {word: place for place, word in enumerate(sorted(set(words)))}
+        places = {word: place for place, word in enumerate(sorted(set(texts)))}
         axes.set_xticks(range(len(places)), [word[:LONGEST] for word in places], fontsize=7, rotation=30)
-        numbers = [float(places[word]) for word in words]
+        numbers = [float(places[word]) for word in texts]
     elif _is_wide(numbers):
         axes.set_xscale("log")
-    if _is_wide(found):
+    if _is_wide(measured):
         axes.set_yscale("log")
-    axes.plot(numbers, found, "o", color="C0", markersize=4, alpha=0.7)
-    axes.plot(numbers[:1], found[:1], "o", color="C3", markersize=9, fillstyle="none")
+    axes.plot(numbers, measured, "o", color="C0", markersize=4, alpha=0.7)
+    axes.plot(numbers[:1], measured[:1], "o", color="C3", markersize=9, fillstyle="none")
     axes.set_xlabel(name)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.9")
 
 
 def _varied(results: Sequence[SweepResult]) -> list[str]:
-    """The names whose values differ; the first of them all where none does."""
+    """Return the names whose values differ; the first name if none does."""
     names = [name for name, _ in results[0].point]
-    return [name for name in names if len({dict(one.point)[name] for one in results}) > 1] or names[:1]
+    return [name for name in names if len({dict(result.point)[name] for result in results}) > 1] or names[:1]
 
 
 def _is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) >= WIDE
 
 
-def _result(one: SweepResult, by: str) -> Any:
-    return dict(one.reported).get(by)
+def _result(result: SweepResult, by: str) -> Any:
+    return dict(result.reported).get(by)
 
 
 def _is_finite(value: Any) -> bool:

@@ -296,7 +296,8 @@ class CallTable:
         peer = self.by_rank.get(call.peer)
         meets = peer is not None and (peer.call.name, peer.call.peer) == (half, rank.rank)
         group = f"of ranks {min(rank.rank, call.peer)} and {max(rank.rank, call.peer)}"
-        what = f"{call.name} {'to' if call.name == 'send' else 'from'} rank {call.peer}"
+        direction = "to" if call.name == "send" else "from"
+        what = f"{call.name} {direction} rank {call.peer}"
         missing = () if meets else (call.peer,)
         line = rank.location.line
         return Call(rank.rank, group, 0, what, peer=call.peer, tag=call.tag, line=line, missing=missing)

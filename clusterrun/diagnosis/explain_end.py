@@ -30,8 +30,8 @@ def with_logged(diagnosis: Diagnosis, complaints: Mapping[int, str]) -> Diagnosi
     """Add what the culprits logged of an error that did not end them, by rank."""
     ranks = sorted({culprit.rank for culprit in diagnosis.culprits} & complaints.keys())
     lines = [f"rank {rank} has logged: {cut(complaints[rank])}" for rank in ranks]
-    shown = "\n".join(diagnosis.evidence)
-    new = tuple(line for line in lines if line.partition(": ")[2] not in shown)
+    evidence_text = "\n".join(diagnosis.evidence)
+    new = tuple(line for line in lines if line.partition(": ")[2] not in evidence_text)
     return replace(diagnosis, evidence=(*diagnosis.evidence, *new))
 
 

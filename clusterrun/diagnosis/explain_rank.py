@@ -27,7 +27,7 @@ class Reason:
 
 def reason(rank: RankSnapshot) -> Reason:
     """Return why ``rank`` does not join the others."""
-    process, here = rank.process, rank.location
+    process, place = rank.process, rank.location
     if not process.state and not process.pid:
         remedy = "how did it end? its output says more; was it started at all: is the world's size right?"
         return Reason("it has no process: it has ended, or was never started", remedy, certain=True)
@@ -46,28 +46,28 @@ def reason(rank: RankSnapshot) -> Reason:
         why = f"it waits in the kernel for a disk or a network file system{where}{at(rank.stacks.main)}"
         remedy = f"try the file system on that node: clusterrun exec --node {rank.node} -- ls …"
         return Reason(why, remedy)
-    if here.doing is Doing.DATA:
+    if place.doing is Doing.DATA:
         return _of_data(rank)
-    if here.doing is Doing.IMPORT:
+    if place.doing is Doing.IMPORT:
         return _of_import(rank)
-    if here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
-        why = f"it waits in {here.operation}{at(rank.stacks.main)}, which the others have not called"
+    if place.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS):
+        why = f"it waits in {place.operation}{at(rank.stacks.main)}, which the others have not called"
         return Reason(why, "let every rank call the same collectives in the same order")
     return _of_user_code(rank)
 
 
 def _of_user_code(rank: RankSnapshot) -> Reason:
-    process, here, where = rank.process, rank.location, at(rank.stacks.main)
+    process, code, where = rank.process, rank.location, at(rank.stacks.main)
     if rank.works:
-        place = f"in user code{where}" if here.frame else "where no Python stack could be read"
+        place = f"in user code{where}" if code.frame else "where no Python stack could be read"
         why = f"it is busy {place}, {process.busy * 100:.0f} % of a processor"
         return Reason(why, "is that an endless loop, or work that only this rank has? the others wait for it")
-    if here.doing is Doing.UNKNOWN:
+    if code.doing is Doing.UNKNOWN:
         sleeps = f"it sleeps in {process.waits_in}" if process.waits_in else "it sleeps"
         status = f"clusterrun exec --rank {rank.rank} -- cat /proc/{process.pid}/status"
         return Reason(f"{sleeps} and shows no Python stack", f"look at it on {rank.node}: {status}")
     if has_ended(rank):
-        held = f"; it is{where}" if here.frame else ""
+        held = f"; it is{where}" if code.frame else ""
         why = f"its script has ended, and its process has not{held}{_others(rank)}"
         remedy = "a thread that is no daemon, or an atexit function, holds it: end it before the script ends"
         return Reason(why, remedy)
@@ -99,9 +99,9 @@ def _of_import(rank: RankSnapshot) -> Reason:
 def _of_data(rank: RankSnapshot) -> Reason:
     children = rank.process.children
     stopped = [child for child in children if child.state in (*STOPPED, "D")]
-    shown = stopped or [child for child in children if child.stack]
+    text = stopped or [child for child in children if child.stack]
     why = f"it waits for its data-loader{at(rank.stacks.main)}"
-    why += "".join(f"; {_child(child)}" for child in shown[:2])
+    why += "".join(f"; {_child(child)}" for child in text[:2])
     remedy = "see what the dataset does there: a slow or missing file, a lock, too few workers"
     return Reason(why, remedy, certain=bool(stopped) and stopped[0].state in STOPPED)
 
@@ -129,11 +129,12 @@ def _others(rank: RankSnapshot) -> str:
     )
 
 
-def _at_places(one: str, several: str, frames: Iterable[str]) -> str:
+def _at_places(singular: str, plural: str, frames: Iterable[str]) -> str:
     lines = list(dict.fromkeys(map(short, frames)))[:MOST_THREADS]
     if not lines:
         return ""
-    return f"; {one if len(lines) == 1 else several} at {' and '.join(lines)}"
+    threads = singular if len(lines) == 1 else plural
+    return f"; {threads} at {' and '.join(lines)}"
 
 
 def at(stack: tuple[str, ...]) -> str:

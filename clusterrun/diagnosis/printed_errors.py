@@ -486,9 +486,9 @@ class _Reader:
         last = self._newest()
         before, self._timed = self._timed or [], [*(self._timed or []), frame]
         if last is not None and not is_library(frame) and all(map(is_library, before)):
-            here = location(tuple(self._timed))
-            waits = here.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
-            more = f", in {here.operation}" if waits else ""
+            is_timed = location(tuple(self._timed))
+            waits = is_timed.doing in (Doing.COLLECTIVE, Doing.RENDEZVOUS)
+            more = f", in {is_timed.operation}" if waits else ""
             self._errors[self._last] = replace(last, frame=frame, more=more)
 
     def _error(self, at: float, text: str) -> Error:

@@ -167,8 +167,8 @@ def other_threads(text: str, main: str) -> tuple[ThreadPlace, ...]:
     for number, stack in _threads(text).items():
         if number == main.lstrip("0"):
             continue
-        here = location(stack)
-        operation = here.operation if here.doing is Doing.COLLECTIVE else ""
+        threads = location(stack)
+        operation = threads.operation if threads.doing is Doing.COLLECTIVE else ""
         own = [frame for frame in stack if not is_library(frame)]
         if operation and not own:  # A thread of torch itself, as of an asynchronous checkpoint.
             own = [frame for frame in stack if "/torch/" in frame][-1:]

@@ -41,7 +41,7 @@ def blame(
 ) -> Diagnosis:
     """Return a diagnosis that blames the ranks of ``whys``.
 
-    By default the evidence is which ranks wait for which.
+    The default evidence is which ranks wait for which.
     """
     lines = waited(table) if evidence is None else tuple(evidence)
     culprits = tuple(Culprit(rank, table.of(rank).node, why) for rank, why in whys.items())
@@ -84,7 +84,8 @@ def reasons(table: CallTable, ranks: Iterable[int], most: int = MOST_LINES) -> l
 
 
 def to_peer(post: PostedOp | MainCall, call: str) -> str:
-    return f"{'to' if call == 'send' else 'from'} rank {post.peer}"
+    direction = "to" if call == "send" else "from"
+    return f"{direction} rank {post.peer}"
 
 
 def other_half(wait: Call) -> str:
@@ -115,7 +116,7 @@ def mismatch(
 ) -> Diagnosis:
     """Return a diagnosis of calls that do not fit.
 
-    By default the evidence and the remedy are those of the first error.
+    The default evidence and remedy are those of the first error.
     """
     lines = tuple(evidence) or (run.quoted(root),)
     remedy = remedy or (root.row.remedy if root.row else "")

@@ -196,10 +196,10 @@ def _absolute_paths(line: str) -> Iterator[str]:
     lexer.whitespace_split = True
     lexer.commenters = "#"
     try:
-        words = list(lexer)
+        tokens = list(lexer)
     except ValueError:  # another line closes the quote
-        words = re.split(r"[\s\"']+", line)
-    for word in words:
+        tokens = re.split(r"[\s\"']+", line)
+    for word in tokens:
         for part in re.split(r"[=:,]", word):
             # A quoted part may be a path with blanks, or a command of its own.
             for candidate in dict.fromkeys((part, *part.split())):

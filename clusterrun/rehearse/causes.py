@@ -122,7 +122,8 @@ def judge(
         return (wrong,)  # what that loses is not a fault of how the notice was met
     at = next(step for step in steps.values() if step is not None)
     if fault_run.elastic:
-        size = f"{len(last.ranks)} rank{'s' if len(last.ranks) > 1 else ''}"
+        ranks = "ranks" if len(last.ranks) > 1 else "rank"
+        size = f"{len(last.ranks)} {ranks}"
         return (Discovery(Cause.NONE, f"resumed at step {at} on {size}"),)
     differing = differences(reference, last, at)
     if differs:  # arithmetic may differ by itself; what a checkpoint holds may not

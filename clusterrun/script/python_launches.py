@@ -119,12 +119,12 @@ class _Reader:
         return ".".join((self._modules.get(function.id, function.id), *reversed(attributes)))
 
     def _words(self, elements: list[ast.expr]) -> tuple[str, ...]:
-        words: list[str] = []
+        texts: list[str] = []
         for element in elements:
             value = self._value(element.value if isinstance(element, ast.Starred) else element)
             is_list = isinstance(element, ast.Starred) and isinstance(value, tuple)
-            words += value if is_list and value else (value if isinstance(value, str) else UNKNOWN,)
-        return tuple(words)
+            texts += value if is_list and value else (value if isinstance(value, str) else UNKNOWN,)
+        return tuple(texts)
 
     def _value(self, expression: ast.expr) -> _Value:
         if isinstance(expression, ast.Constant):
@@ -173,9 +173,9 @@ def _split(text: _Value) -> _Value:
         return None
 
 
-def _sum(left: _Value, right: _Value) -> _Value:
-    if isinstance(left, tuple):
-        return (*left, *(right if isinstance(right, tuple) else (UNKNOWN,)))
-    if isinstance(left, str):
-        return left + (right if isinstance(right, str) else UNKNOWN)
+def _sum(first: _Value, right: _Value) -> _Value:
+    if isinstance(first, tuple):
+        return (*first, *(right if isinstance(right, tuple) else (UNKNOWN,)))
+    if isinstance(first, str):
+        return first + (right if isinstance(right, str) else UNKNOWN)
     return None

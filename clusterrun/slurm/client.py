@@ -319,8 +319,8 @@ class SlurmClient:
         for job_id in job_ids:
             array, _, task = job_id.partition("_")
             arrays.setdefault(array if task else job_id, []).append(job_id)
-        words = [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
-        completed = self._tried(("scancel", *words))
+        targets = [fold(ids) if len(ids) > 1 else ids[0] for ids in arrays.values()]
+        completed = self._tried(("scancel", *targets))
         messages = [line for line in completed.err.splitlines() if line.strip()]
         over = sbatch_errors.ENDED_ALREADY
         rest = [line for line in messages if not any(phrase in line.lower() for phrase in over)]

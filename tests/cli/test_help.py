@@ -87,6 +87,6 @@ def test_a_command_is_found_under_its_old_and_its_new_name(
 
 
 def test_options_that_few_need_are_shown_by_help_all_alone(ended: CommandLine) -> None:
-    for words, option in ((("submit",), "--slurm-every"), (("report",), "--prometheus")):
+    for words, option in ((("submit",), "--elastic"), (("report",), "--prometheus")):
         short, whole = helped(ended, *words, "--help"), helped(ended, *words, "--help-all")
         assert (option in short, option in whole) == (False, True)

@@ -154,14 +154,17 @@ def test_who_holds_the_lock_of_a_file_that_a_process_waits_for_is_told(call: str
             waiter.communicate(b"\n")
 
 
-def test_both_ways_to_find_descendants_agree() -> None:
+def test_both_ways_to_find_descendants_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen(["/bin/sh", "-c", "sleep 600 & sleep 601 & echo; wait"], stdout=subprocess.PIPE)
     try:
         assert child.stdout and child.stdout.readline()
-        found = {process.pid for process in proc.descendants(os.getpid())}
-        assert (
-            found == {process.pid for process in proc._descendants_by_parent(os.getpid())} and len(found) >= 3
-        )
+        listed = {process.pid for process in proc.descendants(os.getpid())}
+        assert len(listed) >= 3
+        with monkeypatch.context() as patch:
+            patch.setattr(os.path, "exists", lambda path: False)
+            assert {process.pid for process in proc.descendants(os.getpid())} == listed
+            assert {process.pid for process in proc.children(os.getpid())} <= listed
+            assert set(proc.below(os.getpid())) == listed
     finally:
         sweep(lambda: [p for p in proc.descendants(child.pid) if p.state != "Z"], lambda: None, 30.0)
         child.kill()

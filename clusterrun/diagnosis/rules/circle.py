@@ -39,18 +39,17 @@ def _explain_circle(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
         steps[rank] = (
             f"{call.name.replace('recv', 'receive')}s {to_peer(call, call.name)}{at_place(table, rank)}"
         )
-    shown = ", ".join(f"rank {rank} {step}" for rank, step in list(steps.items())[:MOST_LINES])
-    shown += " and so on" if len(steps) > MOST_LINES else ""
+    listing = ", ".join(f"rank {rank} {step}" for rank, step in list(steps.items())[:MOST_LINES])
+    listing += " and so on" if len(steps) > MOST_LINES else ""
     calls = {table.of(rank).call.name for rank in circle}
     who = ranks_in_words(circle)
     if len(calls) > 1:
-        sentence = (
-            f"{who} wait for each other in sends and receives: {shown}; nothing shows which of them is wrong"
-        )
+        sentence = f"{who} wait for each other in sends and receives: {listing}; "
+        sentence += "nothing shows which of them is wrong"
         remedy = "let each send name as dst who receives it, and each recv as src who sends it"
         return blame(table, Verdict.MISMATCH, sentence, {}, remedy)
     first, second = ("send", "receive") if calls == {"send"} else ("receive", "send")
-    sentence = f"{who} wait for each other: each {first}s before it {second}s: {shown}"
+    sentence = f"{who} wait for each other: each {first}s before it {second}s: {listing}"
     remedy = f"let one of each two {second} first, or begin both with batch_isend_irecv"
     whys = {rank: f"it {steps[rank]}" for rank in hypothesis.culprits}
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy)

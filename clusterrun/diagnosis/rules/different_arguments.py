@@ -153,10 +153,10 @@ def _explain_different_roots(table: CallTable, hypothesis: Hypothesis) -> Diagno
 
 def _explain_different_tags(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     sender, receiver = map(table.of, hypothesis.culprits)
-    sent, wanted = sender.call.tag, receiver.call.tag
-    sentence = f"rank {sender.rank} sends with tag {sent} what rank {receiver.rank} wants with tag {wanted}"
+    sent, expected = sender.call.tag, receiver.call.tag
+    sentence = f"rank {sender.rank} sends with tag {sent} what rank {receiver.rank} wants with tag {expected}"
     sends_it = f"it sends to rank {receiver.rank} with tag {sent}{at_place(table, sender.rank)}"
-    receives = f"it receives from rank {sender.rank} with tag {wanted}{at_place(table, receiver.rank)}"
+    receives = f"it receives from rank {sender.rank} with tag {expected}{at_place(table, receiver.rank)}"
     remedy = "let both ends of a send and its recv name the same tag"
     return blame(table, Verdict.MISMATCH, sentence, {sender.rank: sends_it, receiver.rank: receives}, remedy)
 
@@ -171,8 +171,8 @@ def _explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagn
     why = "its input or output splits do not fit those of the others"
     whys = {rank: f"{why}{at_place(table, rank)}" for rank in hypothesis.culprits}
     lines = [
-        f"rank {rank} sends {list(its[: table.size])} and expects {list(its[table.size :])}"
-        for rank, its in list(splits.items())[: 2 * MOST_LINES]
+        f"rank {rank} sends {list(rows[: table.size])} and expects {list(rows[table.size :])}"
+        for rank, rows in list(splits.items())[: 2 * MOST_LINES]
     ]
     remedy = "input_split_sizes[j] of rank i must be output_split_sizes[i] of rank j"
     return blame(table, Verdict.MISMATCH, sentence, whys, remedy, lines)
@@ -180,10 +180,10 @@ def _explain_different_splits(table: CallTable, hypothesis: Hypothesis) -> Diagn
 
 def _explain_different_lists(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
     sides, root = hypothesis.facts["sides"], hypothesis.facts["root"]
-    lines = [
-        f"{ranks_in_words(ranks)} pass{'es' if len(ranks) == 1 else ''} {length} objects"
-        for length, ranks in sides
-    ]
+    lines = []
+    for length, ranks in sides:
+        passes = "passes" if len(ranks) == 1 else "pass"
+        lines.append(f"{ranks_in_words(ranks)} {passes} {length} objects")
     sentence = f"ranks give broadcast_object_list lists of different length: {', '.join(lines)}"
     sentence += f"; its root is rank {root}" if root >= 0 else ""
     whys = {

@@ -41,9 +41,10 @@ def _explain_different_models(table: CallTable, run: Remains, hypothesis: Hypoth
         for rank in ranks
         if rank in hypothesis.culprits
     }
-    lines = [
-        f"{ranks_in_words(ranks)} {'has' if len(ranks) == 1 else 'have'} {number}" for number, ranks in sides
-    ]
+    lines = []
+    for number, ranks in sides:
+        have = "has" if len(ranks) == 1 else "have"
+        lines.append(f"{ranks_in_words(ranks)} {have} {number}")
     sentence = f"the ranks' models differ in their number of parameters: {'; '.join(lines)}"
     return mismatch(run, hypothesis.facts["root"], sentence, whys)
 

@@ -95,7 +95,7 @@ def _records_agree(table: CallTable, facts: dict[str, Any]) -> list[Hypothesis]:
         mates = {rank: of_rank for rank, of_rank in mates.items() if of_rank}
     newest = {rank: max(of_rank, key=lambda call: call.at) for rank, of_rank in mates.items()}
     expecting = {rank: call for rank, call in newest.items() if _is_expected(table, rank, call, pairs)}
-    expected = {wanted for _, wanted in pairs}
+    expected = {expected for _, expected in pairs}
     equal = [call for call in calls if not called and size_in_bytes(call) in expected]
     alike = next(iter(expecting.values()), equal[0] if equal else None)
     if alike:
@@ -131,7 +131,7 @@ def _is_expected(table: CallTable, rank: int, call: Call, pairs: Sequence[tuple[
     def fits(values: Sequence[int]) -> bool:
         return any(0 <= value - part < _ROUNDED for value in values for part in parts)
 
-    return fits([wanted for _, wanted in pairs]) and not fits([sent for sent, _ in pairs])
+    return fits([expected for _, expected in pairs]) and not fits([sent for sent, _ in pairs])
 
 
 def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | None:
@@ -146,11 +146,11 @@ def _stood_elsewhere(table: CallTable, aborted: Sequence[int]) -> Hypothesis | N
     odd = vote.lone(3)
     if odd < 0 or any(not frame for frame, _ in vote.sides) or odd in aborted:
         return None
-    here, others = vote.sides[0]
+    usual_line, others = vote.sides[0]
     calls = {stood[rank].operation for rank in others if rank in stood}
     if not calls or not calls <= _OF_ALL:
         return None
-    facts = {"root": first_error(table), "there": vote.sides[1][0], "here": here, "calls": calls}
+    facts = {"root": first_error(table), "there": vote.sides[1][0], "here": usual_line, "calls": calls}
     return Hypothesis("stood elsewhere", CERTAINTY, (odd,), facts)
 
 
@@ -185,9 +185,9 @@ def _line(table: CallTable, rank: int, call: Call | None = None) -> str:
     frames = [
         error.frame for error in errors if error.rank == rank and error.frame and SIZES.search(error.text)
     ]
-    seen = table.by_rank.get(rank)
-    if seen and call and seen.stacks.main and table.history[rank] and table.history[rank][-1] == call:
-        frames.append(seen.location.frame)
+    snapshot = table.by_rank.get(rank)
+    if snapshot and call and snapshot.stacks.main and table.history[rank] and table.history[rank][-1] == call:
+        frames.append(snapshot.location.frame)
     return f" at {short(frames[-1])}" if frames and frames[-1] else ""
 
 
@@ -223,7 +223,7 @@ def _explain_smaller(table: CallTable, run: Remains, hypothesis: Hypothesis) -> 
 
 def _width(pairs: Sequence[tuple[int, int]]) -> str:
     """Which type it may have been, if the rank expected a whole part of what it was sent."""
-    times = {sent // wanted for sent, wanted in pairs if wanted and sent % wanted == 0}
+    times = {sent // expected for sent, expected in pairs if expected and sent % expected == 0}
     part = {2: "half", 4: "a quarter of", 8: "an eighth of"}.get(next(iter(times), 0), "")
     if len(set(pairs)) != 1 or not part:
         return ""
@@ -270,10 +270,12 @@ def _explain_changed_its_size(table: CallTable, run: Remains, hypothesis: Hypoth
 
 
 def _explain_stood_elsewhere(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, there, here, calls = (hypothesis.facts[name] for name in ("root", "there", "here", "calls"))
+    root, odd_line, usual_line, calls = (
+        hypothesis.facts[name] for name in ("root", "there", "here", "calls")
+    )
     (rank,) = hypothesis.culprits
     operation = next(iter(calls)) if len(calls) == 1 else "collectives"
-    why = f"it was at {short(there)} where the others were in {operation} at {short(here)}"
+    why = f"it was at {short(odd_line)} where the others were in {operation} at {short(usual_line)}"
     sentence = f"rank {rank} on {run.node(rank)} did not call what the others called: {why}"
     return mismatch(run, root, sentence, {rank: why})
 

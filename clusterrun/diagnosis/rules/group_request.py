@@ -188,11 +188,13 @@ def _explain_other_groups(table: CallTable, hypothesis: Hypothesis) -> Diagnosis
         )
         return blame(table, Verdict.MISMATCH, sentence, {}, remedy, ())
     (odd,) = hypothesis.culprits
-    one, two, name = next((pair for pair in contradictions if pair[0] != odd), contradictions[0])
-    other = one if one != odd else two
+    first, two, name = next((pair for pair in contradictions if pair[0] != odd), contradictions[0])
+    other = first if first != odd else two
     mine = groups[odd].get(name)
-    its = f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
-    why = f"{its}, where that of rank {other} is of {_members(groups[other].get(name, ''))}"
+    group_text = (
+        f"its group {name} is of {_members(mine)}" if mine else f"it made no group {name} with itself in it"
+    )
+    why = f"{group_text}, where that of rank {other} is of {_members(groups[other].get(name, ''))}"
     if not mine and table.of(other).request.makes:
         why += f", which waits for it{at_place(table, other)}"
     why += _is_at(table, odd)

@@ -33,41 +33,41 @@ def rule(table: CallTable) -> list[Hypothesis]:
     disputes = []
     for key in dict.fromkeys(wait.key for wait in gone_on.values()):
         inside = [wait for wait in table.waits if wait.key == key]
-        gone = [at[rank] for rank, wait in sorted(gone_on.items()) if wait.key == key]
-        disputes.append((inside, gone, _odd(table, inside, gone)))
+        departed = [at[rank] for rank, wait in sorted(gone_on.items()) if wait.key == key]
+        disputes.append((inside, departed, _odd(table, inside, departed)))
     decided = [dispute for dispute in disputes if dispute[2]]
     facts = {"disputes": decided or disputes[:1]}
     culprits = tuple(dict.fromkeys(wait.rank for _, _, odd in decided for wait in odd))
     return [Hypothesis("left out call", CERTAINTY, culprits, facts)]
 
 
-def _is_wider(table: CallTable, there: Call, here: Call) -> bool:
+def _is_wider(table: CallTable, wider_call: Call, narrower_call: Call) -> bool:
     """Whether a call takes more ranks. In a world of two a send takes as many as a collective."""
-    wide, narrow = table.participants(there), table.participants(here)
-    return narrow < wide or (narrow == wide and there.sequence > 0 and not here.sequence)
+    wide, narrow = table.participants(wider_call), table.participants(narrower_call)
+    return narrow < wide or (narrow == wide and wider_call.sequence > 0 and not narrower_call.sequence)
 
 
-def _odd(table: CallTable, inside: list[Call], gone: list[Call]) -> list[Call]:
+def _odd(table: CallTable, inside: list[Call], departed: list[Call]) -> list[Call]:
     """Return the odd side: the ranks in the call, or those that have gone on; [] if nothing decides it."""
-    here = {departs(table, wait) for wait in inside}
-    there = {departs(table, wait) for wait in gone}
-    if (here, there) == ({True}, {False}):
+    inside_departs = {departs(table, wait) for wait in inside}
+    departed_departs = {departs(table, wait) for wait in departed}
+    if (inside_departs, departed_departs) == ({True}, {False}):
         return inside
-    if (here, there) == ({False}, {True}) or _skipped_in_turn(table, inside, gone):
-        return gone
-    came, stayed = _count_sides(table, inside[0], gone)
-    return gone if came > stayed else inside if came < stayed else []
+    if (inside_departs, departed_departs) == ({False}, {True}) or _skipped_in_turn(table, inside, departed):
+        return departed
+    arrived, stayed = _count_sides(table, inside[0], departed)
+    return departed if arrived > stayed else inside if arrived < stayed else []
 
 
-def _count_sides(table: CallTable, wait: Call, gone: list[Call]) -> tuple[int, int]:
+def _count_sides(table: CallTable, wait: Call, departed: list[Call]) -> tuple[int, int]:
     """How many ranks have made a call, and how many have not. Groups of the same kind count as well."""
     if wait.operation == KEY:
         return 2, 1  # A wait for a key is never a call too many: the rank that sets it is missing.
     if wait.operation == HALF:
         own = sends(table.of(wait.rank))
-        return sum(sends(other) == own for other in table.ranks), len(gone)
+        return sum(sends(other) == own for other in table.ranks), len(departed)
     mine = table.participants(wait)
-    came, others = 0, 0
+    arrived, others = 0, 0
     for other in table.ranks:
         for group in other.groups:
             if group.size == len(mine) and not mine & set(table.members(other, group.name)):
@@ -76,20 +76,22 @@ def _count_sides(table: CallTable, wait: Call, gone: list[Call]) -> tuple[int, i
                     default=0,
                 )
                 others += 1
-                came += newest >= wait.sequence > 0
-    return len(mine) - len(wait.missing) + came, len(wait.missing) + others - came
+                arrived += newest >= wait.sequence > 0
+    return len(mine) - len(wait.missing) + arrived, len(wait.missing) + others - arrived
 
 
-def _skipped_in_turn(table: CallTable, inside: list[Call], gone: list[Call]) -> bool:
+def _skipped_in_turn(table: CallTable, inside: list[Call], departed: list[Call]) -> bool:
     """Whether the call always came after a fixed number of calls of the other group, for all these ranks.
 
     The ranks that have gone on wait in what always followed that call, one turn after the last one.
     """
-    narrow, wide = inside[0].group, gone[0].group
-    turns = {wait.rank: _counts_before(table, table.of(wait.rank), narrow, wide) for wait in (*inside, *gone)}
+    narrow, wide = inside[0].group, departed[0].group
+    turns = {
+        wait.rank: _counts_before(table, table.of(wait.rank), narrow, wide) for wait in (*inside, *departed)
+    }
     if not all(len(counts) > HABIT and len(_steps(counts)) == 1 for counts in turns.values()):
         return False
-    for wait in gone:
+    for wait in departed:
         counts = turns[wait.rank]
         shapes = {call.sequence: call.shape for call in table.history[wait.rank] if call.group == wide}
         due = counts[-1] + _steps(counts).pop()
@@ -122,26 +124,26 @@ def _explain_left_out_call(table: CallTable, hypothesis: Hypothesis) -> Diagnosi
     if not hypothesis.culprits:
         return _either_side(table, *disputes[0][:2])
     whys = {}
-    for inside, gone, odd in disputes:
+    for inside, departed, odd in disputes:
         for wait in odd:
-            whys[wait.rank] = _why_odd(table, wait, inside, gone)
+            whys[wait.rank] = _why_odd(table, wait, inside, departed)
     who, why = first_culprit(table, whys)
-    _, gone, odd = disputes[0]
+    _, departed, odd = disputes[0]
     did = (
         "went on without a call that others wait in"
-        if odd is gone
+        if odd is departed
         else "waits in a call that others do not make"
     )
     remedy = "let all members of a group make its calls equally often, and in one order with other groups'"
     return blame(table, Verdict.MISMATCH, f"{who} {did}: {why}", whys, remedy)
 
 
-def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], gone: Sequence[Call]) -> str:
-    if odd in gone:
+def _why_odd(table: CallTable, odd: Call, inside: Sequence[Call], departed: Sequence[Call]) -> str:
+    if odd in departed:
         wait = [wait for wait in inside if odd.rank in wait.missing][-1]
         return f"it is in {odd.operation}{at_place(table, odd.rank)} and {_not_done(table, wait)}"
-    there = f"{gone[0].operation}{at_place(table, *(wait.rank for wait in gone))}"
-    why = f"it waits in {odd.named}{at_place(table, odd.rank)} for {ranks_in_words(odd.missing)}, in {there}"
+    place = f"{departed[0].operation}{at_place(table, *(wait.rank for wait in departed))}"
+    why = f"it waits in {odd.named}{at_place(table, odd.rank)} for {ranks_in_words(odd.missing)}, in {place}"
     return f"{why}: it came too early, or once too often"
 
 
@@ -154,13 +156,12 @@ def _not_done(table: CallTable, wait: Call) -> str:
     return f"has not called {other_half(wait)}, in which rank {wait.rank} waits for it{where}"
 
 
-def _either_side(table: CallTable, inside: Sequence[Call], gone: Sequence[Call]) -> Diagnosis:
-    here, there = [wait.rank for wait in inside], [wait.rank for wait in gone]
-    callers, others = ranks_in_words(here), ranks_in_words(there)
-    sentence = f"{callers} wait{verb_s(here)} in {inside[0].named}{at_place(table, *here)} for {others}, in "
-    sentence += (
-        f"{gone[0].operation}{at_place(table, *there)}: either {others} left out {other_half(inside[0])}, "
-    )
+def _either_side(table: CallTable, inside: Sequence[Call], departed: Sequence[Call]) -> Diagnosis:
+    inside_ranks, departed_ranks = [wait.rank for wait in inside], [wait.rank for wait in departed]
+    callers, others = ranks_in_words(inside_ranks), ranks_in_words(departed_ranks)
+    inside_place, departed_place = at_place(table, *inside_ranks), at_place(table, *departed_ranks)
+    sentence = f"{callers} wait{verb_s(inside_ranks)} in {inside[0].named}{inside_place} for {others}, in "
+    sentence += f"{departed[0].operation}{departed_place}: either {others} left out {other_half(inside[0])}, "
     sentence += f"or {callers} made a call too many; the records do not show which"
     remedy = "compare how often each of both comes to its line, and under which condition"
     return blame(table, Verdict.MISMATCH, sentence, {}, remedy)

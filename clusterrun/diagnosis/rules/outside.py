@@ -79,16 +79,16 @@ def _below(living: list[RankSnapshot]) -> list[Hypothesis]:
 
 
 def _explain_met_in_vain(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
-    here = table.ranks[0].location
-    sentence = f"all ranks seen wait in {here.operation} at {here.line}"
-    gone = sorted({*range(table.size)}.difference(table.by_rank))
+    place = table.ranks[0].location
+    sentence = f"all ranks seen wait in {place.operation} at {place.line}"
+    absent = sorted({*range(table.size)}.difference(table.by_rank))
     if (
-        gone
+        absent
         and not table.mute
         and all(rank.request.world == rank.request.started == table.size for rank in table.ranks)
     ):
-        sentence += f", for {ranks_in_words(gone)} as well, which had already ended"
-        remedy = f"how did it end? clusterrun logs --rank {gone[0]}; behind a pipe an exit code is lost: "
+        sentence += f", for {ranks_in_words(absent)} as well, which had already ended"
+        remedy = f"how did it end? clusterrun logs --rank {absent[0]}; behind a pipe an exit code is lost: "
         remedy += "set -o pipefail"
         verdict = Verdict.NEVER_ARRIVED
     else:
@@ -138,14 +138,14 @@ def _all_ended(table: CallTable) -> str:
 
 def _explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     living = table.living
-    gone = [rank.rank for rank in table.ranks if not rank.state]
+    ended = [rank.rank for rank in table.ranks if not rank.state]
     lines = {rank.location.line for rank in living} - {""}
     where = ""
     if len(lines) == 1:
         where = f", all at {lines.pop()}" if len(living) > 1 else f", at {lines.pop()}"
-    who = f"all {len(living)} ranks that are left wait" if gone else f"all {len(living)} ranks wait"
+    who = f"all {len(living)} ranks that are left wait" if ended else f"all {len(living)} ranks wait"
     if len(living) == 1:
-        who = f"rank {living[0].rank}, the only one left, waits" if gone else f"rank {living[0].rank} waits"
+        who = f"rank {living[0].rank}, the only one left, waits" if ended else f"rank {living[0].rank} waits"
     sentence = f"{who} outside of collectives{where}"
     sides = hypothesis.facts["sides"]
     if sides:
@@ -153,8 +153,9 @@ def _explain_waiting_outside(table: CallTable, hypothesis: Hypothesis) -> Diagno
         sentence += f": {ranks_in_words(ranks)} at {line}, rank {lone} alone at {lone_line}. "
         sentence += "Either they wait for it, or it waits for them"
     evidence = reasons(table, [rank.rank for rank in living], 2 * MOST_LINES)
-    if gone:
-        evidence.append(f"{ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended")
+    if ended:
+        have = "has" if len(ended) == 1 else "have"
+        evidence.append(f"{ranks_in_words(ended)} {have} ended")
     return Diagnosis(Verdict.WAITING, sentence, (), (), tuple(evidence), reason(living[0]).remedy)
 
 

@@ -17,9 +17,9 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     # Without records: all ranks that still run are in a collective.
     all_wait = {rank.location.doing for rank in table.living} == {Doing.COLLECTIVE}
-    gone = [rank.rank for rank in table.ranks if not rank.state and (all_wait or rank.rank in table.awaited)]
+    ended = [rank.rank for rank in table.ranks if not rank.state and (all_wait or rank.rank in table.awaited)]
     stopped = [rank.rank for rank in table.ranks if rank.state in STOPPED]
-    culprits = tuple(sorted((*gone, *stopped)))
+    culprits = tuple(sorted((*ended, *stopped)))
     if not culprits:
         return []
     late = table.awaited.difference(culprits, table.wait_by_rank)

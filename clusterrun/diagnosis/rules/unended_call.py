@@ -95,7 +95,7 @@ def _explain_unended(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
             Culprit(-1, rank.node, f"what it sends to {table.node_at(debt.peer)} is not acknowledged")
             for rank, debt in ends.values()
         )
-        named = " and between ".join(f"{one} and {other}" for one, other in links[:MOST_LINES])
+        named = " and between ".join(f"{node} and {other}" for node, other in links[:MOST_LINES])
         sentence += f": the link between {named} is broken"
         return Diagnosis(Verdict.LINK, sentence, culprits, (), tuple(evidence), remedy)
     if hypothesis.facts["uses_tcp"]:

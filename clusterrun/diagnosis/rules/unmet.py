@@ -34,10 +34,10 @@ def rule(table: CallTable) -> list[Hypothesis]:
         return []
     reports = (match for error in run.errors if (match := _JOINED.search(error.text)))
     joined = next(reports, None)
-    came, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
+    arrived, size = (int(joined[1]), int(joined[2])) if joined else (0, 0)
     silent = tuple(sorted({*range(len(run.nodes))} - {error.rank for error in run.errors}))
-    is_known = not run.per_node and came != size and len(silent) == size - came
-    facts = {"root": root, "came": came, "size": size}
+    is_known = not run.per_node and arrived != size and len(silent) == size - arrived
+    facts = {"root": root, "came": arrived, "size": size}
     return [Hypothesis("unmet", CERTAINTY, silent if is_known else (), facts)]
 
 
@@ -52,8 +52,8 @@ def _explain_second_server(table: CallTable, run: Remains, hypothesis: Hypothesi
 
 
 def _explain_unmet(table: CallTable, run: Remains, hypothesis: Hypothesis) -> Diagnosis:
-    root, came, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
-    counts = f": {came} of {size} came" if size else ""
+    root, arrived, size = (hypothesis.facts[name] for name in ("root", "came", "size"))
+    counts = f": {arrived} of {size} came" if size else ""
     sentence = f"ranks did not meet in init_process_group{counts}"
     if hypothesis.culprits:
         sentence = f"{ranks_in_words(hypothesis.culprits)} never came to init_process_group{counts}"

@@ -39,8 +39,8 @@ def _explain_unset_key(table: CallTable, hypothesis: Hypothesis) -> Diagnosis:
     for setter in hypothesis.culprits:
         key = table.of(hypothesis.facts["waiting_for"][setter]).call.key
         line, under = set_line(table.of(setter), key)
-        its = f"its key of the store (of {key})" if ", " in key else f"the key {key} of the store"
-        why = f"it has not set {its}, which {short(line)} sets"
+        key_text = f"its key of the store (of {key})" if ", " in key else f"the key {key} of the store"
+        why = f"it has not set {key_text}, which {short(line)} sets"
         why += f" under '{under}', which does not hold there" if under else ""
         gone_on = table.of(setter).call.name != "store"
         whys[setter] = f"{why}, though it has gone on{at_place(table, setter)}" if gone_on else why
