@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.rehearse_direct import DirectRuns
-from clusterrun.api import spec_of
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.rehearse.discoveries import Cause, Severity
 from clusterrun.rehearse.rehearsal import Rehearsal, Result
 from clusterrun.rehearse.rehearsed_runs import RehearsedRuns

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.config import python_options, spec_fields
+from clusterrun.config import python_options
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput
 from clusterrun.model.errors import ClusterrunError as ClusterrunError
 from clusterrun.model.paths import RunPaths
 from clusterrun.model.preflight_report import Report
 from clusterrun.model.record import Attempt, Failure, RunRecord, RunStatus
-from clusterrun.model.run_words import shadowed_by
 from clusterrun.model.spec import JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell, quiet
@@ -273,25 +273,6 @@ def sweep(
     spec = spec_of(command, cwd or os.getcwd(), options, context.environ)
     record = new_sweep(spec, listed, _whole("at_most", at_most) or 0, context)
     return SweepRuns(start(record, context, tell), context)
-
-
-def spec_of(
-    command: Sequence[str],
-    cwd: str,
-    options: Mapping[str, Any],
-    environ: Mapping[str, str] | None = None,
-    **more: Any,
-) -> JobSpec:
-    """Return a spec from options as people write them: text for times, mappings for variables.
-
-    ``more`` are further fields of the spec. Raise ``BadInput``.
-    """
-    values = {**spec_fields.fields(options, environ or {}), **more}
-    spec = JobSpec(command=spec_fields.command(command), cwd=os.path.abspath(cwd), **values)
-    if shadow := shadowed_by(spec.name):
-        message = f"--name {spec.name} names a run that no command could find: {spec.name} means {shadow}"
-        raise BadInput(message, f"give another name, for example --name run-{spec.name}")
-    return spec
 
 
 def _whole(name: str, value: object) -> int | None:

@@ -23,6 +23,7 @@ from submitit.core import core, utils
 
 from clusterrun import api
 from clusterrun.config import python_options
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput, ClusterrunError
 from clusterrun.model.record import RunStatus
 from clusterrun.model.spec import JobSpec
@@ -214,7 +215,7 @@ class ClusterrunExecutor(core.Executor):
         calls = list(delayed_submissions)
         name = options.pop("name", None) or _name(calls[0])
         command = (*ENTRY, *_beside_script())
-        spec = api.spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
+        spec = spec_of(command, os.getcwd(), {**options, "name": name}, self._context.environ)
         if spec.min_nodes:
             raise BadInput(f"nodes={spec.nodes_asked!r}: a job has one result for each rank", "give nodes=4")
         files = [[(CALL, content)] for content in self._pickled(calls, spec)]

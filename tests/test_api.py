@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import clusterrun
-from clusterrun.api import spec_of, statuses
+from clusterrun.api import statuses
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.errors import BadInput, ClusterrunError, NoSuchRun
 from clusterrun.model.preflight_report import Grade

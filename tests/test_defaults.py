@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.api import spec_of
 from clusterrun.config.settings import settle
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.duration import parse
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS
 from clusterrun.model.orders import Preflight, Survival, WatchOrders

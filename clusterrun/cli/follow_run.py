@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusterrun.api import Run
 from clusterrun.cli.error_output import say
 from clusterrun.diagnosis.verdict import Verdict
 from clusterrun.model.contract import ExitCode
@@ -13,7 +12,7 @@ from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.hostlist import fold
 from clusterrun.model.orders import Level
 from clusterrun.model.preflight_report import Grade
-from clusterrun.model.record import Attempt, RunStatus
+from clusterrun.model.record import Attempt, RunRecord, RunStatus
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context
 from clusterrun.operations.report import report_of, unfit
@@ -25,12 +24,12 @@ WORST_LINES = 16
 
 
 def follow_to_end(
-    context: Context, run: Run, follow: bool, interrupted: Callable[[str, str], int] | None = None
+    context: Context, record: RunRecord, follow: bool, interrupted: Callable[[str, str], int] | None = None
 ) -> int:
-    """Follow or wait to the end of ``run``. Ctrl-C calls ``interrupted``, else leaves the run running."""
+    """Follow or wait to the end of a run. Ctrl-C calls ``interrupted``, else leaves the run running."""
     try:
-        if run.record.spec.preflight not in ("", Level.OFF.value):
-            status = _stay_for_check(context, run.run_id)
+        if record.spec.preflight not in ("", Level.OFF.value):
+            status = _stay_for_check(context, record.run_id)
             if status.hopeless:
                 print_end(context, status)
                 return exit_code(status)
@@ -38,13 +37,15 @@ def follow_to_end(
             from clusterrun.cli.log_output import print_following
             from clusterrun.operations.logs import LogRequest, RunLogs
 
-            reader = RunLogs(context, run.run_id, LogRequest(), say)
+            reader = RunLogs(context, record.run_id, LogRequest(), say)
             print_following(reader)
             status = reader.watch.look()
         else:
-            status = run.wait(tell=say)
+            from clusterrun.operations.wait import RunWait
+
+            status = RunWait(context, record.run_id, say).wait(None)
     except KeyboardInterrupt:
-        return (interrupted or detached)(run.run_id, "logs -f" if follow else "wait")
+        return (interrupted or detached)(record.run_id, "logs -f" if follow else "wait")
     print_end(context, status)
     if follow:
         print_usage(context, status)

@@ -234,7 +234,7 @@ def _rehearsal(
     options: dict[str, Any],
     report: Callable[[str], None],
 ) -> Rehearsal:
-    from clusterrun.api import spec_of
+    from clusterrun.config.spec_fields import spec_of
     from clusterrun.rehearse.in_allocation import AllocationRuns
     from clusterrun.rehearse.rehearsal import Rehearsal
     from clusterrun.rehearse.rehearsed_runs import RehearsedRuns

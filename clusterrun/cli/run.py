@@ -107,7 +107,6 @@ def _dry(spec: JobSpec, explicit: set[str], context: Context) -> int:
 
 
 def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
-    from clusterrun.api import Run
     from clusterrun.cli.follow_run import follow_to_end
     from clusterrun.operations.interactive import begin
 
@@ -116,7 +115,7 @@ def _run(spec: JobSpec, explicit: set[str], context: Context) -> int:
             signal.signal(number, signal.default_int_handler)
     record = begin(spec, explicit, context, say, standard_input.files(spec))
     say(f"run {record.run_id}\n{_what(record.spec, record.job_id)}; Ctrl-C ends the run, not the job")
-    return follow_to_end(context, Run(record, context), True, partial(_interrupted, context, record))
+    return follow_to_end(context, record, True, partial(_interrupted, context, record))
 
 
 def _interrupted(context: Context, record: RunRecord, *_: str) -> int:

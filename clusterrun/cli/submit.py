@@ -15,7 +15,6 @@ from clusterrun.cli.error_output import put, say
 from clusterrun.cli.grouped_help import GroupedCommand, grouped
 from clusterrun.cli.shell_complete import files, runs
 from clusterrun.cli.submit_options import dry_run_option, options, profile_option, settled, to_spec
-from clusterrun.cli.submit_view import SUBMISSION
 from clusterrun.cli.terminal import size_words
 from clusterrun.config import settings
 from clusterrun.model import option_table
@@ -27,7 +26,7 @@ from clusterrun.model.spec import Cluster, JobSpec
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from clusterrun.api import Run
+    from clusterrun.model.record import RunRecord
     from clusterrun.operations.context import Context
     from clusterrun.script.plan import Plan
 
@@ -148,7 +147,10 @@ def dry(spec: JobSpec, context: Context, as_json: bool) -> int:
     plan = preview.plan
     say(*dict.fromkeys(preview.notices))
     if as_json:
-        print(json.dumps(SUBMISSION.document({**_document(plan, ""), **_planned(plan)})))
+        from clusterrun.cli.submit_view import SUBMISSION
+
+        document = _document(plan.run_id, "", plan.run_dir, plan.spec)
+        print(json.dumps(SUBMISSION.document({**document, **_planned(plan)})))
         return ExitCode.DONE
     say(f"would submit {_what(plan.spec)}\nrun directory {plan.run_dir}", *_details(plan))
     say(f"would run {shlex.join(plan.argv)}\nwith this script:")
@@ -171,33 +173,36 @@ def _details(plan: Plan) -> Iterator[str]:
 
 
 def _submit(spec: JobSpec, context: Context, as_json: bool, follow: bool, wait: bool) -> int:
-    from clusterrun.api import launch
+    from clusterrun.operations.submit import send
 
-    run = launch(spec, context, say, standard_input.files(spec))
-    if run.dropped:
-        say(f"not passed to the job, because they would change it: {', '.join(run.dropped)}")
-    _announce(run, as_json, follow)
+    record, dropped = send(spec, context, say, standard_input.files(spec))
+    if dropped:
+        say(f"not passed to the job, because they would change it: {', '.join(dropped)}")
+    _announce(record, context, as_json, follow)
     if not (follow or wait):
         return ExitCode.DONE
     from clusterrun.cli.follow_run import follow_to_end
 
-    return follow_to_end(context, run, follow)
+    return follow_to_end(context, record, follow)
 
 
-def _announce(run: Run, as_json: bool, follow: bool) -> None:
-    kind = "job" if run.record.cluster == Cluster.SLURM.value else "process"
+def _announce(record: RunRecord, context: Context, as_json: bool, follow: bool) -> None:
+    kind = "job" if record.cluster == Cluster.SLURM.value else "process"
     if follow:
-        say(f"run {run.run_id}")  # stdout is for what the ranks print
-    say(f"submitted {_what(run.record.spec)}: {kind} {run.job_id}")
+        say(f"run {record.run_id}")  # stdout is for what the ranks print
+    say(f"submitted {_what(record.spec)}: {kind} {record.job_id}")
     if as_json:
-        put(json.dumps(SUBMISSION.document(_document(run, run.job_id))))
+        from clusterrun.cli.submit_view import SUBMISSION
+
+        run_dir = context.store.paths(record.run_id).run_dir
+        put(json.dumps(SUBMISSION.document(_document(record.run_id, record.job_id, run_dir, record.spec))))
     elif not follow:
-        put(run.run_id)
+        put(record.run_id)
     if follow:
         say("Ctrl-C detaches: the run continues")
         return
     for verb, line in (("follow", "logs -f"), ("look", "status"), ("cancel", "cancel")):
-        say(f"  {verb:<7} clusterrun {line} {run.run_id}")
+        say(f"  {verb:<7} clusterrun {line} {record.run_id}")
 
 
 def _what(spec: JobSpec) -> str:
@@ -217,13 +222,12 @@ def _planned(plan: Plan) -> dict[str, Any]:
     return {"python": python, "script": plan.script, "argv": plan.argv, "survival": survival, **container}
 
 
-def _document(of: Plan | Run, job_id: str) -> dict[str, Any]:
-    spec = of.spec if hasattr(of, "spec") else of.record.spec
+def _document(run_id: str, job_id: str, run_dir: str, spec: JobSpec) -> dict[str, Any]:
     return {
-        "run_id": of.run_id,
+        "run_id": run_id,
         "job_id": job_id,
         "name": spec.name,
         "cluster": spec.cluster.value,
-        "run_dir": of.run_dir,
+        "run_dir": run_dir,
         "command": list(spec.command),
     }

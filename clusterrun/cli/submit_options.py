@@ -115,7 +115,7 @@ def to_spec(
     command: Sequence[str], settled: dict[str, Setting], after: tuple[str, ...] = (), **more: Any
 ) -> JobSpec:
     """Return the spec of the settings. ``more`` are further fields. Raise ``BadInput`` for wrong values."""
-    from clusterrun.api import spec_of
+    from clusterrun.config.spec_fields import spec_of
 
     for name, setting in settled.items():
         option, value = option_table.CONFIGURABLE[name], setting.value

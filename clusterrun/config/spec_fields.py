@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,30 @@ from clusterrun.model import gpu_request, node_range
 from clusterrun.model.duration import parse
 from clusterrun.model.errors import BadInput
 from clusterrun.model.option_table import CONFIGURABLE, DURATIONS, Option
-from clusterrun.model.spec import Cluster, OnUnfit
+from clusterrun.model.run_words import shadowed_by
+from clusterrun.model.spec import Cluster, JobSpec, OnUnfit
 
 # Fields that hold a member of an enumeration.
 WORDS = {"cluster": Cluster, "on_unfit": OnUnfit}
+
+
+def spec_of(
+    command: Sequence[str],
+    cwd: str,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    **more: Any,
+) -> JobSpec:
+    """Return a spec from options as people write them: text for times, mappings for variables.
+
+    ``more`` are further fields of the spec. Raise ``BadInput``.
+    """
+    values = {**fields(options, environ or {}), **more}
+    spec = JobSpec(command=command_words(command), cwd=os.path.abspath(cwd), **values)
+    if shadow := shadowed_by(spec.name):
+        message = f"--name {spec.name} names a run that no command could find: {spec.name} means {shadow}"
+        raise BadInput(message, f"give another name, for example --name run-{spec.name}")
+    return spec
 
 
 def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -40,7 +60,7 @@ def fields(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
     return values
 
 
-def command(arguments: Iterable[Any]) -> tuple[str, ...]:
+def command_words(arguments: Iterable[Any]) -> tuple[str, ...]:
     """Return the arguments of a command, with paths as texts. Raises ``BadInput``."""
     texts = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in arguments)
     wrong = [word for word in texts if not isinstance(word, str)]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from clusterrun import system
 from clusterrun.config import settings
 from clusterrun.model import option_table
 from clusterrun.model.errors import ClusterrunError
 from clusterrun.model.record import RunRecord
-from clusterrun.operations.job_matching import Jobs
-from clusterrun.operations.status import StatusQuery
 from clusterrun.runs.store import Store
 from clusterrun.slurm.client import SlurmClient
 from clusterrun.slurm.job_cache import SharedJobs
 from clusterrun.slurm.queries import JobRow
+
+if TYPE_CHECKING:
+    from clusterrun.operations.job_matching import Jobs
+    from clusterrun.operations.status import StatusQuery
 
 # Prints a sentence for the user who waits.
 Tell = Callable[[str], None]
@@ -65,6 +68,8 @@ class Context:
 
     def matching(self, rows: Iterable[JobRow]) -> Jobs:
         """Return ``rows`` of Slurm, ready to be matched with runs."""
+        from clusterrun.operations.job_matching import Jobs  # a submission does not need it
+
         return Jobs(rows, self.other_cluster, self.store.newest_of_job)
 
     def _floor(self) -> float:
@@ -83,4 +88,6 @@ class Context:
 
     def inquiry(self, tell: Tell = quiet) -> StatusQuery:
         """Return a query for the statuses of runs. ``tell`` gets a notice if the wait is long."""
+        from clusterrun.operations.status import StatusQuery  # a submission does not need it
+
         return StatusQuery(self.store, self.client, self.jobs, self.clock, tell, self.other_cluster)

@@ -21,7 +21,6 @@ from clusterrun.model.spec import Cluster, JobSpec
 from clusterrun.model.states import State
 from clusterrun.operations.context import Context, Tell
 from clusterrun.operations.copied_paths import missing, moved
-from clusterrun.operations.find_run import find_run
 from clusterrun.operations.node_history import keep_off
 from clusterrun.runs.code_snapshot import Snapshot, look, take
 from clusterrun.runs.node_records import findings_folder, recall
@@ -287,6 +286,8 @@ def _site(spec: JobSpec, context: Context) -> MachineFacts:
 
 def _job_ids(selectors: Iterable[str], context: Context) -> Iterable[str]:
     """Yield the Slurm jobs that must succeed first. A run that has completed already is left out."""
+    from clusterrun.operations.find_run import find_run  # only --after needs it
+
     for word in selectors:
         status = context.inquiry().statuses([find_run(context, word)])[0]
         if status.state is State.COMPLETED:

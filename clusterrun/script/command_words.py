@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import difflib
 import glob
 import os
 import re
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 from clusterrun import system
 from clusterrun.model.errors import BadInput
 from clusterrun.model.frozen import replace
+from clusterrun.model.nearest import nearest
 from clusterrun.model.spec import JobSpec
 from clusterrun.script import submit_again
 from clusterrun.script.containers import ANSWER_SECONDS, LEAST_PYTHON, Run
@@ -210,7 +210,7 @@ def _check_module(spec: JobSpec, contained: bool) -> tuple[str, ...]:
                 os.path.basename(file).removesuffix(".py")
                 for file in glob.glob(f"{glob.escape(folder)}/*.py")
             ]
-            near = difflib.get_close_matches(part, names, 1, NEAR)
+            near = nearest(part, names, alike=NEAR)
             meant = f": did you mean {module.replace(part, near[0])}?" if near else ""
             return (f"there is no module {module!r} below {os.path.join(spec.cwd, top)}{meant}",)
         folder = os.path.join(folder, part)
@@ -226,7 +226,7 @@ def near_file(path: str, cwd: str) -> str:
         stems = [other for other, other_suffix in entries if other_suffix == suffix]
     except OSError:
         stems = []
-    near = difflib.get_close_matches(stem, stems, 1, NEAR)
+    near = nearest(stem, stems, alike=NEAR)
     below = f"{glob.escape(cwd)}/*/{glob.escape(name)}"
     places = [os.path.join(folder, near[0] + suffix)] if near else glob.glob(below)
     return f"did you mean {os.path.relpath(places[0], cwd)}?" if len(places) == 1 else ""

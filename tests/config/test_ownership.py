@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.api import spec_of
 from clusterrun.config import profiles
 from clusterrun.config.ownership import Entry, objection
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput
 from clusterrun.model.spec import JobSpec
 from clusterrun.operations.context import Context

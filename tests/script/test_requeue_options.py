@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.api import spec_of
 from clusterrun.config import settings
 from clusterrun.config.settings import Source, settle
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.model.errors import BadInput
 from clusterrun.model.orders import Survival
 from clusterrun.model.spec import JobSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.api import spec_of
+from clusterrun.config.spec_fields import spec_of
 from clusterrun.coordinator.io.run_directory import ReportFiles
 from clusterrun.model.errors import NoSuchRun
 from clusterrun.model.frozen import replace
